@@ -11,7 +11,7 @@ for group in "${groups[@]}"; do
   printf '== %s\n' "$group"
   cargo run --quiet --locked --package kv-model -- "$group"
 done
-for group in one replace degraded two both lease three mid volatile broken; do
+for group in one replace degraded resume two both lease three mid volatile power uncounted handover snapshot grow broken; do
   printf '== volume: %s\n' "$group"
   cargo run --quiet --locked --package volume-model -- "$group"
 done

@@ -1,7 +1,9 @@
 //! How a host attaches: it preempts, asks for promises, chooses the record, and settles.
 
+use check::explore::Visit;
+
 use crate::config::{Broken, Config, Op};
-use crate::state::{HOLDERS, Host, INTENT, Job, Link, Phase, Progress, Record, Set, State, Work, has};
+use crate::state::{Called, HOLDERS, Host, INTENT, Job, Link, Phase, Progress, Record, Set, State, Work, has};
 
 impl Config {
     pub(crate) fn begin_attach(&self, state: &mut State, h: usize) {
@@ -61,20 +63,23 @@ impl Config {
             return None;
         }
         let is_reached = |i: usize| {
-            let holder = &state.holders[i];
             let answered = host.links[i].answered;
             let life = answered.is_some_and(|life| life == record.lives >> i & 1 || self.breaks(Broken::BlankInSync));
-            let power = self.breaks(Broken::PowerLossIgnored) || holder.power_losses == record.power_losses >> i & 1;
-            has(record.in_sync, i) && life && power && self.may_execute(state, h, i)
+            has(record.in_sync, i) && life && self.may_execute(state, h, i)
         };
-        let in_sync = self.replicas_where(is_reached);
+        let reached = self.replicas_where(is_reached);
+        let counts = self.counted && !self.breaks(Broken::PowerLossIgnored);
+        let kept = self.replicas_where(|i| !counts || state.holders[i].power_losses == record.losses(i));
+        let handed = self.is_handed_over(state, &record);
+        let goes_back = reached & kept == 0 || !self.counted && !handed;
+        let in_sync = if reached & kept == 0 { self.fallen_back(state, &record, reached) } else { reached & kept };
         let is_unusable = |i: usize| has(in_sync, i) && host.links[i].progress != Progress::Usable;
         if in_sync == 0 || (0..self.replicas).any(is_unusable) {
             return None;
         }
         let mut next = state.clone();
         let waits = !self.breaks(Broken::NoLease) && !self.breaks(Broken::OthersRead);
-        if in_sync != record.in_sync && waits {
+        if in_sync != record.in_sync && waits && !handed {
             // Every older lease has run out.
             for older in (0..next.hosts.len()).filter(|&g| g != h && state.hosts[g].ballot < host.ballot) {
                 let older = &mut next.hosts[older];
@@ -84,8 +89,39 @@ impl Config {
                 }
             }
         }
+        if goes_back && !self.note_rollback(&mut next, &record) {
+            return None;
+        }
+        next.hosts[h].went_back = goes_back;
         self.go_on_from(&mut next, h, record, in_sync);
         Some(next)
+    }
+
+    /// Whether the last host that has attached is done: the highest record is its own, and it has said so.
+    fn is_handed_over(&self, state: &State, record: &Record) -> bool {
+        (0..state.hosts.len()).filter(|&g| has(self.hands_over, g)).any(|g| {
+            let old = &state.hosts[g];
+            let is_last = old.ballot == record.ballot || self.breaks(Broken::OldWord);
+            is_last && (old.released || self.breaks(Broken::AskedIsDone))
+        })
+    }
+
+    /// Nothing is in flight: a host says that it is done, and from then on does nothing.
+    pub(crate) fn release(&self, state: &State, h: usize, visit: &mut Visit<'_, State>) {
+        let host = &state.hosts[h];
+        let in_flight = host.jobs.iter().any(|job| job.work != Work::None) || host.threads.iter().any(|at| at.runs);
+        let is_flushed = |region: usize| host.need & !host.flushed[region] == 0;
+        let flushed = !self.volatile || (0..self.regions).all(is_flushed) || self.breaks(Broken::DoneUnflushed);
+        if !has(self.hands_over, h) || host.released || in_flight || !flushed {
+            return;
+        }
+        let mut next = state.clone();
+        let host = &mut next.hosts[h];
+        host.released = true;
+        if !self.breaks(Broken::DoneAndReads) {
+            host.phase = Phase::Over;
+        }
+        visit(next, &|| format!("host {h} releases the volume"));
     }
 
     fn go_on_from(&self, state: &mut State, h: usize, record: Record, in_sync: Set) {
@@ -95,12 +131,19 @@ impl Config {
         host.phase = Phase::Record;
         host.stable = Record { ballot: 0, version: 0, ..record };
         host.current = Record { ballot: host.ballot, version: 1, in_sync, lives_before, ..record };
+        for i in (0..self.replicas).filter(|&i| has(in_sync, i) && self.counted) {
+            host.current = host.current.with_losses(i, holders[i].power_losses);
+        }
         (host.need, host.readable, host.read) = (in_sync, in_sync, Record::default());
         host.links.iter_mut().for_each(|link| link.answered = None);
-        for region in (0..self.regions).filter(|_| !self.breaks(Broken::NoSettling)) {
+        for region in (0..self.regions_of(&record)).filter(|_| !self.breaks(Broken::NoSettling)) {
             if (0..self.replicas).any(|i| has(in_sync, i) && holders[i].log[region] == INTENT) {
                 host.unsettled |= 1 << region;
             }
+        }
+        for region in (0..self.regions).filter(|&region| self.volatile && !has(host.unsettled, region)) {
+            // It was flushed before it was cleared.
+            host.flushed[region] = (1 << HOLDERS) - 1;
         }
         for i in (0..self.replicas).filter(|&i| has(in_sync, i)) {
             host.links[i].known = holders[i].log;
@@ -157,7 +200,11 @@ impl Config {
     }
 
     fn settles_and_writes(&self, state: &mut State, h: usize, reached: Set) -> Result<bool, String> {
-        for (region, i) in (0..self.regions).flat_map(|region| (0..self.replicas).map(move |i| (region, i))) {
+        let regions = self.regions_of(&state.hosts[h].current);
+        if self.is_past(state, regions) {
+            return Err("a fresh host does not know of the new size".into());
+        }
+        for (region, i) in (0..regions).flat_map(|region| (0..self.replicas).map(move |i| (region, i))) {
             let value = state.holders[i].data[region];
             if has(state.hosts[h].readable, i) && !self.fits(state, region, value) {
                 let in_sync = state.hosts[h].current.in_sync;
@@ -166,7 +213,7 @@ impl Config {
                 ));
             }
         }
-        for region in 0..self.regions {
+        for region in 0..regions {
             let Some((i, mut next)) = (0..self.replicas).find_map(|i| Some((i, self.settle(state, h, region, i)?)))
             else {
                 continue;
@@ -188,6 +235,16 @@ impl Config {
         self.land_all(state, h, reached);
         let host = &state.hosts[h];
         Ok(host.need & !host.jobs[0].done == 0)
+    }
+
+    /// Whether anything was answered that is past the end of a volume of so many regions.
+    fn is_past(&self, state: &State, regions: usize) -> bool {
+        let past = |op: Op| match op {
+            Op::Write(region) | Op::Read(region) => region >= regions,
+            Op::Grow => regions < self.regions,
+            Op::Flush | Op::Snapshot => false,
+        };
+        self.calls().any(|(id, op)| state.calls[id].called == Called::Answered && past(op))
     }
 
     /// All that is in flight executes where the host can reach it.

@@ -1,6 +1,8 @@
 //! What is searched: the replicas, the clients, the bounds, and the rule that is broken on purpose.
 
-use crate::state::{BEHIND, CALLS, HOLDERS, Holder, INTENT, Link, Phase, Progress, REGIONS, Record, Set, State, has};
+use crate::state::{
+    BEHIND, CALLS, HOLDERS, Holder, INTENT, Link, Phase, Progress, REGIONS, Record, SNAPSHOTS, Set, State, has, only,
+};
 
 /// What a client does with a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -9,6 +11,12 @@ pub enum Op {
     Write(usize),
     /// Reads it.
     Read(usize),
+    /// Makes stable what was acknowledged before.
+    Flush,
+    /// Takes a snapshot.
+    Snapshot,
+    /// Makes the last region a part of the volume.
+    Grow,
 }
 
 /// A rule that is broken on purpose: each looks right, and loses data.
@@ -76,6 +84,56 @@ pub enum Broken {
     NoFlush,
     /// V2: a replica that lost power stays in sync.
     PowerLossIgnored,
+    /// V3: a flush is acknowledged by who was needed when it began.
+    FlushByTheFirst,
+    /// V4: a joining replica is in sync before it has flushed.
+    JoinUnflushed,
+    /// V5: a flush counts of a replica that has lost power since the data.
+    FlushTrusted,
+    /// V6: an attach goes back as soon as all that it reaches have lost power.
+    RollBackEarly,
+    /// V7: a host whose replicas have all lost power goes on with them.
+    GoOnAfterAll,
+    /// V8: without counts: a host that connects again goes on as if nothing were lost.
+    ReconnectTrusted,
+    /// V9: what was settled after an attach that goes back is served before it is flushed.
+    SettledUnflushed,
+    /// H1: a host that was asked to hand over is believed to be done.
+    AskedIsDone,
+    /// H2: a host says that it is done and goes on reading.
+    DoneAndReads,
+    /// H3: the word of a host that was superseded since counts.
+    OldWord,
+    /// H4: a host with a volatile cache behind it says that it is done without a flush.
+    DoneUnflushed,
+    /// S1: who was asked for a snapshot is counted, answer or not.
+    CountedUnanswered,
+    /// S2: writes go on while a snapshot is taken.
+    WritesNotHeld,
+    /// S3: a snapshot is asked for while a write is in flight.
+    SnapshotBesideWrite,
+    /// S4: a second attempt at a snapshot has the name of the first.
+    NameUsedAgain,
+    /// S5: a snapshot is there when all have answered, whatever the record says.
+    SnapshotUnrecorded,
+    /// S6: a snapshot that the record does not name is deleted before the host's own record is stable.
+    DeletedEarly,
+    /// S10: a host deletes what its own records do not name, also if a newer host has asked for it.
+    DeletesNewer,
+    /// S7: a snapshot is asked for before all is settled.
+    SnapshotUnsettled,
+    /// S8: who has replaced a replica is believed to have its snapshots.
+    SnapshotOfBlank,
+    /// S9: a replica that joins is asked, too.
+    SnapshotOfJoining,
+    /// G1: the new region is used before the record that has it is stable.
+    UsedEarly,
+    /// G2: the record says the size before all that are needed have grown.
+    GrownEarly,
+    /// G3: the new region is believed to read as zeroes.
+    NotZeroed,
+    /// G4: a replica joins that has not grown.
+    JoinUngrown,
     /// L1: a lease counts from when the last has answered, not from when the first was asked.
     LeaseFromTheAnswer,
     /// R1: of who joins an entry is cleared although those in sync know that somebody lacks the region.
@@ -117,6 +175,22 @@ pub struct Config {
     pub volatile: bool,
     /// Power losses of each replica.
     pub power_losses_max: u8,
+    /// All that are in sync may lose power.
+    pub loses_all: bool,
+    /// How often it has lost power can be read of a replica.
+    pub counted: bool,
+    /// An attach may go back though an in-sync replica that has kept its cache is not reached: somebody has asked for it.
+    pub forced: bool,
+    /// Attempts at snapshots.
+    pub attempts_max: usize,
+    /// Snapshots that no record names are deleted.
+    pub deletes: bool,
+    /// The volume has all regions but the last, until it grows.
+    pub grows: bool,
+    /// What a replica grows by reads as zeroes.
+    pub grown_is_zero: bool,
+    /// Hosts that may release the volume: they are done, and say so.
+    pub hands_over: Set,
     /// Hosts that give up on nobody and change no record after their first.
     pub calm: Set,
     /// Logs are cleared.
@@ -158,6 +232,14 @@ impl Config {
             expiries_max: 0,
             volatile: false,
             power_losses_max: 0,
+            loses_all: false,
+            counted: true,
+            forced: false,
+            attempts_max: SNAPSHOTS,
+            deletes: false,
+            grows: false,
+            grown_is_zero: false,
+            hands_over: 0,
             calm: 0,
             clears: true,
             resyncs: true,
@@ -217,6 +299,38 @@ impl Config {
 
     pub(crate) fn power_losses(self, power_losses_max: u8) -> Config {
         Config { volatile: true, power_losses_max, ..self }
+    }
+
+    pub(crate) fn loses_all(self) -> Config {
+        Config { loses_all: true, ..self }
+    }
+
+    pub(crate) fn uncounted(self) -> Config {
+        Config { counted: false, loses_all: true, ..self }
+    }
+
+    pub(crate) fn forced(self) -> Config {
+        Config { forced: true, ..self }
+    }
+
+    pub(crate) fn attempts(self, attempts_max: usize) -> Config {
+        Config { attempts_max, ..self }
+    }
+
+    pub(crate) fn deletes(self) -> Config {
+        Config { deletes: true, ..self }
+    }
+
+    pub(crate) fn grows(self) -> Config {
+        Config { grows: true, regions: REGIONS, ..self }
+    }
+
+    pub(crate) fn grown_is_zero(self) -> Config {
+        Config { grown_is_zero: true, ..self }
+    }
+
+    pub(crate) fn hands_over(self, hands_over: Set) -> Config {
+        Config { hands_over, ..self }
     }
 
     pub(crate) fn uncleared(self) -> Config {
@@ -304,14 +418,15 @@ impl Config {
         let record = Record { in_sync: all.in_sync & !self.out, ..all };
         let mut state = State::default();
         for i in 0..self.holders() {
-            state.holders[i] = Holder { promised: BALLOT, accepted: record, ..Holder::default() };
+            state.holders[i] =
+                Holder { promised: BALLOT, accepted: record, stable: [only(0); REGIONS], ..Holder::default() };
         }
         for i in (0..self.holders()).filter(|_| self.out != 0) {
             let holder = &mut state.holders[i];
             if !has(self.out, i) {
                 holder.log[0] = if i < self.replicas { BEHIND } else { 0 };
             } else {
-                (holder.data[0], holder.stable[0]) = (OLD, OLD);
+                (holder.data[0], holder.stable[0]) = (OLD, only(OLD));
                 if self.out >> (i + 1) == 0 {
                     // The last of them has not heard of it.
                     holder.accepted = Record { version: 0, ..all };

@@ -1,12 +1,29 @@
-//! What is searched. Clients are written as `W,R+R|W`: hosts split by `|`, threads by `+`, operations by `,`; a digit is the
-//! region.
+//! What is searched of the mirror itself, and all groups.
 
 use crate::config::Broken::*;
-use crate::config::{Config, Op};
+use crate::config::Config;
+use crate::extensions;
+use crate::notation::new;
 
 /// The groups of what must pass.
-pub const SOUND: [&str; 11] =
-    ["one", "replace", "degraded", "resume", "two", "both", "lease", "three", "mid", "volatile", "big"];
+pub const SOUND: [&str; 16] = [
+    "one",
+    "replace",
+    "degraded",
+    "resume",
+    "two",
+    "both",
+    "lease",
+    "three",
+    "mid",
+    "volatile",
+    "power",
+    "uncounted",
+    "handover",
+    "snapshot",
+    "grow",
+    "big",
+];
 
 /// The configurations of a group; none, if there is no such group.
 pub fn sound(group: &str) -> Vec<Config> {
@@ -21,21 +38,14 @@ pub fn sound(group: &str) -> Vec<Config> {
         "three" => three(),
         "mid" => mid(),
         "volatile" => volatile(),
-        "big" => big(),
+        "power" => extensions::power(),
+        "uncounted" => extensions::uncounted(),
+        "handover" => extensions::handover(),
+        "snapshot" => extensions::snapshot(),
+        "grow" => extensions::grow(),
+        "big" => [big(), extensions::big()].concat(),
         _ => Vec::new(),
     }
-}
-
-fn new(name: &'static str, replicas: usize, clients: &str) -> Config {
-    Config::new(name, replicas, clients.split('|').map(|host| host.split('+').map(thread).collect()).collect())
-}
-
-fn thread(text: &str) -> Vec<Op> {
-    let operation = |text: &str| {
-        let region = text.get(1..).and_then(|region| region.parse().ok()).unwrap_or(0);
-        if text.starts_with('W') { Op::Write(region) } else { Op::Read(region) }
-    };
-    text.split(',').map(operation).collect()
 }
 
 /// One host, and a fresh one that reaches any of the holders, as everywhere.
@@ -263,7 +273,16 @@ fn big() -> Vec<Config> {
 
 /// Each rule broken on purpose: every one of them loses data.
 pub fn broken() -> Vec<Config> {
-    [broken_first(), broken_later(), broken_last()].concat()
+    [
+        broken_first(),
+        broken_later(),
+        broken_last(),
+        extensions::broken(),
+        extensions::broken_handover(),
+        extensions::broken_snapshot(),
+        extensions::broken_grow(),
+    ]
+    .concat()
 }
 
 /// Those of acknowledging, reading and fencing.
@@ -428,5 +447,6 @@ pub fn broken_large() -> Vec<Config> {
             .uncleared()
             .reconnects(0)
             .without(NoPromises),
+        extensions::broken_large(),
     ]
 }

@@ -29,9 +29,7 @@ impl Config {
 
     /// The device at `i` is the one that the record means, and has what it had.
     pub(crate) fn is_intact(&self, host: &Host, i: usize) -> bool {
-        let link = &host.links[i];
-        (self.is_holder(host, i) || self.breaks(Broken::BlankInSync))
-            && (self.breaks(Broken::PowerLossIgnored) || link.power_losses == host.current.power_losses >> i & 1)
+        (self.is_holder(host, i) || self.breaks(Broken::BlankInSync)) && self.has_kept(host, i)
     }
 
     pub(crate) fn is_holder(&self, host: &Host, i: usize) -> bool {
@@ -47,6 +45,7 @@ impl Config {
     /// The connection is given up; what is in flight stays there.
     pub(crate) fn disconnect(&self, host: &mut Host, i: usize) {
         let current = host.current.version;
+        self.doubt(host, i);
         let link = &mut host.links[i];
         if self.breaks(Broken::UnknownIsDone)
             && link.record.version == current
@@ -57,6 +56,7 @@ impl Config {
         }
         *link = Link { progress: Progress::Down, preempt: false, ask: false, version: 0, known: [0; REGIONS], ..*link };
         host.joining &= !(1 << i);
+        host.ready &= !(1 << i);
         host.lacks[i] = 0;
         for thread in host.threads.iter_mut().filter(|thread| thread.from == Some(i as u8) && thread.got.is_none()) {
             thread.from = None;
@@ -70,12 +70,18 @@ impl Config {
     pub(crate) fn propose(&self, host: &mut Host, in_sync: Set, lives: Set) {
         let old = host.current;
         let lives_before = if old == host.stable { old.lives } else { old.lives_before };
-        let mut power_losses = old.power_losses;
+        host.current = Record { ballot: host.ballot, version: old.version + 1, in_sync, lives, lives_before, ..old };
         for i in (0..self.replicas).filter(|&i| has(in_sync & !old.in_sync & !host.need, i)) {
-            power_losses = power_losses & !(1 << i) | host.links[i].power_losses << i;
+            host.current = host.current.with_losses(i, host.links[i].power_losses);
+            host.doubtful &= !(1 << i);
         }
-        host.current =
-            Record { ballot: host.ballot, version: old.version + 1, in_sync, lives, lives_before, power_losses };
+        if !self.breaks(Broken::SnapshotOfBlank) {
+            let replaced = old.lives ^ lives;
+            host.current.snapshots = old.snapshots.map(|members| members & !replaced);
+            if let Some(snapshot) = host.snapshot.as_mut() {
+                snapshot.answered &= !replaced;
+            }
+        }
         if !self.breaks(Broken::JoinNeededLate) {
             host.need |= in_sync;
         }
@@ -110,6 +116,7 @@ impl Config {
         }
         if host.phase == Phase::Attached {
             (0..self.regions).for_each(|region| self.go_on_with(host, region));
+            self.send_flushes(host);
         }
     }
 
@@ -121,7 +128,7 @@ impl Config {
             Work::Write if self.breaks(Broken::JoinMissesWrites) => {
                 host.need | self.replicas_where(|i| has(host.joining, i) && has(host.lacks[i], region))
             }
-            Work::Write | Work::Settle => host.need | host.joining,
+            Work::Write | Work::Settle | Work::Zero => host.need | host.joining,
         };
         let unmarked = match job.work {
             Work::Copy => self.breaks(Broken::CopyUnmarked),
@@ -129,18 +136,25 @@ impl Config {
             _ => false,
         } || self.breaks(Broken::MarkedAfter);
         for i in (0..self.replicas).filter(|&i| has(targets & !job.done, i)) {
-            let may_send = self.is_usable(host, i) && (self.is_intact(host, i) || has(host.joining, i));
+            let may_send = self.has_room(host, i, region)
+                && self.is_usable(host, i)
+                && (self.is_intact(host, i) || has(host.joining, i));
             let link = &mut host.links[i];
             if !may_send || link.data[region].is_some() || link.log[region].is_some() {
                 continue;
             }
             if unmarked || link.known[region] == INTENT {
                 link.data[region] = Some(job.value);
+                if self.volatile {
+                    host.flushed[region] &= !(1 << i);
+                    link.flush = link.flush.map(|covered| covered & !(1 << region));
+                    link.sync = link.sync.map(|covered| covered & !(1 << region));
+                }
             } else {
                 link.log[region] = Some(INTENT);
             }
         }
-        if job.work == Work::Settle && host.need & !job.done == 0 {
+        if job.work == Work::Settle && host.need & !job.done == 0 && !self.flushes_settled(host, region) {
             host.unsettled &= !(1 << region);
             self.note_missed(host, region, job.done);
             host.jobs[region] = Job::default();
@@ -155,9 +169,11 @@ impl Config {
         if self.breaks(Broken::JoinMissesWrites) {
             return;
         }
-        for i in (0..self.replicas).filter(|&i| has(host.joining & !done, i)) {
+        let missed = host.joining & !done;
+        for i in (0..self.replicas).filter(|&i| has(missed, i)) {
             host.lacks[i] |= 1 << region;
         }
+        Config::unready(host, missed);
     }
 
     /// A round of reads ends without the lease.

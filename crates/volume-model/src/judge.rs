@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use check::explore::{Model, Visit};
 
-use crate::config::{Broken, Config, Op};
-use crate::state::{CALLS, Call, Called, HOLDERS, HOSTS, Holder, INTENT, Link, Record, State, Work, has};
+use crate::config::{Broken, Config};
+use crate::state::{CALLS, Call, HOSTS, INTENT, ROLLBACKS, Record, Set, State, has};
 
 /// A configuration that is searched.
 pub struct Search {
@@ -52,11 +52,16 @@ impl Model for Search {
             return Err("a superseded host has changed an in-sync replica of the newer one".into());
         }
         let mut judged = self.judged.borrow_mut();
-        if !*judged.entry(after.calls).or_insert_with(|| self.config.is_linearizable(after)) {
+        let config = &self.config;
+        if !*judged.entry(after.calls).or_insert_with(|| config.is_linearizable(&after.calls, after.rollbacks)) {
             return Err("not linearizable".into());
         }
-        if self.config.compares && !self.config.copies_agree(after) {
-            return Err("in-sync replicas differ, and neither is marked".into());
+        if config.compares {
+            let records = config.records_yielded(after);
+            if !records.iter().all(|record| config.copies_agree(after, record)) {
+                return Err("in-sync replicas differ, and neither is marked".into());
+            }
+            records.iter().try_for_each(|record| config.snapshots_hold(after, record))?;
         }
         if self.probes_all { self.config.check_fresh_hosts(after) } else { Ok(()) }
     }
@@ -81,30 +86,42 @@ impl Model for Search {
 }
 
 impl Config {
-    /// For every record that a majority could still yield: copies of replicas in sync are equal where no mark says otherwise.
-    fn copies_agree(&self, state: &State) -> bool {
+    /// Every record that a majority could still yield.
+    fn records_yielded(&self, state: &State) -> Vec<Record> {
         let all = 1u8 << self.holders();
-        (0..all).filter(|some| some.count_ones() >= self.majority).all(|some| {
-            let of = |i: usize| has(some, i).then(|| state.holders[i]);
-            let Some(record) = (0..self.holders()).filter_map(of).map(|holder| holder.accepted).max() else {
-                return true;
-            };
+        let of_majority = |some: Set| {
+            let of = |i: usize| has(some, i).then(|| state.holders[i].accepted);
+            let record = (0..self.holders()).filter_map(of).max()?;
             let alive = |lives: u8| {
                 let counts = |i: usize| has(some, i) && state.holders[i].life == lives >> i & 1;
                 (0..self.holders()).filter(|&i| counts(i)).count() >= self.majority as usize
             };
-            if record.ballot == 0 || !alive(record.lives) || !alive(record.lives_before) {
-                return true;
-            }
-            let in_sync = self.replicas_where(|i| has(record.in_sync, i) && self.is_alive(state, &record, i));
-            (0..self.regions).all(|region| self.region_agrees(state, in_sync, region))
-        })
+            (record.ballot != 0 && alive(record.lives) && alive(record.lives_before)).then_some(record)
+        };
+        let mut records: Vec<Record> =
+            (0..all).filter(|some| some.count_ones() >= self.majority).filter_map(of_majority).collect();
+        records.dedup();
+        records
+    }
+
+    /// Copies of replicas in sync are equal where no mark says otherwise.
+    fn copies_agree(&self, state: &State, record: &Record) -> bool {
+        let alive = self.replicas_where(|i| has(record.in_sync, i) && self.is_alive(state, record, i));
+        let in_sync = if alive == 0 { self.replicas_where(|i| self.may_follow(state, record, i)) } else { alive };
+        let has_room = |i: usize| !has(in_sync, i) || state.holders[i].grown;
+        let have_room = !self.grows || !record.grown || (0..self.replicas).all(has_room);
+        have_room && (0..self.regions_of(record)).all(|region| self.region_agrees(state, in_sync, region))
     }
 
     fn is_alive(&self, state: &State, record: &Record, i: usize) -> bool {
         let holder = &state.holders[i];
-        let power = self.breaks(Broken::PowerLossIgnored) || holder.power_losses == record.power_losses >> i & 1;
-        holder.life == record.lives >> i & 1 && power
+        let is_ignored = self.breaks(Broken::PowerLossIgnored) || !self.counted;
+        holder.life == record.lives >> i & 1 && (is_ignored || holder.power_losses == record.losses(i))
+    }
+
+    /// Where all in sync have lost power: whether an attach goes back to the copy of `i`, among others.
+    fn may_follow(&self, state: &State, record: &Record, i: usize) -> bool {
+        self.loses_all && has(record.in_sync, i) && state.holders[i].life == record.lives >> i & 1
     }
 
     fn region_agrees(&self, state: &State, in_sync: u8, region: usize) -> bool {
@@ -117,28 +134,6 @@ impl Config {
         !pairs.any(unmarked_pair)
     }
 
-    fn is_linearizable(&self, state: &State) -> bool {
-        (0..self.regions).all(|region| self.explains(state, region, None))
-    }
-
-    /// Whether a read after everything that has returned may give `value`.
-    pub(crate) fn fits(&self, state: &State, region: usize, value: u8) -> bool {
-        self.explains(state, region, Some(value))
-    }
-
-    /// Operations that have not returned may have taken effect, or not.
-    fn explains(&self, state: &State, region: usize, last: Option<u8>) -> bool {
-        let of_region = |(id, op): (usize, Op)| match op {
-            Op::Write(at) if at == region && state.calls[id].called != Called::No => Some((id, true, 1 + id as u8)),
-            Op::Read(at) if at == region && state.calls[id].called == Called::Answered => {
-                Some((id, false, state.calls[id].result))
-            }
-            _ => None,
-        };
-        let operations: Vec<(usize, bool, u8)> = self.calls().filter_map(of_region).collect();
-        has_order(&operations, &state.calls, 0, 0, last)
-    }
-
     /// In every state that is sampled, for every subset of the holders.
     fn check_fresh_hosts(&self, state: &State) -> Result<(), String> {
         if !self.probes || self.clients.len() >= HOSTS {
@@ -149,80 +144,13 @@ impl Config {
             let could = self.try_fresh_host(state, reached)?;
             let newest = state.holders.iter().map(|holder| holder.accepted).max().unwrap_or_default();
             let is_there = |i: usize| has(newest.in_sync, i) && self.is_alive(state, &newest, i);
+            let follows = |i: usize| !has(newest.in_sync, i) || self.may_follow(state, &newest, i);
             let must = reached == all && state.returns == 0 && state.replacements < 2;
-            if !could && must && (0..self.replicas).any(is_there) {
+            let may = (0..self.replicas).any(is_there) || (0..self.replicas).all(follows);
+            if !could && must && may && usize::from(state.rollbacks) < ROLLBACKS {
                 return Err("all is healed, one host alone, and it cannot attach, settle and write".into());
             }
         }
         Ok(())
     }
-}
-
-/// Whether the operations of `(id, writes, value)` have an order that explains what was seen, those in `done` first.
-fn has_order(operations: &[(usize, bool, u8)], calls: &[Call; CALLS], done: u8, value: u8, last: Option<u8>) -> bool {
-    let is_open = |id: usize| calls[id].called == Called::Answered && !has(done, id);
-    if !operations.iter().any(|&(id, ..)| is_open(id)) && last.is_none_or(|last| last == value) {
-        return true;
-    }
-    let ours: u8 = operations.iter().map(|&(id, ..)| 1 << id).sum();
-    operations.iter().any(|&(id, writes, operand)| {
-        let may_be_next = !has(done, id) && calls[id].before & ours & !done == 0 && (writes || operand == value);
-        may_be_next && has_order(operations, calls, done | 1 << id, if writes { operand } else { value }, last)
-    })
-}
-
-/// Where each holder goes.
-type Places = [usize; HOLDERS];
-
-impl Config {
-    /// Replicas are alike: of states that differ by their order alone the least stands for all.
-    fn canonicalise(&self, state: &mut State) {
-        let others: &[Places] = match self.replicas {
-            0 | 1 => &[],
-            2 => &[[1, 0, 2]],
-            _ => &[[0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]],
-        };
-        if let Some(least) = others.iter().map(|to| permuted(state, to)).min().filter(|least| *least < *state) {
-            *state = least;
-        }
-    }
-}
-
-fn permuted(state: &State, to: &Places) -> State {
-    let set = |old: u8| (0..HOLDERS).filter(|&i| has(old, i)).map(|i| 1u8 << to[i]).sum::<u8>();
-    let record = |old: Record| Record {
-        in_sync: set(old.in_sync),
-        lives: set(old.lives),
-        lives_before: set(old.lives_before),
-        power_losses: set(old.power_losses),
-        ..old
-    };
-    let mut next = state.clone();
-    for (old, &place) in state.holders.iter().zip(to) {
-        next.holders[place] = Holder { accepted: record(old.accepted), ..*old };
-    }
-    next.stash.accepted = record(state.stash.accepted);
-    if state.stash_at != 0 {
-        next.stash_at = 1 + to[usize::from(state.stash_at) - 1] as u8;
-    }
-    for (old, host) in state.hosts.iter().zip(&mut next.hosts) {
-        for (i, &place) in to.iter().enumerate() {
-            host.links[place] = Link { record: record(old.links[i].record), ..old.links[i] };
-            host.lacks[place] = old.lacks[i];
-        }
-        (host.read, host.current, host.stable) = (record(old.read), record(old.current), record(old.stable));
-        (host.need, host.readable, host.joining) = (set(old.need), set(old.readable), set(old.joining));
-        host.confirmed = set(old.confirmed);
-        host.flushed = old.flushed.map(set);
-        for (old, job) in old.jobs.iter().zip(&mut host.jobs) {
-            job.done = set(old.done);
-            if old.work == Work::Copy {
-                job.target = to[usize::from(old.target)] as u8;
-            }
-        }
-        for (old, thread) in old.threads.iter().zip(&mut host.threads) {
-            thread.from = old.from.map(|from| to[usize::from(from)] as u8);
-        }
-    }
-    next
 }

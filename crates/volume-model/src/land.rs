@@ -4,7 +4,7 @@
 use check::explore::Visit;
 
 use crate::config::{Broken, Config, Op};
-use crate::state::{Called, Host, INTENT, Link, Phase, Progress, REGIONS, Record, State, Thread, Work, has};
+use crate::state::{Called, Host, INTENT, Link, Phase, Progress, REGIONS, Record, State, Thread, Work, has, only};
 
 impl Config {
     /// Reports what comes of each command in flight of host `h` at holder `i`.
@@ -28,16 +28,19 @@ impl Config {
         for region in 0..self.regions {
             self.land_region(state, h, i, region, visit);
         }
-        if link.flush {
+        for of_client in
+            [link.flush.is_some().then_some(false), link.sync.is_some().then_some(true)].into_iter().flatten()
+        {
             let mut next = state.clone();
-            self.flush(&mut next, h, i);
-            visit(next, &|| format!("host {h} flushes {i}"));
+            self.flush(&mut next, h, i, of_client);
+            visit(next, &|| format!("host {h} flushes {i}{}", if of_client { " for its client" } else { "" }));
         }
         if link.ask {
             let mut next = state.clone();
             self.confirm(&mut next, h, i);
             visit(next, &|| format!("host {h} reads the ballot at {i}"));
         }
+        self.land_snapshots(state, h, i, visit);
         let asked = |thread: &Thread| thread.from == Some(i as u8) && thread.got.is_none();
         for (thread, _) in state.hosts[h].threads.iter().enumerate().filter(|(_, thread)| asked(thread)) {
             let mut next = state.clone();
@@ -78,8 +81,11 @@ impl Config {
         *link = Link {
             progress: Progress::Unchecked,
             life: holder.life,
-            power_losses: holder.power_losses,
+            power_losses: if self.counted { holder.power_losses } else { 0 },
             known: holder.log,
+            grown: holder.grown,
+            snapshots: old.snapshots,
+            deletes: old.deletes,
             ..Link::default()
         };
         if self.breaks(Broken::SameKey) {
@@ -113,7 +119,7 @@ impl Config {
     }
 
     /// The connection of whose command it was goes down, if that is the one it has.
-    fn refuse(&self, state: &mut State, h: usize, i: usize) {
+    pub(crate) fn refuse(&self, state: &mut State, h: usize, i: usize) {
         let host = &mut state.hosts[h];
         if host.links[i].progress >= Progress::Unchecked {
             self.disconnect(host, i);
@@ -166,11 +172,7 @@ impl Config {
             self.note_foul(state, h, i);
             let (holder, host) = (&mut state.holders[i], &mut state.hosts[h]);
             holder.data[region] = value;
-            if self.volatile {
-                host.flushed[region] &= !(1 << i);
-            } else {
-                holder.stable[region] = value;
-            }
+            holder.stable[region] = if self.volatile { holder.stable[region] | only(value) } else { only(value) };
             let (link, job) = (&mut host.links[i], &mut host.jobs[region]);
             let is_ours = job.work != Work::None && job.value == value;
             if link.progress >= Progress::Unchecked && is_ours {
@@ -178,21 +180,6 @@ impl Config {
                 if self.breaks(Broken::MarkedAfter) {
                     link.log[region] = Some(INTENT);
                 }
-            }
-        }
-        self.go_on(state, h);
-    }
-
-    fn flush(&self, state: &mut State, h: usize, i: usize) {
-        state.hosts[h].links[i].flush = false;
-        if !self.may_execute(state, h, i) {
-            self.refuse(state, h, i);
-        } else {
-            let holder = &mut state.holders[i];
-            holder.stable = holder.data;
-            let host = &mut state.hosts[h];
-            if host.links[i].progress >= Progress::Unchecked {
-                host.flushed.iter_mut().for_each(|flushed| *flushed |= 1 << i);
             }
         }
         self.go_on(state, h);
@@ -241,7 +228,8 @@ impl Config {
                 threads.clone().flat_map(|thread| self.left(state, h, thread).to_vec()).collect::<Vec<_>>()
             };
             let left = left(state);
-            if state.hosts[h].phase == Phase::Attached && left.is_empty() {
+            let may_release = has(self.hands_over, h) && !state.hosts[h].released;
+            if state.hosts[h].phase == Phase::Attached && left.is_empty() && !may_release {
                 state.hosts[h].phase = Phase::Over;
             }
             if !left.iter().any(|op| matches!(op, Op::Read(_))) {
@@ -259,7 +247,7 @@ impl Config {
                 let may = may_still || self.may_execute(state, h, i);
                 let link = &mut state.hosts[h].links[i];
                 if link.progress == Progress::Down && !may {
-                    (link.record, link.flush) = (Record::default(), false);
+                    (link.record, link.flush, link.sync) = (Record::default(), None, None);
                     (link.log, link.data, link.leftover) = ([None; REGIONS], [None; REGIONS], [None; REGIONS]);
                 }
             }
@@ -284,26 +272,32 @@ impl Config {
             let missing = self.replicas_where(|i| has(host.need & !job.done, i) && is_lost(i));
             job.work == Work::Write && missing == 0
         });
-        !reads && !writes
+        let flushes = threads.iter().any(|thread| {
+            thread.flushes && self.replicas_where(|i| has(host.need & !thread.done, i) && is_lost(i)) == 0
+        });
+        !reads && !writes && !flushes
     }
 
     /// Of a host that does nothing more only the commands in flight stay.
     fn end(&self, state: &mut State, h: usize) {
         let old = state.hosts[h];
         let host = &mut state.hosts[h];
-        *host = Host { phase: Phase::Over, ballot: old.ballot, ..Default::default() };
+        *host = Host { phase: Phase::Over, ballot: old.ballot, released: old.released, ..Default::default() };
         for (thread, old) in host.threads.iter_mut().zip(old.threads) {
             thread.next = old.next;
         }
         for (link, old) in host.links.iter_mut().zip(old.links).take(self.holders()) {
-            let Link { record, flush, log, data, leftover, .. } = old;
+            let Link { record, flush, sync, log, data, leftover, snapshots, deletes, .. } = old;
             *link = Link {
                 preempt: old.preempt && self.late_preempts,
                 record,
                 flush,
+                sync,
                 log,
                 data,
                 leftover,
+                snapshots,
+                deletes,
                 ..Link::default()
             };
         }

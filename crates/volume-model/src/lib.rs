@@ -8,17 +8,27 @@
 //! - [`config`]: what is searched, and the rules that can be broken on purpose.
 //! - `attach`, `host`, `steps`: what hosts do.
 //! - `land`: what replicas do.
-//! - [`judge`]: what must hold.
+//! - `power`: flushes and losses of power.
+//! - `snapshot`, `grow`: snapshots, and how the volume grows.
+//! - [`judge`], `history`: what must hold.
+//! - `symmetry`: which states are the same.
 //!
 //! The rules, and how many states each search has, are in `README.md`.
 
 mod attach;
 pub mod config;
 pub mod configs;
+mod extensions;
+mod grow;
+mod history;
 mod host;
 pub mod judge;
 mod land;
+mod notation;
+mod power;
+mod snapshot;
 pub mod state;
 mod steps;
+mod symmetry;
 
 pub use judge::Search;

@@ -1,4 +1,4 @@
-//! Runs the model at a chosen size: `volume-model <group>|broken|all [states_max]`.
+//! Runs the model at a chosen size: `volume-model <group>|broken|all [states_max [part of a name]]`.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use volume_model::{Search, configs};
 /// What fits in 8 GiB: measured, the set and the stack need about 100 bytes for each state.
 const STATES_MAX: usize = 60_000_000;
 
-const USAGE: &str = "usage: volume-model <group>|broken|all [states_max]
+const USAGE: &str = "usage: volume-model <group>|broken|all [states_max [part of a name]]
 Searches every reachable state of the mirror of a volume. `broken` searches the rules that must fail and prints the
 shortest way to the disaster of each. Groups:";
 
@@ -23,15 +23,17 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let sound = |group: &str| {
-        let failed = |config: &Config| !run(config.name, false, &Search::new(config.clone()), states_max);
-        configs::sound(group).iter().filter(|config| failed(config)).count() == 0
+    let part = arguments.next().unwrap_or_default();
+    let failures = |configs: Vec<Config>, must_fail: bool| {
+        let failed = |config: &Config| {
+            let search = if must_fail { Search::thorough(config.clone()) } else { Search::new(config.clone()) };
+            config.name.contains(&part) && !run(config.name, must_fail, &search, states_max)
+        };
+        configs.iter().filter(|config| failed(config)).count()
     };
+    let sound = |group: &str| failures(configs::sound(group), false) == 0;
     let as_promised = match group.as_str() {
-        "broken" => {
-            let all = configs::broken().into_iter().chain(configs::broken_large());
-            all.filter(|config| !run(config.name, true, &Search::thorough(config.clone()), states_max)).count() == 0
-        }
+        "broken" => failures([configs::broken(), configs::broken_large()].concat(), true) == 0,
         "all" => configs::SOUND.iter().filter(|group| !sound(group)).count() == 0,
         known if configs::SOUND.contains(&known) => sound(known),
         unknown => {

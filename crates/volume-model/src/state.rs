@@ -8,11 +8,24 @@ pub const REGIONS: usize = 2;
 pub const HOSTS: usize = 3;
 /// Threads of clients on a host, at most.
 pub const THREADS: usize = 2;
-/// Operations of all clients, at most.
+/// Operations of all clients, at most, and [`ROLLBACKS`].
 pub const CALLS: usize = 8;
+/// Attachments that may go back to an earlier state, at most: each stands among the calls, from the end.
+pub const ROLLBACKS: usize = 2;
+
+/// Snapshots, at most: each attempt has a name.
+pub const SNAPSHOTS: usize = 2;
 
 /// A set of holders, regions or hosts: one bit each.
 pub type Set = u8;
+
+/// A set of values of a region: one bit each.
+pub type Values = u16;
+
+/// The set of one value. Those that no client writes share a bit: no two of them meet in a cache.
+pub fn only(value: u8) -> Values {
+    1 << value.min(15)
+}
 
 /// Whether a set has an index.
 pub fn has(set: Set, index: usize) -> bool {
@@ -41,8 +54,24 @@ pub struct Record {
     pub lives: Set,
     /// Those before a change of holders that is not finished, else the same.
     pub lives_before: Set,
-    /// How often each has lost power.
-    pub power_losses: Set,
+    /// How often each has lost power: two bits for each.
+    pub power_losses: u8,
+    /// Who has each snapshot.
+    pub snapshots: [Set; SNAPSHOTS],
+    /// The last region belongs to the volume, where that grows.
+    pub grown: bool,
+}
+
+impl Record {
+    /// How often a holder has lost power.
+    pub fn losses(&self, i: usize) -> u8 {
+        self.power_losses >> (2 * i) & 3
+    }
+
+    /// With another number for a holder.
+    pub fn with_losses(self, i: usize, losses: u8) -> Record {
+        Record { power_losses: self.power_losses & !(3 << (2 * i)) | losses << (2 * i), ..self }
+    }
 }
 
 /// A holder: it executes commands and does nothing by itself.
@@ -60,10 +89,14 @@ pub struct Holder {
     pub data: [u8; REGIONS],
     /// The log's entry of each region.
     pub log: [u8; REGIONS],
-    /// With a volatile cache: what is stable of the data.
-    pub stable: [u8; REGIONS],
+    /// With a volatile cache: the values of each region that a loss of power may leave.
+    pub stable: [Values; REGIONS],
     /// How often it has lost power.
     pub power_losses: u8,
+    /// Its snapshots.
+    pub snapshots: [Option<[u8; REGIONS]>; SNAPSHOTS],
+    /// It has room for the last region, where the volume grows.
+    pub grown: bool,
 }
 
 /// How far a host has come with a holder.
@@ -97,10 +130,18 @@ pub struct Link {
     pub data: [Option<u8>; REGIONS],
     /// Data of an earlier connection are, where that is not ended by a new key.
     pub leftover: [Option<u8>; REGIONS],
-    /// A flush is.
-    pub flush: bool,
+    /// A flush is, and counts for these: regions of which no data were under way since it was sent, and [`JOINS`].
+    pub flush: Option<Set>,
+    /// A flush for a client's own is, and counts for these regions.
+    pub sync: Option<Set>,
     /// A read of the ballot promised is, for the lease.
     pub ask: bool,
+    /// Snapshots are to be taken.
+    pub snapshots: Set,
+    /// Snapshots are to be deleted.
+    pub deletes: Set,
+    /// The holder is known to have room for the last region.
+    pub grown: bool,
     /// The holder's power losses, as read when the reservation was taken.
     pub power_losses: u8,
     /// The holder's life, as read then.
@@ -113,6 +154,9 @@ pub struct Link {
     pub answered: Option<u8>,
 }
 
+/// A flush that was sent when nothing was left to copy, after which no flush of a client was acknowledged.
+pub const JOINS: Set = 1 << 7;
+
 /// What a host does with a region.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub enum Work {
@@ -123,6 +167,8 @@ pub enum Work {
     Write,
     /// It brings one copy to all others after an attach.
     Settle,
+    /// It writes zeroes where the volume is to grow.
+    Zero,
     /// It copies to a replica that is to join.
     Copy,
 }
@@ -142,6 +188,33 @@ pub struct Job {
     pub target: u8,
 }
 
+/// A snapshot that a host takes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct Snapshot {
+    /// What it is called, once it has been asked for.
+    pub name: Option<u8>,
+    /// Whom.
+    pub asked: Set,
+    /// Who has taken it, before it was proposed.
+    pub answered: Set,
+    /// What those have taken.
+    pub bytes: u8,
+    /// It is in the record that the host has proposed.
+    pub proposed: bool,
+}
+
+/// How far growing has come at a host.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub enum Growth {
+    /// Not begun.
+    #[default]
+    No,
+    /// Begun.
+    Begun,
+    /// The new region reads as zeroes at all that are needed.
+    Zeroed,
+}
+
 /// A client's thread.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct Thread {
@@ -153,6 +226,10 @@ pub struct Thread {
     pub from: Option<u8>,
     /// What that has answered.
     pub got: Option<u8>,
+    /// It flushes.
+    pub flushes: bool,
+    /// Who has flushed for it.
+    pub done: Set,
 }
 
 /// How far a host's attachment has come.
@@ -192,6 +269,8 @@ pub struct Host {
     pub need: Set,
     /// Who may be read.
     pub readable: Set,
+    /// It has said that it is done.
+    pub released: bool,
     /// It has the lease.
     pub leased: bool,
     /// A round goes on that gives it.
@@ -200,6 +279,8 @@ pub struct Host {
     pub confirmed: Set,
     /// How often the lease has run out.
     pub expiries: u8,
+    /// It has gone back to an earlier state, perhaps.
+    pub went_back: bool,
     /// Regions that are not settled.
     pub unsettled: Set,
     /// Replicas that are to join.
@@ -210,10 +291,18 @@ pub struct Host {
     pub failures: u8,
     /// Who has flushed since the data of each region.
     pub flushed: [Set; REGIONS],
+    /// Joining replicas that have flushed all that a flush of a client has promised.
+    pub ready: Set,
+    /// Replicas that may have lost power with data that were not flushed.
+    pub doubtful: Set,
     /// Which regions each joining replica lacks.
     pub lacks: [Set; HOLDERS],
     /// The work on each region.
     pub jobs: [Job; REGIONS],
+    /// The snapshot that it takes.
+    pub snapshot: Option<Snapshot>,
+    /// How far it has come with growing.
+    pub growth: Growth,
     /// The clients.
     pub threads: [Thread; THREADS],
 }
@@ -252,6 +341,18 @@ pub struct State {
     pub calls: [Call; CALLS],
     /// Replacements so far.
     pub replacements: u8,
+    /// Names of snapshots that have been used.
+    pub names: u8,
+    /// Which operation each name is of, and one more.
+    pub snapshot_calls: [u8; SNAPSHOTS],
+    /// The ballot in each name: of the host that has asked.
+    pub snapshot_ballots: [u8; SNAPSHOTS],
+    /// Snapshots of which somebody was told that they are there.
+    pub snapshots_done: Set,
+    /// How many replicas have grown.
+    pub grown: u8,
+    /// Attachments that may have gone back to an earlier state.
+    pub rollbacks: u8,
     /// A superseded host has changed an in-sync replica.
     pub fouled: bool,
     /// The device that was replaced, and one more than its place.
@@ -260,4 +361,11 @@ pub struct State {
     pub stash_at: u8,
     /// How often the other device has come to the place.
     pub returns: u8,
+}
+
+/// A client calls: what has been answered was before.
+pub(crate) fn begin(state: &mut State, id: usize) {
+    let answered = |call: &Call| call.called == Called::Answered;
+    let before = state.calls.iter().enumerate().filter(|(_, call)| answered(call)).map(|(index, _)| 1 << index).sum();
+    state.calls[id] = Call { called: Called::Begun, before, ..Call::default() };
 }

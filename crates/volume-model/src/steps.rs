@@ -4,8 +4,8 @@ use check::explore::Visit;
 
 use crate::config::{Broken, Config, Op};
 use crate::state::{
-    BEHIND, CLEAN, Call, Called, Holder, Host, INTENT, Job, Link, Phase, Progress, REGIONS, State, Thread, UNDER_WAY,
-    Work, has,
+    BEHIND, CLEAN, Holder, INTENT, Job, Link, Phase, Progress, REGIONS, State, Thread, UNDER_WAY, Work, begin, has,
+    only,
 };
 
 impl Config {
@@ -33,7 +33,10 @@ impl Config {
                         visit(next, &|| format!("host {h} goes on from v{} S={:03b}", record.version, record.in_sync));
                     }
                 }
-                Phase::Record => self.change(state, h, visit),
+                Phase::Record => {
+                    self.change(state, h, visit);
+                    self.delete_snapshots(state, h, visit);
+                }
                 Phase::Attached => {
                     self.change(state, h, visit);
                     self.serve(state, h, visit);
@@ -109,13 +112,15 @@ impl Config {
             (0..self.replicas).filter(|_| self.resyncs).for_each(|i| self.resync(state, h, i, visit));
         }
         self.lease(state, h, visit);
+        self.release(state, h, visit);
+        self.delete_snapshots(state, h, visit);
         for region in 0..self.regions {
             for i in (0..self.replicas).filter(|_| has(host.unsettled, region)) {
                 if let Some(next) = self.settle(state, h, region, i) {
                     visit(next, &|| format!("host {h} settles region {region} to the copy of {i}"));
                 }
             }
-            if self.clears {
+            if self.clears && self.is_used(host, region) {
                 self.clear(state, h, region, visit);
             }
         }
@@ -156,7 +161,7 @@ impl Config {
         {
             let mut next = state.clone();
             next.hosts[h].joining |= 1 << i;
-            for region in 0..self.regions {
+            for region in (0..self.regions).filter(|&region| self.is_used(host, region)) {
                 let is_marked = |j: usize| state.holders[j].log[region] != CLEAN;
                 let own = !self.breaks(Broken::OwnLogIgnored);
                 let lacks = (0..self.replicas).any(|j| (has(host.need, j) || j == i && own) && is_marked(j));
@@ -174,7 +179,9 @@ impl Config {
             self.copy(state, h, i, region, visit);
         }
         let copies_aside = self.breaks(Broken::CopyBesideWrite) && host.links[i].leftover != [None; REGIONS];
-        if host.lacks[i] == 0 && !copies_aside {
+        if host.lacks[i] == 0 && !copies_aside && !self.is_ready(host, i) {
+            self.flush_joining(state, h, i, visit);
+        } else if host.lacks[i] == 0 && !copies_aside && self.has_all_room(host, i) {
             self.visit_proposal(state, h, current.in_sync | 1 << i, current.lives, visit);
         }
     }
@@ -203,9 +210,13 @@ impl Config {
         let flushes = self.volatile && !self.breaks(Broken::NoFlush);
         for i in (0..self.replicas).filter(|&i| flushes && job.work == Work::None && has(host.need, i)) {
             let link = &host.links[i];
-            if link.progress == Progress::Usable && !link.flush && !has(host.flushed[region], i) {
+            if link.progress == Progress::Usable
+                && self.is_intact(host, i)
+                && link.flush.is_none()
+                && !has(host.flushed[region], i)
+            {
                 let mut next = state.clone();
-                next.hosts[h].links[i].flush = true;
+                next.hosts[h].links[i].flush = Some(self.quiet(host, i));
                 visit(next, &|| format!("host {h} sends a flush to {i}"));
             }
         }
@@ -271,7 +282,8 @@ impl Config {
         match op {
             Op::Write(region) => {
                 let job = &host.jobs[region];
-                if !at.runs && job.work == Work::None && !has(host.unsettled, region) {
+                let may = self.is_offered(host, region) && !self.holds_writes(host);
+                if !at.runs && may && job.work == Work::None && !has(host.unsettled, region) {
                     let mut next = state.clone();
                     begin(&mut next, id);
                     next.hosts[h].threads[thread].runs = true;
@@ -292,6 +304,9 @@ impl Config {
                 }
             }
             Op::Read(region) => self.read_step(state, (h, thread), region, id, visit),
+            Op::Flush => self.flush_step(state, h, thread, id, visit),
+            Op::Snapshot => self.snapshot_step(state, h, thread, id, visit),
+            Op::Grow => self.grow_step(state, h, thread, id, visit),
         }
     }
 
@@ -300,7 +315,10 @@ impl Config {
         let host = &state.hosts[h];
         let Thread { runs, from, got, .. } = host.threads[thread];
         let from_whom = if self.breaks(Broken::ReadsFromUnion) { host.need } else { host.readable };
-        let may = from.is_none() && !has(host.unsettled, region) && (host.leased || self.breaks(Broken::NoLease));
+        let may = from.is_none()
+            && !has(host.unsettled, region)
+            && self.is_offered(host, region)
+            && (host.leased || self.breaks(Broken::NoLease));
         let is_there = |i: usize| has(from_whom, i) && self.is_usable(host, i) && self.is_intact(host, i);
         for i in (0..self.replicas).filter(|&i| may && is_there(i)) {
             let mut next = state.clone();
@@ -329,7 +347,8 @@ impl Config {
                 (next.stash, next.stash_at) = (state.holders[i], 1 + i as u8);
             }
             let entry = if self.breaks(Broken::BlankIsClean) { CLEAN } else { INTENT };
-            next.holders[i] = Holder { life: 1, log: [entry; REGIONS], ..Holder::default() };
+            next.holders[i] =
+                Holder { life: 1, log: [entry; REGIONS], stable: [only(0); REGIONS], ..Holder::default() };
             self.cut_off(&mut next, i);
             visit(next, &|| format!("{i} is replaced by an empty device"));
         }
@@ -341,15 +360,8 @@ impl Config {
             self.cut_off(&mut next, i);
             visit(next, &|| format!("at {i} the other device answers"));
         }
-        let may_lose_power =
-            |i: usize| state.holders[i].power_losses < self.power_losses_max && !self.is_last(state, i);
-        for i in (0..self.replicas).filter(|&i| may_lose_power(i)) {
-            let mut next = state.clone();
-            let holder = &mut next.holders[i];
-            (holder.power_losses, holder.data) = (holder.power_losses + 1, holder.stable);
-            self.cut_off(&mut next, i);
-            visit(next, &|| format!("{i} loses power and its cache"));
-        }
+        self.lose_power(state, visit);
+        self.grow_replicas(state, visit);
         for i in (0..self.holders()).filter(|_| self.breaks(Broken::ReservationLost)) {
             if state.holders[i].reserved != 0 {
                 let mut next = state.clone();
@@ -359,25 +371,8 @@ impl Config {
         }
     }
 
-    /// A bound: the only replica that any record in reach calls in sync does not lose power.
-    fn is_last(&self, state: &State, i: usize) -> bool {
-        let is_alone = |holder: &Holder| {
-            let record = &holder.accepted;
-            let is_other = |j: usize| {
-                j != i && has(record.in_sync, j) && state.holders[j].power_losses == record.power_losses >> j & 1
-            };
-            has(record.in_sync, i) && !(0..self.replicas).any(is_other)
-        };
-        let goes_on_alone = |host: &Host| {
-            let serves = matches!(host.phase, Phase::Record | Phase::Attached | Phase::Over);
-            host.current.version != 0 && serves && host.current.in_sync & !(1 << i) == 0
-        };
-        state.holders[..self.holders()].iter().any(is_alone)
-            || state.hosts[..self.clients.len()].iter().any(goes_on_alone)
-    }
-
     /// All connections to `i` end, with what is in flight on them.
-    fn cut_off(&self, state: &mut State, i: usize) {
+    pub(crate) fn cut_off(&self, state: &mut State, i: usize) {
         for h in 0..self.clients.len() {
             let host = &mut state.hosts[h];
             if host.phase == Phase::Idle {
@@ -392,13 +387,13 @@ impl Config {
 }
 
 fn is_busy(link: &Link) -> bool {
-    let Link { preempt, promise, record, flush, ask, log, data, .. } = link;
-    *preempt || *promise || record.version != 0 || *flush || *ask || *log != [None; REGIONS] || *data != [None; REGIONS]
-}
-
-/// A client calls: what has been answered was before.
-fn begin(state: &mut State, id: usize) {
-    let answered = |call: &Call| call.called == Called::Answered;
-    let before = state.calls.iter().enumerate().filter(|(_, call)| answered(call)).map(|(index, _)| 1 << index).sum();
-    state.calls[id] = Call { called: Called::Begun, before, ..Call::default() };
+    let Link { preempt, promise, record, flush, sync, ask, log, data, .. } = link;
+    let flushes = flush.is_some() || sync.is_some();
+    *preempt
+        || *promise
+        || record.version != 0
+        || flushes
+        || *ask
+        || *log != [None; REGIONS]
+        || *data != [None; REGIONS]
 }

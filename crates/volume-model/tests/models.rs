@@ -57,6 +57,27 @@ fn an_empty_device_takes_a_replicas_place() {
 }
 
 #[test]
+fn what_was_flushed_survives_the_loss_of_all_power() {
+    assert_eq!(states("power", &[0, 6, 7]), [37_857, 56_470, 83_615]);
+    assert_eq!(states("uncounted", &[0, 2, 3]), [26_758, 7_809, 35_583]);
+}
+
+#[test]
+fn a_host_that_says_it_is_done_is_not_waited_for() {
+    assert_eq!(states("handover", &[0, 1, 6]), [9_990, 8_994, 28_948]);
+}
+
+#[test]
+fn a_snapshot_is_of_one_moment_wherever_it_is_read() {
+    assert_eq!(states("snapshot", &[0, 3, 5, 6]), [20_728, 12_805, 42_569, 6_194]);
+}
+
+#[test]
+fn a_volume_grows_while_it_is_used() {
+    assert_eq!(states("grow", &[0, 1, 2, 3, 6]), [2_511, 9_254, 23_514, 34_068, 7_665]);
+}
+
+#[test]
 fn every_broken_rule_is_caught() {
     for config in configs::broken() {
         let name = config.name;
