@@ -111,7 +111,7 @@ pub fn format(reaches: Vec<Rc<dyn Reach>>, options: FormatOptions) -> LocalFutur
 /// attached volume by [`Volume::set_reach`](crate::Volume::set_reach), or attach with it in the slot.
 ///
 /// # Errors
-/// As [`format`].
+/// As [`format()`].
 pub fn format_replacement(
     reach: Rc<dyn Reach>,
     shape: Shape,

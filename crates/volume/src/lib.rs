@@ -1,7 +1,7 @@
 //! A volume, mirrored by the host that has it attached. The page beside this crate (`README.md`) says what holds and why.
 //!
-//! Use: [`format`] makes a volume of namespaces, [`attach`] attaches it, and a [`Volume`] is a [`device::Namespace`]. How a holder
-//! is reached says a [`Reach`]: over NVMe-oF that is [`NvmeReach`].
+//! Use: [`format()`] makes a volume of namespaces, [`attach`] attaches it, and a [`Volume`] is a [`device::Namespace`]. How a
+//! holder is reached says a [`Reach`]: over NVMe-oF that is [`NvmeReach`].
 
 mod attach;
 mod bitmap;

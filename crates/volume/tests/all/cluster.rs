@@ -167,14 +167,18 @@ pub async fn format(places: &Places, replicas: u8) -> Shape {
 
 /// Attaches, as often as it takes.
 pub async fn attach(places: &Places, host: &str) -> Volume {
+    let mut last = None;
     for _ in 0..100 {
         match volume::attach(places.reaches(host), options()).await {
             Ok(volume) => return volume,
-            Err(error) => assert!(error.may_pass(), "{host} can't attach: {error}"),
+            Err(error) => {
+                assert!(error.may_pass(), "{host} can't attach: {error}");
+                last = Some(error);
+            }
         }
         time::sleep_within(Duration::from_millis(200)).await;
     }
-    panic!("{host} does not get to attach");
+    panic!("{host} does not get to attach: {last:?}");
 }
 
 /// Waits until every replica is in sync.

@@ -4,12 +4,16 @@
 //! A seed draws from: one, two and a witness, or three replicas; hosts and storage nodes that crash (what was not flushed is
 //! lost) or stand still beyond every lease with commands under way; links that are slow, reset, cut both ways or one way; disks
 //! that are slow or fail; monotonic clocks that drift; hosts that take the volume from each other while the former one goes on;
-//! a storage node that dies for good and is replaced by a blank one. The load: reads, writes, compare-and-writes, zeroes,
+//! a storage node that dies for good and is replaced by a blank one; how soon replicas are given up and intents cleared, and how
+//! slowly regions are settled and copied. The load: reads, writes, compare-and-writes, zeroes,
 //! deallocates and flushes, of one to six blocks, over blocks that many use.
 //!
 //! Judged from outside: the history of each block is linearizable. When the faults have ended: the volume attaches and becomes
 //! whole; all replicas have the same bytes on their disks, which are those that reads return; and a host that detaches in order
 //! leaves nothing to be settled.
+//!
+//! Not judged: a block that a disk has torn by failing a write of it, and a volume whose last replica in sync is that disk and has
+//! torn its record so.
 //!
 //! `SEED=n` runs one seed, `SEEDS=n` runs n fresh ones. A seed that fails is printed; the same seed is the same run.
 
