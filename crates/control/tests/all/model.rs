@@ -16,6 +16,9 @@ use crate::{embedded, etcd};
 /// Keys that lie close, so that transactions meet.
 const NAMES: [&str; 6] = ["a", "a/", "a/b", "a/c", "b", "b\u{7f}"];
 
+/// A revision that no test comes to: an etcd's count goes on from case to case, and a small one is sooner or later some key's.
+const NEVER: Revision = Revision(1 << 40);
+
 #[derive(Clone, Debug)]
 enum Check {
     Absent,
@@ -56,7 +59,7 @@ impl Model {
             Check::Holds(text) => Condition::holds(key(name), value([*text])),
             Check::Unchanged(ago) => {
                 let all = self.modified.get(name).map_or(&[][..], Vec::as_slice);
-                let revision = all.len().checked_sub(1 + ago).map_or(Revision(7), |at| all[at]);
+                let revision = all.len().checked_sub(1 + ago).map_or(NEVER, |at| all[at]);
                 Condition::modified(key(name), revision)
             }
         }
