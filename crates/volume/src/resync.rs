@@ -16,12 +16,12 @@ use std::rc::Rc;
 use device::Mode;
 use engine::job::Job;
 use engine::sync::Semaphore;
-use engine::{Buf, time};
+use engine::time;
 
 use crate::bitmap::Bitmap;
 use crate::conn::{Change, Conn, Lost};
 use crate::log;
-use crate::record::Set;
+use crate::settle::chosen;
 use crate::shared::Shared;
 
 /// Regions that are copied before those that can be are cleared in one or two writes of the log. Guessed: what is copied again
@@ -86,9 +86,8 @@ async fn copy_all(shared: &Rc<Shared>, conn: &Rc<Conn>, job: &Rc<Job>) -> Result
         job.take(blocks * u64::from(shared.shape.block_size)).await;
         let begin = time::now();
         let guard = shared.locks.lock(first, blocks, Mode::Exclusive).await;
-        let step = u64::from(shared.info.transfer_blocks_max).min(blocks).max(1);
-        for at in (0..blocks).step_by(step as usize) {
-            copy(shared, conn, region, first + at, step.min(blocks - at)).await?;
+        for (lba, blocks) in shared.pieces(region) {
+            copy(shared, conn, region, lba, blocks).await?;
         }
         drop(guard);
         shared.lacks.borrow_mut().remove(region);
@@ -129,26 +128,7 @@ fn clear_joiner(shared: &Rc<Shared>, conn: &Rc<Conn>) {
 
 async fn copy(shared: &Rc<Shared>, conn: &Rc<Conn>, region: u64, lba: u64, blocks: u64) -> Result<(), Lost> {
     let bytes = (blocks * u64::from(shared.shape.block_size)) as usize;
-    let mut faulty = Set::default();
-    let data = loop {
-        let changed = shared.changed.notified();
-        if shared.is_over() || !conn.is_up() {
-            return Err(Lost::Ended);
-        }
-        let Some(source) = shared.best(faulty) else {
-            let nobody = shared.mirror.borrow().readable().without(faulty).is_empty();
-            if nobody {
-                return Err(Lost::Refused(device::Error::ReadFault("no replica in sync can be read".into())));
-            }
-            changed.await;
-            continue;
-        };
-        match source.read(lba, Buf::with_len(bytes)).await {
-            Ok(data) => break data.freeze(),
-            Err(Lost::Ended) => shared.sweep(),
-            Err(Lost::Refused(_)) => faulty = faulty.with(Set::one(source.slot)),
-        }
-    };
+    let (_, data) = chosen(shared, lba, bytes, || conn.is_up()).await.map_err(Lost::Refused)?;
     Rc::clone(conn).put(lba, Change::Write(data), (region, region)).await
 }
 

@@ -65,10 +65,8 @@ async fn region_of(shared: &Rc<Shared>, region: u64) -> Result<(), device::Error
 
 /// The caller has the region's lock.
 async fn make_equal(shared: &Rc<Shared>, region: u64) -> Result<(), device::Error> {
-    let (first, blocks) = shared.shape.region(region);
-    let step = u64::from(shared.info.transfer_blocks_max).min(blocks).max(1);
-    for at in (0..blocks).step_by(step as usize) {
-        piece(shared, region, first + at, step.min(blocks - at)).await?;
+    for (lba, blocks) in shared.pieces(region) {
+        piece(shared, region, lba, blocks).await?;
     }
     Ok(())
 }
@@ -93,7 +91,7 @@ pub(crate) fn mend(shared: &Rc<Shared>, lba: u64, bytes: usize) {
 
 async fn piece(shared: &Rc<Shared>, region: u64, lba: u64, blocks: u64) -> Result<(), device::Error> {
     let bytes = (blocks * u64::from(shared.shape.block_size)) as usize;
-    let (source, data) = chosen(shared, lba, bytes).await?;
+    let (source, data) = chosen(shared, lba, bytes, || true).await?;
     let mut done = Set::one(source);
     let others = shared.mirror.borrow().need().without(done);
     for slot in others.iter() {
@@ -108,12 +106,17 @@ async fn piece(shared: &Rc<Shared>, region: u64, lba: u64, blocks: u64) -> Resul
     fan_out(shared, lba, Change::Write(data), (region, region), done).await
 }
 
-/// The copy that all others will be like, and whose it is.
-async fn chosen(shared: &Rc<Shared>, lba: u64, bytes: usize) -> Result<(usize, View), device::Error> {
+/// The copy that others will be like, and whose it is; waits for one as long as that `is_of_use`.
+pub(crate) async fn chosen(
+    shared: &Shared,
+    lba: u64,
+    bytes: usize,
+    is_of_use: impl Fn() -> bool,
+) -> Result<(usize, View), device::Error> {
     let mut faulty = Set::default();
     loop {
         let changed = shared.changed.notified();
-        if shared.is_over() {
+        if shared.is_over() || !is_of_use() {
             return Err(device::Error::Aborted);
         }
         let Some(conn) = shared.best(faulty) else {

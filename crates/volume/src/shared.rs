@@ -117,6 +117,13 @@ impl Shared {
         (lba / region, (lba + blocks - 1) / region)
     }
 
+    /// A region in pieces that one command reads or writes: the first block of each and how many.
+    pub(crate) fn pieces(&self, region: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
+        let (first, blocks) = self.shape.region(region);
+        let step = u64::from(self.info.transfer_blocks_max).min(blocks).max(1);
+        (0..blocks).step_by(step as usize).map(move |at| (first + at, step.min(blocks - at)))
+    }
+
     /// Whether commands may begin, and if not, what they fail with.
     pub(crate) fn check(&self) -> Result<(), device::Error> {
         if self.mirror.borrow().is_over() {

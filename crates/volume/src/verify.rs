@@ -40,9 +40,8 @@ pub(crate) async fn verify(shared: &Rc<Shared>, bytes_per_second: Option<u64>) -
         job.take(blocks * u64::from(shared.shape.block_size)).await;
         let _guard = shared.locks.lock(first, blocks, Mode::Shared).await;
         let mut compared = 0;
-        let step = u64::from(shared.info.transfer_blocks_max).min(blocks).max(1);
-        for at in (0..blocks).step_by(step as usize) {
-            compared = compare(shared, region, (first + at, step.min(blocks - at)), &mut report).await;
+        for piece in shared.pieces(region) {
+            compared = compare(shared, region, piece, &mut report).await;
         }
         report.regions += u64::from(compared > 1);
         job.reached((region + 1) as f64 / regions as f64);
