@@ -2,7 +2,8 @@
 //!
 //! States are told apart by a 64-bit fingerprint of their canonical form: with the 10^8 states that fit in memory the
 //! chance that two different states share one, so that part of the space is skipped, is below 10^-3. A model must be
-//! finite; `states_max` ends a search that is larger than expected and says so, it never passes for complete.
+//! finite; `states_max`, or a machine without memory, ends a search that is larger than expected: it says so, and never passes
+//! for complete.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -52,6 +53,8 @@ pub enum Outcome {
     Capped {
         /// Distinct states so far.
         states: usize,
+        /// The bound that it was.
+        why: &'static str,
     },
     /// A step that must not be.
     Violation {
@@ -62,6 +65,28 @@ pub enum Outcome {
         /// The steps from the initial state, each with the state it led to; empty from a search without traces.
         trace: Vec<String>,
     },
+}
+
+/// Guessed: what a machine must have left for everything else, bytes. A search that took more would be ended by the kernel
+/// without a word of what it had found.
+const MEMORY_SPARED: u64 = 1 << 30;
+/// States between two looks at the memory: some 10 MB.
+const LOOK_INTERVAL: usize = 1 << 17;
+
+/// Why a search that has found `states`, and looked at `visited` of them, must end, if so.
+fn ended(states: usize, visited: usize, states_max: usize) -> Option<&'static str> {
+    if states > states_max {
+        return Some("as many as it may be");
+    }
+    let look = visited.is_multiple_of(LOOK_INTERVAL);
+    (look && memory_available().is_some_and(|bytes| bytes < MEMORY_SPARED)).then_some("no memory is left for more")
+}
+
+/// What the kernel can give without swapping, bytes, where it says so.
+fn memory_available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
 /// Visits all states depth first, without remembering paths: the leanest way to exhaust a large space.
@@ -90,34 +115,39 @@ pub fn exhaust<M: Model>(model: &M, states_max: usize) -> Outcome {
                 stack.push(after);
             }
         }
-        if seen.len() > states_max {
-            return Outcome::Capped { states: seen.len() };
+        if let Some(why) = ended(seen.len(), visited, states_max) {
+            return Outcome::Capped { states: seen.len(), why };
         }
     }
     Outcome::Exhausted { states: seen.len() }
 }
 
-/// Visits states breadth first, so that the first violation found has a trace of the fewest steps.
+/// Visits states breadth first, so that the first violation found has a trace of the fewest steps. Of a state that was looked
+/// at only the way to it is kept, eight bytes: whole states are those still to be looked at.
 pub fn shortest_violation<M: Model>(model: &M, states_max: usize) -> Outcome {
-    let mut nodes: Vec<(M::State, usize)> = vec![(model.initial(), 0)];
+    let mut ways = vec![Way { before: 0, step: 0 }];
+    let first = model.initial();
     let mut seen = Seen::default();
-    seen.insert(canonical_fingerprint(model, &nodes[0].0));
-    let mut queue = VecDeque::from([0usize]);
+    seen.insert(canonical_fingerprint(model, &first));
+    let mut queue = VecDeque::from([(first, 0u32)]);
+    let mut visited = 0usize;
     let mut next = Vec::new();
-    while let Some(index) = queue.pop_front() {
-        let before = nodes[index].0.clone();
+    while let Some((before, index)) = queue.pop_front() {
+        visited += 1;
         model.successors(&before, &mut |after, _| next.push(after));
-        for after in next.drain(..) {
+        for (step, after) in next.drain(..).enumerate() {
+            let way = Way { before: index, step: step as u32 };
             if let Err(reason) = model.check(&before, &after) {
-                return Outcome::Violation { states: seen.len(), reason, trace: trace(model, &nodes, index, &after) };
+                return Outcome::Violation { states: seen.len(), reason, trace: trace(model, &ways, way) };
             }
             if seen.insert(canonical_fingerprint(model, &after)) {
-                nodes.push((after, index));
-                queue.push_back(nodes.len() - 1);
+                let last = u32::try_from(ways.len()).expect("fewer states than 2^32 fit in memory");
+                ways.push(way);
+                queue.push_back((after, last));
             }
         }
-        if seen.len() > states_max {
-            return Outcome::Capped { states: seen.len() };
+        if let Some(why) = ended(seen.len(), visited, states_max) {
+            return Outcome::Capped { states: seen.len(), why };
         }
     }
     Outcome::Exhausted { states: seen.len() }
@@ -127,7 +157,8 @@ pub fn shortest_violation<M: Model>(model: &M, states_max: usize) -> Outcome {
 pub fn run<M: Model>(name: &str, must_fail: bool, model: &M, states_max: usize) -> (String, bool) {
     let begun = Instant::now();
     let mut outcome = exhaust(model, states_max);
-    if matches!(outcome, Outcome::Violation { .. })
+    // One of a single state has been shown already, and is not looked for on the way there.
+    if matches!(&outcome, Outcome::Violation { trace, .. } if trace.is_empty())
         && let shortest @ Outcome::Violation { .. } = shortest_violation(model, states_max)
     {
         outcome = shortest; // with the way there
@@ -138,7 +169,9 @@ pub fn run<M: Model>(name: &str, must_fail: bool, model: &M, states_max: usize) 
             (format!("passed    {name}: all of {states} states, {seconds:.1} s"), !must_fail)
         }
         // Nothing is proven.
-        Outcome::Capped { states } => (format!("undecided {name}: stopped at {states} states, {seconds:.1} s"), false),
+        Outcome::Capped { states, why } => {
+            (format!("undecided {name}: stopped at {states} states, {why}, {seconds:.1} s"), false)
+        }
         Outcome::Violation { states, reason, trace } => {
             let mut text = format!("VIOLATED  {name}: {reason} ({states} states, {seconds:.1} s)");
             let steps = trace.iter().enumerate().map(|(index, step)| format!("\n  {:2} {step}", index + 1));
@@ -148,27 +181,38 @@ pub fn run<M: Model>(name: &str, must_fail: bool, model: &M, states_max: usize) 
     }
 }
 
-/// Walks the parents back from the violation, then forward again, asking the model to describe each step.
-fn trace<M: Model>(model: &M, nodes: &[(M::State, usize)], last: usize, violating: &M::State) -> Vec<String> {
-    let mut path = vec![violating];
-    let mut index = last;
+/// How a state was come by: which successor of which state before it.
+#[derive(Clone, Copy)]
+struct Way {
+    before: u32,
+    step: u32,
+}
+
+/// Goes the way back from the violation, then takes the same steps again and asks the model to describe each.
+fn trace<M: Model>(model: &M, ways: &[Way], last: Way) -> Vec<String> {
+    let mut steps = vec![last.step];
+    let mut index = last.before;
     while index != 0 {
-        path.push(&nodes[index].0);
-        index = nodes[index].1;
+        let way = ways[index as usize];
+        steps.push(way.step);
+        index = way.before;
     }
-    path.push(&nodes[0].0);
-    path.reverse();
-    path.windows(2)
-        .map(|pair| {
-            let mut step = String::new();
-            model.successors(pair[0], &mut |after, describe| {
-                if step.is_empty() && after == *pair[1] {
-                    step = describe();
-                }
-            });
-            format!("{step}\n        => {}", model.describe(pair[1]))
-        })
-        .collect()
+    let mut state = model.initial();
+    let mut told = Vec::new();
+    for step in steps.into_iter().rev() {
+        let mut taken = None;
+        let mut nth = 0;
+        model.successors(&state, &mut |after, describe| {
+            if nth == step {
+                taken = Some((after, describe()));
+            }
+            nth += 1;
+        });
+        let (after, words) = taken.expect("a model's successors are the same each time");
+        told.push(format!("{words}\n        => {}", model.describe(&after)));
+        state = after;
+    }
+    told
 }
 
 fn canonical_fingerprint<M: Model>(model: &M, state: &M::State) -> u64 {
