@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Use: [`discover`] says what a target offers; [`RemoteNamespace::connect`] connects to one namespace of it,
-//! [`Multipath::connect`] to one over several paths. All of it lives on the reactor thread that made it; another thread joins
-//! the association with a queue of its own ([`RemoteNamespace::join`]) or connects for itself.
+//! [`Multipath::connect`] to one over several paths; [`Manager`] makes and deletes them. All of it lives on the reactor thread
+//! that made it; another thread joins the association with a queue of its own ([`RemoteNamespace::join`]) or connects for itself.
 
 mod admin;
 mod ana;
@@ -28,6 +28,7 @@ mod identity;
 mod io;
 mod joining;
 mod link;
+mod manager;
 mod multipath;
 mod options;
 mod per_thread;
@@ -55,6 +56,7 @@ pub use fuzz::session as fuzz_session;
 pub use identity::HostIdentity;
 pub use joining::Joiner;
 pub use link::LinkError;
+pub use manager::{Allocated, Capacity, Manager, Wanted};
 pub use multipath::{Multipath, MultipathError, MultipathOptions, PATHS_MAX, PathPolicy, PathState};
 pub use options::{Options, Security};
 pub use per_thread::PerThread;

@@ -56,6 +56,16 @@ impl ManagementCommand {
         command.cdw11 = (u32::from(command_set) << 24).into();
     }
 
+    /// What it is called where one is told of it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ManagementCommand::Create { .. } => "create a namespace",
+            ManagementCommand::Delete => "delete a namespace",
+            ManagementCommand::Attach => "attach a namespace",
+            ManagementCommand::Detach => "detach a namespace",
+        }
+    }
+
     /// Bytes of data from the host.
     pub fn data_bytes(self) -> u32 {
         if self == ManagementCommand::Delete { 0 } else { PAGE_BYTES as u32 }

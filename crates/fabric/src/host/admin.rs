@@ -8,6 +8,7 @@ use nvme::fabrics::{ConnectData, ConnectFields, PropertyFields};
 use nvme::feature::FeatureId;
 use nvme::identify::Cns;
 use nvme::log::{LogId, LogRequest};
+use nvme::management::ManagementCommand;
 use nvme::opcode::{AdminOpcode, FabricsType};
 use nvme::register::{Capabilities, Configuration, offset, status_bits};
 use nvme::{CONTROLLER_ID_DYNAMIC, Completion, PAGE_BYTES, Submission};
@@ -222,6 +223,22 @@ impl Admin<'_> {
         command.cdw11 = value.into();
         let step = feature.name().unwrap_or("Set Features");
         let (completion, _) = self.run(step, command, Payload::None).await?;
+        Ok(completion.result.get() as u32)
+    }
+
+    /// Namespace Management or Attachment with its page of data, filled up with zeroes; returns the completion's first dword.
+    pub(super) async fn manage(&self, asked: ManagementCommand, nsid: u32, data: &[u8]) -> Result<u32, ConnectError> {
+        let mut command = Submission::admin(AdminOpcode::IDENTIFY, 0, nsid);
+        asked.fill(&mut command);
+        let payload = match asked.data_bytes() as usize {
+            0 => Payload::None,
+            bytes => {
+                let mut page = Buf::zeroed(bytes);
+                page[..data.len()].copy_from_slice(data);
+                Payload::Out(page.freeze())
+            }
+        };
+        let (completion, _) = self.run(asked.name(), command, payload).await?;
         Ok(completion.result.get() as u32)
     }
 

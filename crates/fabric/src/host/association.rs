@@ -69,6 +69,17 @@ pub(super) fn admin_config(header_digest: bool, data_digest: bool) -> QueueConfi
     }
 }
 
+/// Connects an admin queue alone and enables its controller, whose identifier is returned with it.
+pub(super) async fn admin_alone(options: &Options) -> Result<(Rc<Link>, u16), ConnectError> {
+    let config = admin_config(options.header_digest, options.data_digest);
+    let queue = ConnectQueue::admin(ADMIN_ENTRIES, options.keep_alive_ms());
+    let secured = secured(options, config, &queue, options.command_timeout).await?;
+    let (link, controller) = connect_queue(&secured, config, &queue, options.command_timeout).await?;
+    let link = Rc::new(link);
+    Admin { link: &link, address: options.address }.enable().await?;
+    Ok((link, controller))
+}
+
 /// What was made, and what is left for other reactors.
 pub(super) struct Made {
     pub(super) association: Association,

@@ -22,9 +22,8 @@ use nvme::log::{AsyncEvent, LogId};
 use nvme::opcode::AdminOpcode;
 use nvme::{Nqn, PAGE_BYTES, Submission};
 
-use super::admin::{Admin, ConnectQueue, read_page};
-use super::association::{ADMIN_ENTRIES, admin_config, keep_alive};
-use super::connect::{connect_queue, secured};
+use super::admin::{Admin, read_page};
+use super::association::{admin_alone, keep_alive};
 use super::error::ConnectError;
 use super::identity::HostIdentity;
 use super::link::Link;
@@ -160,18 +159,12 @@ impl Discovery {
     pub fn connect<'a>(options: &'a Options) -> LocalFuture<'a, Result<Discovery, ConnectError>> {
         Box::pin(async move {
             let address = options.address;
-            let kato = options.keep_alive_ms();
-            let config = admin_config(options.header_digest, options.data_digest);
-            let queue = ConnectQueue::admin(ADMIN_ENTRIES, kato);
-            let secured = secured(options, config, &queue, options.command_timeout).await?;
-            let (link, _) = connect_queue(&secured, config, &queue, options.command_timeout).await?;
-            let link = Rc::new(link);
+            let (link, _) = admin_alone(options).await?;
             let admin = Admin { link: &link, address };
-            admin.enable().await?;
             let mut tells_changes = false;
             let events = Rc::new(Events::default());
             let mut tasks = Vec::new();
-            if kato != 0 {
+            if !options.keep_alive.is_zero() {
                 let page: IdentifyController = read_page(&admin.identify(Cns::CONTROLLER, 0).await?);
                 tells_changes = page.oaes.get() & async_event_config::DISCOVERY_CHANGE != 0;
                 if tells_changes {

@@ -1,7 +1,7 @@
 //! Other reactors' part in an association: each brings an I/O queue of its own to the one controller, and shares nothing with
 //! the others on the data path.
 //!
-//! What crosses threads is [`Shared`]: the association in force (its number, the controller, what is known of its namespaces)
+//! What crosses threads is [`Offers`]: the association in force (its number, the controller, what is known of its namespaces)
 //! and the queue identifiers that are free. It is looked at when an association begins or ends, by no command.
 //!
 //! Invariant: an association that one reactor has lost is over for all: whoever sees its queue end withdraws the offer, and the
@@ -43,11 +43,11 @@ struct State {
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct Offers {
     state: Mutex<State>,
 }
 
-impl Shared {
+impl Offers {
     /// A panic elsewhere while the lock was held leaves fields that are valid one by one: at worst a waker is missing, of the
     /// thread that panicked.
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -109,7 +109,7 @@ impl Shared {
     }
 
     /// A queue identifier of the association with this number.
-    pub(super) fn take_id(self: &Arc<Shared>, number: u64) -> Option<QueueId> {
+    pub(super) fn take_id(self: &Arc<Offers>, number: u64) -> Option<QueueId> {
         let mut state = self.lock();
         state.offer.as_ref().filter(|offer| offer.number == number)?;
         let id = state.free.pop_front()?;
@@ -132,7 +132,7 @@ impl Shared {
 
 /// A queue identifier that is in use; dropped, it is free again.
 pub(super) struct QueueId {
-    shared: Arc<Shared>,
+    shared: Arc<Offers>,
     number: u64,
     pub(super) id: u16,
 }
@@ -149,7 +149,7 @@ impl Drop for QueueId {
 /// What another reactor needs to join a namespace's association; it may be sent to any thread.
 #[derive(Clone)]
 pub struct Joiner {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<Offers>,
     pub(super) options: Options,
     pub(super) nsid: u32,
     pub(super) info: NamespaceInfo,

@@ -20,7 +20,7 @@ use nvme::AnaState;
 use super::association::{Association, Made, connect_io};
 use super::error::ConnectError;
 use super::events::{watch_ana, watch_events};
-use super::joining::{Offer, Shared};
+use super::joining::{Offer, Offers};
 use super::options::Options;
 use super::shape::{Found, Limits};
 
@@ -36,7 +36,7 @@ pub(super) struct Session {
 
 pub(super) struct Inner {
     pub(super) options: Options,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<Offers>,
     pub(super) association: RefCell<Option<Rc<Association>>>,
     attached: RefCell<Vec<Weak<Attached>>>,
     last_error: RefCell<Option<String>>,
@@ -110,7 +110,7 @@ impl Session {
     }
 
     /// Takes part in an association that another reactor keeps.
-    pub(super) fn join(options: Options, shared: Arc<Shared>) -> Session {
+    pub(super) fn join(options: Options, shared: Arc<Offers>) -> Session {
         let inner = Rc::new(Inner::new(options, shared));
         let supervisor = task::spawn(take_part(Rc::clone(&inner)));
         Session { inner, _supervisor: supervisor }
@@ -201,7 +201,7 @@ struct Current {
 }
 
 impl Inner {
-    fn new(options: Options, shared: Arc<Shared>) -> Inner {
+    fn new(options: Options, shared: Arc<Offers>) -> Inner {
         Inner {
             options,
             shared,
@@ -356,7 +356,7 @@ async fn supervise(inner: Rc<Inner>, first: Option<Current>) {
 }
 
 /// Ends when the association has: one of our queues ended, or another reactor says so.
-async fn over(shared: &Shared, association: &Association, number: u64) -> String {
+async fn over(shared: &Offers, association: &Association, number: u64) -> String {
     let mut closed = std::pin::pin!(association.closed());
     let mut seen = 0;
     std::future::poll_fn(|cx| {

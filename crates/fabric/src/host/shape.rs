@@ -3,7 +3,7 @@
 use device::{NamespaceInfo, TRANSFER_BYTES_MAX};
 use engine::Buf;
 use nvme::identify::{
-    Cns, IdentifyController, IdentifyNamespace, IdentifyNvmController, descriptor, descriptors, oncs,
+    Cns, IdentifyController, IdentifyNamespace, IdentifyNvmController, LbaFormat, descriptor, descriptors, oncs,
 };
 use nvme::register::Capabilities;
 
@@ -184,12 +184,16 @@ async fn identity_from_descriptors(
     Err(ConnectError::Unusable { nsid, reason })
 }
 
+/// The format that a namespace has (NVM Command Set 1.0 figure 97: bits 3:0 of its number, then 5:4 in bits 6:5).
+pub(super) fn format_of(namespace: &IdentifyNamespace) -> LbaFormat {
+    namespace.lbaf[usize::from(namespace.flbas & 0xF | (namespace.flbas >> 1) & 0x30)]
+}
+
 /// Geometry and limits from the identify pages (NVM Command Set 1.0 figure 97, NVMe Base 2.0 figure 275).
 fn shape(nsid: u32, of: &Controller, namespace: &IdentifyNamespace, nguid: [u8; 16]) -> Result<Found, ConnectError> {
     let (controller, capabilities) = (&of.page, of.capabilities);
     let unusable = |reason: String| ConnectError::Unusable { nsid, reason };
-    let format = usize::from(namespace.flbas & 0xF | (namespace.flbas >> 1) & 0x30);
-    let format = namespace.lbaf[format];
+    let format = format_of(namespace);
     if !(9..=16).contains(&format.lbads) {
         return Err(unusable(format!("blocks of 2^{} bytes; 512 to 65536 are supported", format.lbads)));
     }

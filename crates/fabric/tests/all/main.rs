@@ -8,6 +8,7 @@ mod concatenation;
 mod crowd;
 mod discovery;
 mod host_loopback;
+mod host_manager;
 mod host_queues;
 mod host_reservations;
 mod host_sim;

@@ -1,0 +1,191 @@
+//! Who makes, deletes and hands out the namespaces of a subsystem: Namespace Management and Namespace Attachment (NVMe Base 2.0c
+//! §5.22, §5.23) over an admin queue alone.
+//!
+//! Invariant: a command is sent once. An error other than [`ConnectError::Refused`] leaves open whether a namespace was made or
+//! deleted: [`Manager::namespaces`] tells.
+
+use std::rc::Rc;
+
+use engine::task::{self, LocalFuture, Task};
+use nvme::identify::{Cns, IdentifyController, IdentifyNamespace, oacs};
+use nvme::management::{ManagementCommand, controller_list_bytes};
+use nvme::{NSID_ALL, PAGE_BYTES, Status};
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::admin::{Admin, read_page};
+use super::association::{admin_alone, keep_alive};
+use super::error::ConnectError;
+use super::link::Link;
+use super::options::Options;
+use super::shape::{NAMESPACES_MAX, format_of};
+
+/// What a subsystem has room for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capacity {
+    /// Bytes of all its media (TNVMCAP); 0 where it does not say.
+    pub total: u128,
+    /// Bytes that belong to no namespace (UNVMCAP).
+    pub unallocated: u128,
+    /// It makes and deletes namespaces for this host.
+    pub manages: bool,
+}
+
+/// A namespace of a subsystem, attached or not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Allocated {
+    /// Its identifier.
+    pub nsid: u32,
+    /// Its size, bytes.
+    pub bytes: u64,
+    /// Its NGUID; zero where it has none.
+    pub nguid: [u8; 16],
+}
+
+/// A namespace to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    /// Its size, bytes: whole blocks.
+    pub bytes: u64,
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// It may promise more than there is room for (NCAP of one block), where the subsystem can do that.
+    pub thin: bool,
+}
+
+/// An admin queue to a subsystem. Dropping it ends it; the controller is there for as long.
+pub struct Manager {
+    link: Rc<Link>,
+    options: Options,
+    controller: u16,
+    _keep_alive: Option<Task<()>>,
+}
+
+impl Manager {
+    /// Connects to the subsystem that `options` names; their namespace does not matter.
+    ///
+    /// # Errors
+    /// If the controller can't be reached or refuses.
+    pub fn connect(options: Options) -> LocalFuture<'static, Result<Manager, ConnectError>> {
+        Box::pin(async move {
+            let (link, controller) = admin_alone(&options).await?;
+            let kept = (!options.keep_alive.is_zero())
+                .then(|| task::spawn(keep_alive(Rc::clone(&link), options.address, options.keep_alive)));
+            Ok(Manager { link, options, controller, _keep_alive: kept })
+        })
+    }
+
+    fn admin(&self) -> Admin<'_> {
+        Admin { link: &self.link, address: self.options.address }
+    }
+
+    /// The identifier of this host's controller: what another manager attaches a namespace to, so that this host gets it.
+    pub fn controller(&self) -> u16 {
+        self.controller
+    }
+
+    /// What the subsystem has room for now.
+    ///
+    /// # Errors
+    /// The connection is lost, or the controller refuses.
+    pub async fn capacity(&self) -> Result<Capacity, ConnectError> {
+        let page: IdentifyController = read_page(&self.admin().identify(Cns::CONTROLLER, 0).await?);
+        Ok(Capacity {
+            total: page.tnvmcap.get(),
+            unallocated: page.unvmcap.get(),
+            manages: page.oacs.get() & oacs::NAMESPACE_MANAGEMENT != 0,
+        })
+    }
+
+    /// All namespaces of the subsystem, ascending.
+    ///
+    /// # Errors
+    /// The connection is lost, the controller refuses, or there are more than [`NAMESPACES_MAX`].
+    pub async fn namespaces(&self) -> Result<Vec<Allocated>, ConnectError> {
+        let admin = self.admin();
+        let mut found: Vec<Allocated> = Vec::new();
+        let mut after = 0;
+        loop {
+            let list = admin.identify(Cns::ALLOCATED_NAMESPACES, after).await?;
+            let ids: Vec<u32> = list
+                .chunks_exact(4)
+                .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+                .take_while(|&nsid| nsid != 0)
+                .collect();
+            // A list that does not rise would be read for ever.
+            let rises = ids.is_sorted_by(|a, b| a < b) && ids.first().is_none_or(|&first| first > after);
+            if !rises || found.len() + ids.len() > NAMESPACES_MAX {
+                let ended = "its list of namespaces is too long, or does not rise";
+                return Err(ConnectError::NoAnswer { step: "list allocated namespaces", ended });
+            }
+            let is_last = ids.len() < PAGE_BYTES / 4;
+            after = ids.last().copied().unwrap_or(after);
+            for nsid in ids {
+                let page: IdentifyNamespace = read_page(&admin.identify(Cns::ALLOCATED_NAMESPACE, nsid).await?);
+                // A page of zeroes: it was deleted meanwhile.
+                if page.nsze.get() != 0 {
+                    let block = 1u64.checked_shl(format_of(&page).lbads.into()).unwrap_or(0);
+                    found.push(Allocated { nsid, bytes: page.nsze.get().saturating_mul(block), nguid: page.nguid });
+                }
+            }
+            if is_last {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Makes a namespace that several controllers may have; returns its identifier. It is attached to none.
+    ///
+    /// # Errors
+    /// [`ConnectError::Refused`]: it was not made. Any other: it may have been.
+    pub async fn create(&self, wanted: Wanted) -> Result<u32, ConnectError> {
+        const STEP: &str = "create a namespace";
+        let admin = self.admin();
+        if !self.capacity().await?.manages {
+            return Err(ConnectError::Refused { step: STEP, status: Status::INVALID_OPCODE.do_not_retry() });
+        }
+        // What all namespaces have in common says which formats there are, and whether thin ones can be.
+        let common: IdentifyNamespace = read_page(&admin.identify(Cns::NAMESPACE, NSID_ALL).await?);
+        let formats = &common.lbaf[..=usize::from(common.nlbaf).min(common.lbaf.len() - 1)];
+        let plain = |format: &nvme::identify::LbaFormat| {
+            format.ms.get() == 0 && format.lbads < 32 && 1 << format.lbads == wanted.block_size
+        };
+        let no_format =
+            ConnectError::Refused { step: "create namespace", status: Status::INVALID_FORMAT.do_not_retry() };
+        let index = formats.iter().position(plain).ok_or(no_format)? as u8;
+        let blocks = wanted.bytes / u64::from(wanted.block_size);
+        let thin = wanted.thin && common.nsfeat & 1 != 0;
+        let mut page = IdentifyNamespace::new_zeroed();
+        page.nsze = blocks.into();
+        page.ncap = if thin { 1 } else { blocks }.into();
+        page.flbas = index & 0xF | (index & 0x30) << 1;
+        page.nmic = 1;
+        admin.manage(ManagementCommand::Create { command_set: 0 }, 0, page.as_bytes()).await
+    }
+
+    /// Deletes a namespace, wherever it is attached.
+    ///
+    /// # Errors
+    /// [`ConnectError::Refused`]: it is there as it was. Any other: it may be gone.
+    pub async fn delete(&self, nsid: u32) -> Result<(), ConnectError> {
+        self.admin().manage(ManagementCommand::Delete, nsid, &[]).await.map(|_| ())
+    }
+
+    /// Attaches a namespace to a controller, whose host then has it: its next controllers begin with it, where the target keeps to
+    /// NVMe Base 2.0c §3.1.1.1. One that is attached already stays so.
+    ///
+    /// # Errors
+    /// As [`Manager::delete`].
+    pub async fn attach(&self, nsid: u32, controller: u16) -> Result<(), ConnectError> {
+        let list = controller_list_bytes(&[controller]);
+        match self.admin().manage(ManagementCommand::Attach, nsid, &list).await {
+            Err(ConnectError::Refused { status, .. }) if status.kind() == Status::NAMESPACE_ALREADY_ATTACHED => Ok(()),
+            attached => attached.map(|_| ()),
+        }
+    }
+
+    /// Tells the controller that the host is leaving, and disconnects.
+    pub async fn leave(self) {
+        // Politeness: what was asked for is done, whether or not the target takes notice of our leaving.
+        let _ = self.admin().announce_shutdown().await;
+    }
+}
