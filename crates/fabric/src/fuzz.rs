@@ -7,7 +7,7 @@ use std::time::Duration;
 use device::Memory;
 
 pub use crate::host::fuzz_session as host_session;
-use crate::subsystem::{Session, UNAUTHENTICATED_TIME_MAX};
+use crate::subsystem::{RawHost, UNAUTHENTICATED_TIME_MAX};
 use crate::tcp::{Decoder, Event, Pdu, Role, Rules};
 
 /// Decodes `bytes` as both ends would, with digests and without, in pieces whose size the first byte says.
@@ -55,9 +55,9 @@ pub fn target_session(bytes: &[u8]) {
 }
 
 /// The session after it took all bytes; none without a first byte.
-fn run_target_session(bytes: &[u8]) -> Option<Session> {
+fn run_target_session(bytes: &[u8]) -> Option<RawHost> {
     let (&first, bytes) = bytes.split_first()?;
-    let mut session = Session::new(memory());
+    let mut session = RawHost::new(memory());
     if first & 3 != 0 {
         session.open(first & 4 != 0, first & 8 != 0);
     }
@@ -77,7 +77,7 @@ fn run_target_session(bytes: &[u8]) -> Option<Session> {
 /// a proper start of a transaction, and with time between them. None of them may open the queue, nor make it stay.
 pub fn target_authentication(bytes: &[u8]) {
     let Some((&first, mut bytes)) = bytes.split_first() else { return };
-    let mut session = Session::new(memory());
+    let mut session = RawHost::new(memory());
     session.require_authentication();
     session.open(false, false);
     session.connect_admin();
@@ -172,7 +172,7 @@ mod tests {
         #[test]
         fn a_session_minds_no_command(first in 2u8..4, digests in 0u8..4,
                                       commands in proptest::collection::vec(nearly_right(), 1..8)) {
-            let mut session = Session::new(memory());
+            let mut session = RawHost::new(memory());
             session.open(digests & 1 != 0, digests & 2 != 0);
             if first == 2 { session.connect_admin() } else { session.connect_io() }
             for (command, data) in commands {

@@ -53,13 +53,13 @@ mod manage;
 mod newcomers;
 mod ports;
 mod queue;
+mod raw_host;
 mod report;
 mod reservation;
 mod rights;
 mod room;
 mod secure;
 mod serve;
-mod session;
 mod shared;
 mod shutdown;
 mod slots;
@@ -77,10 +77,10 @@ pub use limits::{
     PORTS_MAX, REACTORS_MAX, SUBSYSTEMS_MAX, TRANSFER_BYTES_MAX,
 };
 pub use manage::{AdoptError, DeleteError};
+pub(crate) use raw_host::RawHost;
 pub use report::{AnaReport, ControllerReport, HostReport, NamespaceReport, PortReport, SubsystemReport, TargetReport};
 pub use secure::TlsPolicy;
 pub use serve::{Handed, listen};
-pub(crate) use session::Session;
 use shared::Shared;
 pub use stats::{CommandKind, Stats};
 pub use store::{ATTACHMENT_ATTRIBUTE, NamespaceStore, NewNamespace, Room, StoreError};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use engine::net::{DetachedStream, TcpListener};
 use engine::sync::{MailReceiver, MailSender, mailbox};
-use kv::resp::{Gateway, GatewayMetrics, Shared};
+use kv::resp::{Gateway, GatewayMetrics, GatewayState};
 use kv::store::{PoolMetrics, RepairerOptions, ScrubberOptions, StoreMetrics};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
@@ -44,7 +44,7 @@ pub fn run(args: &GatewayArgs) -> Result<(), Failure> {
     let (handed, senders) = (Handout::new(receivers), Handout::new([senders]));
     let password = args.password_file.as_deref().map(Secret::from_file).transpose();
     let password = password.map_err(|error| Failure::refused(format!("--password-file: {error}")))?;
-    let shared = Arc::new(Shared::new(password));
+    let shared = Arc::new(GatewayState::new(password));
     let tls = args.tls.context()?;
     let stores = Arc::new(StoreMetrics::default());
     reactors::run(&reactors, async |index| {

@@ -5,7 +5,7 @@ pub mod arithmetic;
 pub mod store;
 
 pub use arithmetic::{Counted, Delta};
-pub use store::{Mode, Outcome, Store, Stored};
+pub use store::{Mode, Outcome, StoreCommand, Stored};
 
 use crate::item::{Cas, Item, Seconds};
 use crate::slot::Slot;

@@ -45,7 +45,7 @@ impl Mode {
 
 /// A value to be stored.
 #[derive(Clone, Copy, Debug)]
-pub struct Store {
+pub struct StoreCommand {
     /// Under which condition.
     pub mode: Mode,
     /// The cas that the item has to have; 0: any.
@@ -177,7 +177,7 @@ pub enum Outcome {
 /// There is no room.
 pub fn store(
     slot: &mut impl Slot,
-    store: &Store,
+    store: &StoreCommand,
     value: Incoming<'_>,
     joined: Option<Joined>,
 ) -> Result<Outcome, NoRoom> {
@@ -205,7 +205,12 @@ pub fn store(
 }
 
 /// Appends or prepends to the item that is there.
-fn join(slot: &mut impl Slot, store: &Store, value: Incoming<'_>, joined: Option<Joined>) -> Result<Outcome, NoRoom> {
+fn join(
+    slot: &mut impl Slot,
+    store: &StoreCommand,
+    value: Incoming<'_>,
+    joined: Option<Joined>,
+) -> Result<Outcome, NoRoom> {
     let Some(item) = slot.item() else { return Ok(Outcome::Over(Stored::NotStored)) };
     // A new item: what memcached keeps in flags of its own is not taken over, not even that the key came in base64.
     let meta = Meta { flags: item.meta.flags, expires: item.meta.expires, ..Meta::default() };
@@ -236,7 +241,7 @@ fn put(slot: &mut impl Slot, meta: Meta, value: Incoming<'_>) -> Result<Outcome,
     Ok(Outcome::Over(Stored::Stored(cas)))
 }
 
-impl Store {
+impl StoreCommand {
     /// A fresh item's.
     fn meta(&self) -> Meta {
         Meta { flags: self.flags, expires: self.expires, binary_key: self.binary_key, ..Meta::default() }

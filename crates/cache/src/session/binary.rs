@@ -4,7 +4,7 @@ use super::admin::{Told, told};
 use super::storage::{End, incoming};
 use super::{Authentication, Context, Data, Ending, Event, Flow, Server, Session, State, Stats, Step};
 use crate::KEY_BYTES_MAX;
-use crate::commands::{self, Counted, Delete, Deleted, Delta, Mode, Store, Stored};
+use crate::commands::{self, Counted, Delete, Deleted, Delta, Mode, StoreCommand, Stored};
 use crate::item::{Cas, Item, Key, Meta, NewValue};
 use crate::protocol::VERSION;
 use crate::protocol::binary::{HEADER_BYTES, Lengths, Opcode, Request, Status};
@@ -202,7 +202,7 @@ impl<S: Slots> Session<S> {
         data: Data<'_>,
     ) -> Flow<S::Place> {
         let Some(key) = self.key(head.key) else { return Flow::Close(Ending::Error) };
-        let store = Store {
+        let store = StoreCommand {
             mode: if head.request.cas != 0 && !mode.joins() { Mode::Cas } else { mode },
             cas: Cas(head.request.cas),
             takes_stale: false,

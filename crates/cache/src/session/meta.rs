@@ -5,7 +5,7 @@ use super::telling::{OPAQUE_TOO_LONG, Refused, Telling, has_long_opaque, push_ke
 use super::text::{BAD_FORMAT, LENGTH_MAX, NO_MEMORY, NON_NUMERIC, TOO_LARGE};
 use super::{Context, Data, Event, Flow, Server, Session};
 use crate::KEY_BYTES_MAX;
-use crate::commands::{self, Counted, Delete, Deleted, Delta, Mode, Store, Stored};
+use crate::commands::{self, Counted, Delete, Deleted, Delta, Mode, StoreCommand, Stored};
 use crate::item::{Cas, Key, Meta, NEVER, NewValue};
 use crate::protocol::meta::{Flags, META_TOKENS_MAX};
 use crate::protocol::number::{Decimal, signed_32};
@@ -142,7 +142,7 @@ impl<S: Slots> Session<S> {
             self.reply(false, BAD_FORMAT);
             return Flow::Swallow(length + 2);
         };
-        let store = Store {
+        let store = StoreCommand {
             mode,
             cas: Cas(flags.cas.unwrap_or(0)),
             takes_stale: flags.stale && mode == Mode::Cas,

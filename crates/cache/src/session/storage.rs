@@ -5,7 +5,7 @@ use engine::View;
 use super::{CasResult, Context, Data, Event, Flow, Server, Session};
 use crate::WHOLE_BYTES_MAX;
 use crate::commands::store::{self, Incoming, Joined, Old, Outcome};
-use crate::commands::{Mode, Store, Stored};
+use crate::commands::{Mode, StoreCommand, Stored};
 use crate::item::{Cas, Key};
 use crate::slot::{Look, NoRoom, Slot, Slots, frozen};
 
@@ -42,7 +42,7 @@ impl<S: Slots> Session<S> {
         &mut self,
         context: Context<'_, S, V>,
         key: &Key<'_>,
-        store: &Store,
+        store: &StoreCommand,
         value: Incoming<'_>,
     ) -> Result<End, Flow<S::Place>> {
         let mut old_bytes = 0;
@@ -113,7 +113,7 @@ impl<S: Slots> Session<S> {
         Ok(Joined { of, chunks })
     }
 
-    fn count_stored<V: Server>(&self, context: Context<'_, S, V>, store: &Store, stored: Stored) {
+    fn count_stored<V: Server>(&self, context: Context<'_, S, V>, store: &StoreCommand, stored: Stored) {
         let server = context.server;
         server.count(Event::Set);
         if store.mode == Mode::Cas {

@@ -2,7 +2,7 @@
 
 use super::storage::{End, incoming};
 use super::{Context, Data, Ending, Event, Flow, Server, Session};
-use crate::commands::{self, Counted, Delete, Deleted, Delta, Mode, Store, Stored};
+use crate::commands::{self, Counted, Delete, Deleted, Delta, Mode, StoreCommand, Stored};
 use crate::item::{Cas, Key};
 use crate::protocol::number::{Decimal, signed_32, unsigned, unsigned_32};
 use crate::protocol::tokens::{Tokens, word_at};
@@ -114,7 +114,7 @@ impl<S: Slots> Session<S> {
             self.reply(noreply, BAD_FORMAT);
             return Flow::Next(0);
         };
-        let store = Store {
+        let store = StoreCommand {
             mode,
             cas: Cas(cas),
             takes_stale: false,
@@ -155,7 +155,7 @@ impl<S: Slots> Session<S> {
     }
 
     /// Why a value is not even received: it is too long, or no room could be made for it.
-    pub(super) fn refusal(&self, store: &Store, length: usize, data: Data<'_>) -> Option<Event> {
+    pub(super) fn refusal(&self, store: &StoreCommand, length: usize, data: Data<'_>) -> Option<Event> {
         if item_bytes(store.key_bytes, store.flags, length) > store.item_bytes_max {
             return Some(Event::TooLarge);
         }

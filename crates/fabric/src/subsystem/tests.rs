@@ -27,7 +27,7 @@ use device::Memory;
 use nvme::opcode::NvmOpcode;
 use nvme::{Completion, SglDescriptor, Status, Submission};
 
-use super::session::Session;
+use super::raw_host::RawHost;
 
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 256;
@@ -37,8 +37,8 @@ fn memory() -> Memory {
 }
 
 /// A session whose connection is I/O queue 1.
-fn io_session(header_digest: bool, data_digest: bool) -> Session {
-    let mut session = Session::new(memory());
+fn io_session(header_digest: bool, data_digest: bool) -> RawHost {
+    let mut session = RawHost::new(memory());
     session.open(header_digest, data_digest);
     session.connect_io();
     session.inbox.clear();
@@ -46,8 +46,8 @@ fn io_session(header_digest: bool, data_digest: bool) -> Session {
 }
 
 /// A session whose connection is the admin queue of an enabled controller.
-fn admin_session() -> Session {
-    let mut session = Session::new(memory());
+fn admin_session() -> RawHost {
+    let mut session = RawHost::new(memory());
     session.open(false, false);
     session.connect_admin();
     session.inbox.clear();
@@ -76,12 +76,12 @@ fn pattern(blocks: usize, seed: u8) -> Vec<u8> {
     (0..blocks * BLOCK).map(|at| (at / 7) as u8 ^ seed).collect()
 }
 
-fn write(session: &mut Session, lba: u64, data: &[u8]) -> Status {
+fn write(session: &mut RawHost, lba: u64, data: &[u8]) -> Status {
     let blocks = (data.len() / BLOCK) as u32;
     status(session.send(&in_capsule(NvmOpcode::WRITE, 0x77, lba, blocks), data))
 }
 
-fn read(session: &mut Session, lba: u64, blocks: u32) -> Vec<u8> {
+fn read(session: &mut RawHost, lba: u64, blocks: u32) -> Vec<u8> {
     let (completion, data) = session.send(&command(NvmOpcode::READ, 0x78, lba, blocks), &[]).expect("answered");
     assert_eq!(completion.status(), Status::SUCCESS);
     data

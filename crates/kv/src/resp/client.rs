@@ -7,7 +7,7 @@ use super::connection::help;
 use super::reply::Reply;
 use super::request::{syntax_error, unknown_subcommand, wrong_arity};
 use super::session::{Replies, Session};
-use super::stats::{Client, Shared};
+use super::stats::{Client, GatewayState};
 
 /// The longest client or library name that is kept. Chosen: what fits a line of `CLIENT LIST`.
 const NAME_BYTES_MAX: usize = 256;
@@ -163,12 +163,12 @@ impl Session {
 }
 
 /// What [`list`] makes of all lines, and for what comes while it waits for room.
-pub(super) fn list_bytes(shared: &Shared) -> usize {
+pub(super) fn list_bytes(shared: &GatewayState) -> usize {
     2 * (shared.clients_bytes() + (64 << 10))
 }
 
 /// `CLIENT LIST [TYPE type] [ID id…]`
-pub(super) fn list(shared: &Shared, command: &Command) -> Result<Reply, Reply> {
+pub(super) fn list(shared: &GatewayState, command: &Command) -> Result<Reply, Reply> {
     let all = match (command.len(), command.args_from(2).next().unwrap_or(b"")) {
         (2, _) => true,
         (4, option) if option.eq_ignore_ascii_case(b"TYPE") => is_normal(command.arg(3))?,

@@ -8,7 +8,7 @@ use super::memory::LISTED_COST;
 use super::reply::{Protocol, Reply};
 use super::request::{check_pattern, integer, syntax_error, unknown_subcommand, wrong_arity};
 use super::session::{Replies, Session};
-use super::stats::Shared;
+use super::stats::GatewayState;
 use crate::types::VALUE_BYTES_MAX;
 
 /// The Redis release whose commands this follows; clients decide by it what they may send.
@@ -156,7 +156,7 @@ pub(super) fn may_be_long(name: &str, command: &Command) -> bool {
 }
 
 /// The room that [`answer`] takes.
-pub(super) fn answer_bytes(name: &str, shared: &Shared, command: &Command) -> Result<usize, Reply> {
+pub(super) fn answer_bytes(name: &str, shared: &GatewayState, command: &Command) -> Result<usize, Reply> {
     let subcommand = if command.len() > 1 { command.arg(1).to_ascii_lowercase() } else { Vec::new() };
     let of_name = match (name, &subcommand[..]) {
         ("client", _) => return Ok(command.len() * LISTED_COST + client::list_bytes(shared)),
@@ -173,7 +173,7 @@ pub(super) fn answer_bytes(name: &str, shared: &Shared, command: &Command) -> Re
 }
 
 /// The reply to a command that needs nothing but what all connections share.
-pub(super) fn answer(name: &str, shared: &Shared, command: &Command) -> Result<Reply, Reply> {
+pub(super) fn answer(name: &str, shared: &GatewayState, command: &Command) -> Result<Reply, Reply> {
     match name {
         "ping" => ping(command),
         "echo" => Ok(Reply::bulk(command.arg(1))),

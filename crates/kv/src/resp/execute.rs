@@ -25,7 +25,7 @@ use super::keys::{self, Lifetime, Moment, type_name};
 use super::memory::{Budget, Cost, Excess, Hold, LISTED_COST, LISTING_BYTES_MAX, One, Several};
 use super::reply::{Reply, VIEW_BYTES_MIN};
 use super::request::{Read, Request, ScanOptions, Update};
-use super::stats::{GatewayStats, Shared};
+use super::stats::{GatewayState, GatewayStats};
 use super::strings::{self, string};
 use super::turn::Turn;
 use super::{FAN_OUT_MAX, KEYS_MAX, REPLY_BYTES_MAX, ROOM_TIME_MAX, SCAN_COUNT_MAX};
@@ -46,7 +46,7 @@ pub struct Executor<B> {
     /// The store.
     pub backend: Rc<B>,
     /// What all threads of the gateway share.
-    pub shared: Arc<Shared>,
+    pub shared: Arc<GatewayState>,
     /// What the commands may hold of the memory.
     pub budget: Budget,
 }
@@ -428,7 +428,7 @@ fn why(room: &One, failure: Failure) -> Failure {
 /// at least as many as were met.
 pub(super) async fn count_keys<B: Backend>(
     backend: &B,
-    shared: &Shared,
+    shared: &GatewayState,
     gone: &Cell<bool>,
     time_max: Duration,
 ) -> Result<u64, Failure> {

@@ -7,11 +7,11 @@ use engine::figures::{UNAUTHENTICATED, counter, gauge, latency};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::stats::{GatewayStats, Shared};
+use super::stats::{GatewayState, GatewayStats};
 
 /// The figures of a gateway.
 #[derive(Debug)]
-pub struct GatewayMetrics(pub Arc<Shared>);
+pub struct GatewayMetrics(pub Arc<GatewayState>);
 
 impl Collector for GatewayMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn histograms_are_cumulative_and_end_at_infinity() {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(GatewayState::default());
         [0, 15, 16, 20, 31, 8_388_607, 100_000_000].iter().for_each(|us| shared.stats.read_latency.record_units(*us));
         let mut registry = Registry::default();
         registry.register_collector(Box::new(GatewayMetrics(shared)));

@@ -19,7 +19,7 @@ use super::turn::Order;
 use crate::types::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::value::Value;
 
-use super::{Backend, Failure, ScanPage, Shared};
+use super::{Backend, Failure, GatewayState, ScanPage};
 
 /// A store in memory whose futures are always ready where there is room; a get that waited too long for that fails. Keys whose time
 /// is over end when somebody looks. Clones are the same store.
@@ -191,7 +191,7 @@ pub fn run_session(input: &mut &[u8], piece: usize) -> Vec<u8> {
 }
 
 /// The same in front of a store and of a gateway that others share.
-pub fn run_session_of(backend: &MemoryBackend, shared: &Arc<Shared>, input: &mut &[u8], piece: usize) -> Vec<u8> {
+pub fn run_session_of(backend: &MemoryBackend, shared: &Arc<GatewayState>, input: &mut &[u8], piece: usize) -> Vec<u8> {
     let mut session = Session::new(shared.clone(), "peer".into(), "local".into());
     let (gone, mut output) = (Cell::new(false), Vec::new());
     let executor = Executor { backend: Rc::new(backend.clone()), shared: shared.clone(), budget: Budget::default() };

@@ -6,7 +6,7 @@ use super::backend::{Backend, Failure};
 use super::command::Command;
 use super::commands::COMMANDS;
 use super::connection::REDIS_VERSION;
-use super::stats::{GatewayStats, Shared};
+use super::stats::{GatewayState, GatewayStats};
 
 type Section = (&'static str, Vec<(String, String)>);
 
@@ -27,7 +27,7 @@ pub fn asks_for(command: &Command, section: &str) -> bool {
 }
 
 /// The sections that are asked for; `keys`: how many there are.
-pub fn info<B: Backend>(backend: &B, shared: &Shared, keys: Result<u64, Failure>, command: &Command) -> String {
+pub fn info<B: Backend>(backend: &B, shared: &GatewayState, keys: Result<u64, Failure>, command: &Command) -> String {
     let mut sections = sections(shared);
     sections.extend([("Keyspace", keyspace(keys)), ("Pool", backend.info())]);
     let mut out = String::new();
@@ -40,7 +40,7 @@ pub fn info<B: Backend>(backend: &B, shared: &Shared, keys: Result<u64, Failure>
     out
 }
 
-fn sections(shared: &Shared) -> Vec<Section> {
+fn sections(shared: &GatewayState) -> Vec<Section> {
     let load = GatewayStats::load;
     let stats = &shared.stats;
     let uptime = shared.uptime().as_secs();
@@ -83,7 +83,7 @@ fn sections(shared: &Shared) -> Vec<Section> {
     ]
 }
 
-fn command_stats(shared: &Shared) -> Vec<(String, String)> {
+fn command_stats(shared: &GatewayState) -> Vec<(String, String)> {
     let used = COMMANDS.iter().zip(shared.stats.by_command()).filter(|(_, counters)| counters.calls() > 0);
     used.map(|(spec, counters)| (format!("cmdstat_{}", spec.name), counters.to_string())).collect()
 }

@@ -271,7 +271,7 @@ fn what_commands_make_of_values_has_room_first() {
 /// 240 kB of lines that were refused pinned 2.8 MiB for whoever did not read that.
 #[test]
 fn of_a_peer_that_gave_no_password_few_commands_are_answered() {
-    let shared = Arc::new(Shared::new(Some(tls::Secret::new(b"secret".to_vec()))));
+    let shared = Arc::new(GatewayState::new(Some(tls::Secret::new(b"secret".to_vec()))));
     let mut session = Session::new(shared.clone(), "peer".into(), "local".into());
     let input = b"a\r\n".repeat(80_000);
     let mut rest = &input[..];

@@ -53,7 +53,7 @@ use crate::types::VALUE_BYTES_MAX;
 pub use backend::{Backend, Change, Entry, Failure, Look, Room, ScanKey, ScanPage};
 pub use figures::GatewayMetrics;
 pub use server::Gateway;
-pub use stats::{GatewayStats, Shared};
+pub use stats::{GatewayState, GatewayStats};
 pub use watched::{Operation, Watch, Watched};
 
 /// The longest inline command or count line, as in Redis (`PROTO_INLINE_MAX_SIZE`).

@@ -33,7 +33,7 @@ use super::execute::Executor;
 use super::memory::{Budget, Hold};
 use super::reply::Reply;
 use super::session::{Job, Session};
-use super::stats::{GatewayStats, Shared};
+use super::stats::{GatewayState, GatewayStats};
 use super::turn::{Order, Turn};
 use super::{COMMAND_BYTES_FREE, ROOM_TIME_MAX, STALL_SECONDS_MAX, STALL_SECONDS_SCARCE};
 use crate::Store;
@@ -65,14 +65,14 @@ pub struct Gateway<B> {
 
 impl Store {
     /// A gateway in front of this store, for the current thread. `shared` is common to all threads of a gateway.
-    pub fn gateway(&self, shared: Arc<Shared>, connections_max: usize) -> Gateway<Store> {
+    pub fn gateway(&self, shared: Arc<GatewayState>, connections_max: usize) -> Gateway<Store> {
         Gateway::new(Rc::new(self.clone()), shared, connections_max)
     }
 }
 
 impl<B: Backend> Gateway<B> {
     /// A gateway in front of `backend`, for the current thread. `shared` is common to all threads of a gateway.
-    pub fn new(backend: Rc<B>, shared: Arc<Shared>, connections_max: usize) -> Gateway<B> {
+    pub fn new(backend: Rc<B>, shared: Arc<GatewayState>, connections_max: usize) -> Gateway<B> {
         let stop = Notify::new();
         let kills = pass_kills_on(shared.add_thread(), stop.clone());
         let newcomers = if shared.asks_password() { Peers::newcomers(connections_max) } else { Peers::unbounded() };
@@ -166,12 +166,12 @@ impl<B: Backend> Gateway<B> {
 /// Counts one open connection, whatever way its task ends.
 struct Open {
     connections: Rc<Cell<usize>>,
-    shared: Arc<Shared>,
+    shared: Arc<GatewayState>,
     ended: Notify,
 }
 
 impl Open {
-    fn new(connections: &Rc<Cell<usize>>, shared: &Arc<Shared>, ended: &Notify) -> Open {
+    fn new(connections: &Rc<Cell<usize>>, shared: &Arc<GatewayState>, ended: &Notify) -> Open {
         connections.set(connections.get() + 1);
         GatewayStats::add(&shared.stats.connections, 1);
         Open { connections: connections.clone(), shared: shared.clone(), ended: ended.clone() }
@@ -186,7 +186,7 @@ impl Drop for Open {
     }
 }
 
-/// Has every connection look whether it is to end when [`Shared::kill`] has named some.
+/// Has every connection look whether it is to end when [`GatewayState::kill`] has named some.
 async fn pass_kills_on(mail: MailReceiver<()>, stop: Notify) {
     while mail.recv().await.is_some() {
         stop.notify_all();

@@ -22,7 +22,7 @@ use super::decode::{Decoder, ProtocolError};
 use super::memory::Hold;
 use super::reply::{Output, Protocol, Reply};
 use super::request::{Request, unknown_command, wrong_arity};
-use super::stats::{GatewayStats, Shared};
+use super::stats::{GatewayState, GatewayStats};
 use super::{
     COMMAND_BYTES_MAX, OUTPUT_BYTES_MAX, OWN_OUTPUT_BYTES_MAX, PENDING_BYTES_MAX, PENDING_MAX, RUNNING_MAX,
     UNTRUSTED_COMMANDS_MAX,
@@ -89,7 +89,7 @@ pub struct Session {
     decoder: Decoder,
     pub(super) protocol: Protocol,
     pub(super) identity: Identity,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<GatewayState>,
     /// A password was given, or none is asked for.
     pub(super) authenticated: bool,
     pub(super) replies: Replies,
@@ -118,7 +118,7 @@ pub struct Session {
 
 impl Session {
     /// A new connection between these addresses.
-    pub fn new(shared: Arc<Shared>, peer: String, local: String) -> Session {
+    pub fn new(shared: Arc<GatewayState>, peer: String, local: String) -> Session {
         let identity = Identity { id: shared.next_client_id(), peer, local, ..Identity::default() };
         let authenticated = !shared.asks_password();
         let mut decoder = Decoder::default();

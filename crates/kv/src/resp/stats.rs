@@ -120,7 +120,7 @@ impl GatewayStats {
 }
 
 /// What all connections of a gateway share. Off the data path but for the atomics.
-pub struct Shared {
+pub struct GatewayState {
     /// Counters.
     pub stats: GatewayStats,
     password: Option<Secret>,
@@ -147,22 +147,22 @@ pub struct Client {
     pub ends: Arc<AtomicBool>,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for GatewayState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("stats", &self.stats).finish_non_exhaustive()
+        f.debug_struct("GatewayState").field("stats", &self.stats).finish_non_exhaustive()
     }
 }
 
-impl Default for Shared {
-    fn default() -> Shared {
-        Shared::new(None)
+impl Default for GatewayState {
+    fn default() -> GatewayState {
+        GatewayState::new(None)
     }
 }
 
-impl Shared {
+impl GatewayState {
     /// For a gateway whose peers must give this password, if there is one.
-    pub fn new(password: Option<Secret>) -> Shared {
-        Shared {
+    pub fn new(password: Option<Secret>) -> GatewayState {
+        GatewayState {
             stats: GatewayStats::default(),
             password,
             started: engine::time::now(),

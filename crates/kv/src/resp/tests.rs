@@ -25,7 +25,7 @@ pub(super) fn executor() -> Executor<MemoryBackend> {
 }
 
 fn session() -> Session {
-    Session::new(Arc::new(Shared::default()), "peer".into(), "local".into())
+    Session::new(Arc::new(GatewayState::default()), "peer".into(), "local".into())
 }
 
 #[test]
@@ -254,7 +254,7 @@ fn hashes() {
 #[test]
 fn a_scan_of_a_hash_meets_every_field() {
     let fields: Vec<String> = (0..100).map(|index| format!("f{index} {index}")).collect();
-    let (backend, shared) = (MemoryBackend::default(), Arc::new(Shared::default()));
+    let (backend, shared) = (MemoryBackend::default(), Arc::new(GatewayState::default()));
     let say = |line: &str| {
         let input = format!("{line}\r\n");
         String::from_utf8(run_session_of(&backend, &shared, &mut input.as_bytes(), 64)).expect("text")
@@ -300,7 +300,7 @@ fn expiry() {
 #[test]
 fn a_password_is_asked_for_before_anything_else() {
     let backend = MemoryBackend::default();
-    let shared = Arc::new(Shared::new(Some(tls::Secret::new(b"secret".to_vec()))));
+    let shared = Arc::new(GatewayState::new(Some(tls::Secret::new(b"secret".to_vec()))));
     let say = |lines: &[&str]| {
         let input = lines.join("\r\n") + "\r\n";
         String::from_utf8(run_session_of(&backend, &shared, &mut input.as_bytes(), 64)).expect("text")
@@ -325,7 +325,7 @@ fn replies_are_left_out_as_the_client_wishes() {
 
 #[test]
 fn a_client_finds_and_ends_others() {
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(GatewayState::default());
     let thread = shared.add_thread();
     let executor = Executor { shared: shared.clone(), ..executor() };
     let (mut a, b) =

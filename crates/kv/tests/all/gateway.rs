@@ -7,25 +7,25 @@ use std::time::Duration;
 use engine::net::{SendBatch, TcpListener, TcpStream};
 use engine::{Buf, Reactor, ReactorConfig, task, time};
 use kv::resp::fuzz::MemoryBackend;
-use kv::resp::{Gateway, GatewayStats, Shared};
+use kv::resp::{Gateway, GatewayState, GatewayStats};
 
 /// A gateway over memory on a free port, which accepts until the world ends.
-fn start(connections_max: usize) -> (Rc<Gateway<MemoryBackend>>, std::net::SocketAddr, Arc<Shared>) {
-    start_with(connections_max, Shared::default())
+fn start(connections_max: usize) -> (Rc<Gateway<MemoryBackend>>, std::net::SocketAddr, Arc<GatewayState>) {
+    start_with(connections_max, GatewayState::default())
 }
 
 fn start_with(
     connections_max: usize,
-    shared: Shared,
-) -> (Rc<Gateway<MemoryBackend>>, std::net::SocketAddr, Arc<Shared>) {
+    shared: GatewayState,
+) -> (Rc<Gateway<MemoryBackend>>, std::net::SocketAddr, Arc<GatewayState>) {
     start_at("127.0.0.1:0".parse().expect("an address"), connections_max, shared)
 }
 
 fn start_at(
     address: std::net::SocketAddr,
     connections_max: usize,
-    shared: Shared,
-) -> (Rc<Gateway<MemoryBackend>>, std::net::SocketAddr, Arc<Shared>) {
+    shared: GatewayState,
+) -> (Rc<Gateway<MemoryBackend>>, std::net::SocketAddr, Arc<GatewayState>) {
     let shared = Arc::new(shared);
     let gateway = Rc::new(Gateway::new(Rc::default(), shared.clone(), connections_max));
     let listener = TcpListener::bind(address).expect("a free port");
@@ -102,7 +102,7 @@ pub(crate) fn simulated(main: impl Future<Output = ()> + 'static) {
 #[test]
 fn who_gives_no_password_in_time_leaves_the_place_to_others() {
     simulated(async {
-        let (_gateway, address, _) = start_with(2, Shared::new(Some(tls::Secret::new(b"secret".to_vec()))));
+        let (_gateway, address, _) = start_with(2, GatewayState::new(Some(tls::Secret::new(b"secret".to_vec()))));
         let _silent = [TcpStream::connect(address).await, TcpStream::connect(address).await];
         let patient = async {
             loop {
@@ -134,7 +134,7 @@ fn an_address_that_gives_no_password_leaves_places_to_others() {
     let address = std::net::SocketAddr::new(world.addr(node), 6379);
     let gateway = world.spawn_on(node, async move {
         let secret = tls::Secret::new(b"secret".to_vec());
-        let gateway = start_at(address, 40, Shared::new(Some(secret)));
+        let gateway = start_at(address, 40, GatewayState::new(Some(secret)));
         time::sleep(Duration::from_secs(60)).await;
         let stats = &gateway.2.stats;
         [&stats.refused_unauthenticated, &stats.connections_refused].map(GatewayStats::load)
@@ -303,7 +303,7 @@ fn a_bad_connection_touches_no_other() {
 #[test]
 fn a_thread_that_is_busy_keeps_nobody_from_being_accepted() {
     simulated(async {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(GatewayState::default());
         let gateway = Rc::new(Gateway::<MemoryBackend>::new(Rc::default(), shared, 100));
         let listener = TcpListener::bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
         let address = listener.local_addr();

@@ -9,7 +9,7 @@ use engine::net::{TcpListener, TcpStream};
 use engine::sync::Notify;
 use engine::{task, time};
 use kv::resp::fuzz::MemoryBackend;
-use kv::resp::{Gateway, Operation, Shared, Watch, Watched};
+use kv::resp::{Gateway, GatewayState, Operation, Watch, Watched};
 
 use crate::gateway::{receive, send, simulated};
 
@@ -38,7 +38,7 @@ fn a_command_holds_its_room_beyond_the_end_of_its_connection() {
     simulated(async {
         let store = Slow::default();
         let watched = Watched { inner: MemoryBackend::default(), watch: store.clone() };
-        let gateway = Gateway::new(Rc::new(watched), Arc::new(Shared::default()), 100);
+        let gateway = Gateway::new(Rc::new(watched), Arc::new(GatewayState::default()), 100);
         let listener = TcpListener::bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
         let address = listener.local_addr();
         task::spawn(async move { gateway.accept(&listener, &[]).await }).detach();

@@ -14,7 +14,7 @@ use std::time::Duration;
 use engine::net::TcpListener;
 use engine::sync::MailReceiver;
 use engine::{task, time};
-use kv::resp::{CONNECTIONS_MAX, GatewayMetrics, Shared};
+use kv::resp::{CONNECTIONS_MAX, GatewayMetrics, GatewayState};
 use kv::store::{PoolMetrics, RepairerOptions, Store, StoreMetrics};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
@@ -142,7 +142,7 @@ async fn serve(
     let (store, created) = open_or_create(args, &addresses, pids.len()).await?;
     let running = Running { supervisor, news, store };
     let repairer = running.store.start_repairer(RepairerOptions { at_start: !created, bytes_per_second: None });
-    let shared = Arc::new(Shared::default());
+    let shared = Arc::new(GatewayState::default());
     running.store.set_patience(RECONNECT_TIME_MAX);
     let clients = descriptors::clients(&running.store, 1, CONNECTIONS_MAX);
     let gateway = Rc::new(running.store.gateway(shared.clone(), clients));

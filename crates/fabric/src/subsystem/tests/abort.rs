@@ -17,14 +17,14 @@ fn abort(id: u16, sqid: u16, command_id: u16) -> Submission {
 }
 
 /// Sends an Abort on the admin queue, and lets both queues work. Its result, if it was answered.
-fn aborted(session: &mut Session, id: u16, command_id: u16) -> Option<u64> {
+fn aborted(session: &mut RawHost, id: u16, command_id: u16) -> Option<u64> {
     let admin = session.admin.as_mut().expect("an I/O session has its admin session");
     assert_eq!(admin.send(&abort(id, 1, command_id), &[]), None, "the other queue has to be asked first");
     session.turn();
     outcome(session, id)
 }
 
-fn outcome(session: &mut Session, id: u16) -> Option<u64> {
+fn outcome(session: &mut RawHost, id: u16) -> Option<u64> {
     let admin = session.admin.as_mut().expect("an I/O session has its admin session");
     admin.turn();
     let (completion, _) = admin.take_answer(id)?;

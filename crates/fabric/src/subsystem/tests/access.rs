@@ -14,7 +14,7 @@ use zerocopy::FromBytes;
 use super::admin::{admin, identify, log, send_event_request, set};
 use super::*;
 use crate::subsystem::end::End;
-use crate::subsystem::session::subsystem;
+use crate::subsystem::raw_host::subsystem;
 use crate::subsystem::{ConfigError, HostConfig, NSID_MAX, PortConfig, PortId};
 
 fn guest() -> Nqn {
@@ -26,8 +26,8 @@ fn host() -> Nqn {
 }
 
 /// One more connection of a host to a target, by a port.
-fn opened(target: &crate::subsystem::Target, host: &Nqn, port: u16) -> Session {
-    let mut session = Session::at(target, PortId(port));
+fn opened(target: &crate::subsystem::Target, host: &Nqn, port: u16) -> RawHost {
+    let mut session = RawHost::at(target, PortId(port));
     if *host != session.host {
         session.name(host.clone());
     }
@@ -35,12 +35,12 @@ fn opened(target: &crate::subsystem::Target, host: &Nqn, port: u16) -> Session {
     session
 }
 
-fn connect(session: &mut Session) -> Status {
+fn connect(session: &mut RawHost) -> Status {
     session.connect(0, &subsystem(), |_, _| {}).expect("answered").status()
 }
 
 /// A discovery controller of a host, which wants to hear of changes.
-fn discovery(target: &crate::subsystem::Target, host: &Nqn) -> Session {
+fn discovery(target: &crate::subsystem::Target, host: &Nqn) -> RawHost {
     let mut session = opened(target, host, 1);
     session.connect(0, &Nqn::discovery(), |fields, _| fields.kato = 60_000.into());
     session.set_configuration(Configuration::ENABLE);
@@ -49,7 +49,7 @@ fn discovery(target: &crate::subsystem::Target, host: &Nqn) -> Session {
 }
 
 /// GENCTR and the entries of the discovery log.
-fn read_log(session: &mut Session) -> (u64, Vec<DiscoveryEntry>) {
+fn read_log(session: &mut RawHost) -> (u64, Vec<DiscoveryEntry>) {
     let page = log(session, LogId::DISCOVERY, 1024 * 20, 0).unwrap();
     let word = |at: usize| u64::from_le_bytes(page[at..at + 8].try_into().unwrap());
     let entries = page[1024..].chunks_exact(1024).take(word(8) as usize);
@@ -57,7 +57,7 @@ fn read_log(session: &mut Session) -> (u64, Vec<DiscoveryEntry>) {
 }
 
 /// NQN and port of every NVM subsystem in the log.
-fn offered(session: &mut Session) -> Vec<(Nqn, u16)> {
+fn offered(session: &mut RawHost) -> Vec<(Nqn, u16)> {
     let (_, entries) = read_log(session);
     let entries = entries.iter().filter(|entry| entry.subtype == SubsystemType::NVM.0);
     entries.map(|entry| (Nqn::from_field(&entry.subnqn).unwrap(), entry.portid.get())).collect()
@@ -235,7 +235,7 @@ fn an_io_queue_comes_by_the_port_of_its_controller() {
 }
 
 /// A controller list as numbers.
-fn controllers(session: &mut Session, cns: Cns, first: u16, nsid: u32) -> Result<Vec<u16>, Status> {
+fn controllers(session: &mut RawHost, cns: Cns, first: u16, nsid: u32) -> Result<Vec<u16>, Status> {
     let mut command = admin(AdminOpcode::IDENTIFY, 1, nsid, 4096);
     command.cdw10 = (u32::from(cns.0) | u32::from(first) << 16).into();
     let (completion, page) = session.send(&command, &[]).expect("answered");
@@ -263,7 +263,7 @@ fn controllers_are_listed() {
         let refused = controllers(&mut session, Cns::NAMESPACE_CONTROLLERS, 0, nsid);
         assert_eq!(refused, Err(Status::INVALID_NAMESPACE));
     }
-    let sets = |session: &mut Session, controller| controllers(session, Cns::COMMAND_SETS, controller, 0);
+    let sets = |session: &mut RawHost, controller| controllers(session, Cns::COMMAND_SETS, controller, 0);
     assert_eq!(sets(&mut session, 0xFFFF), Ok(vec![0]), "the first vector has bit 0 alone");
     assert_eq!(sets(&mut session, 999), Err(Status::INVALID_FIELD));
     drop(second);

@@ -14,7 +14,7 @@ use nvme::{Nqn, SglDescriptor};
 use zerocopy::FromBytes;
 
 use super::*;
-use crate::subsystem::session::subsystem;
+use crate::subsystem::raw_host::subsystem;
 use crate::subsystem::{IN_CAPSULE_BYTES_MAX, NSID_MAX, PortConfig, PortId, Profile, Target, TargetConfig};
 
 pub(super) fn admin(opcode: AdminOpcode, id: u16, nsid: u32, bytes: u32) -> Submission {
@@ -23,14 +23,14 @@ pub(super) fn admin(opcode: AdminOpcode, id: u16, nsid: u32, bytes: u32) -> Subm
     command
 }
 
-pub(super) fn identify(session: &mut Session, cns: Cns, nsid: u32) -> Result<Vec<u8>, Status> {
+pub(super) fn identify(session: &mut RawHost, cns: Cns, nsid: u32) -> Result<Vec<u8>, Status> {
     let mut command = admin(AdminOpcode::IDENTIFY, 1, nsid, 4096);
     command.cdw10 = u32::from(cns.0).into();
     let (completion, data) = session.send(&command, &[]).expect("answered");
     if completion.status().is_success() { Ok(data) } else { Err(completion.status().kind()) }
 }
 
-pub(super) fn log(session: &mut Session, log: LogId, bytes: u64, offset: u64) -> Result<Vec<u8>, Status> {
+pub(super) fn log(session: &mut RawHost, log: LogId, bytes: u64, offset: u64) -> Result<Vec<u8>, Status> {
     let request = LogRequest { log, specific: 0, retain_event: false, bytes, offset, offset_is_index: false };
     let mut command = admin(AdminOpcode::GET_LOG_PAGE, 1, u32::MAX, bytes as u32);
     request.fill(&mut command);
@@ -38,7 +38,7 @@ pub(super) fn log(session: &mut Session, log: LogId, bytes: u64, offset: u64) ->
     if completion.status().is_success() { Ok(data) } else { Err(completion.status().kind()) }
 }
 
-pub(super) fn get(session: &mut Session, feature: FeatureId, select: u8, cdw11: u32) -> Result<(u64, Vec<u8>), Status> {
+pub(super) fn get(session: &mut RawHost, feature: FeatureId, select: u8, cdw11: u32) -> Result<(u64, Vec<u8>), Status> {
     let mut command = admin(AdminOpcode::GET_FEATURES, 1, 1, 4096);
     command.cdw10 = (u32::from(feature.0) | u32::from(select) << 8).into();
     command.cdw11 = cdw11.into();
@@ -46,7 +46,7 @@ pub(super) fn get(session: &mut Session, feature: FeatureId, select: u8, cdw11: 
     if completion.status().is_success() { Ok((completion.result.get(), data)) } else { Err(completion.status().kind()) }
 }
 
-pub(super) fn set(session: &mut Session, feature: FeatureId, value: u32) -> Result<u64, Status> {
+pub(super) fn set(session: &mut RawHost, feature: FeatureId, value: u32) -> Result<u64, Status> {
     // Error Recovery is a namespace's.
     let nsid = u32::from(feature == FeatureId::ERROR_RECOVERY);
     let mut command = admin(AdminOpcode::SET_FEATURES, 1, nsid, 0);
@@ -56,7 +56,7 @@ pub(super) fn set(session: &mut Session, feature: FeatureId, value: u32) -> Resu
     if completion.status().is_success() { Ok(completion.result.get()) } else { Err(completion.status().kind()) }
 }
 
-pub(super) fn send_event_request(session: &mut Session, id: u16) -> Option<(Completion, Vec<u8>)> {
+pub(super) fn send_event_request(session: &mut RawHost, id: u16) -> Option<(Completion, Vec<u8>)> {
     session.send(&admin(AdminOpcode::ASYNC_EVENT_REQUEST, id, 0, 0), &[])
 }
 
@@ -111,7 +111,7 @@ fn namespaces_say_what_they_are() {
 #[test]
 fn the_active_list_follows_what_is_added_and_removed() {
     let mut session = admin_session();
-    let list = |session: &mut Session, after| {
+    let list = |session: &mut RawHost, after| {
         let page = identify(session, Cns::ACTIVE_NAMESPACES, after)?;
         let words = page.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap()));
         Ok::<_, Status>(words.take_while(|&nsid| nsid != 0).collect::<Vec<_>>())
@@ -274,7 +274,7 @@ fn event_requests_are_bounded_and_can_be_aborted() {
 
 #[test]
 fn discovery_names_every_subsystem_at_every_address() {
-    let mut session = Session::new(memory());
+    let mut session = RawHost::new(memory());
     session.target.add_subsystem("nqn.2026-01.example.yagura:other".parse().unwrap(), "S2").unwrap();
     for (id, address) in [(2, "0.0.0.0:4420"), (3, "[::1]:8009")] {
         let advertise = Some(address.parse().unwrap());
@@ -334,10 +334,10 @@ fn what_a_host_reads_when_it_connects_stays_true_of_namespaces_that_come_later()
         let target = Target::new(TargetConfig { profile, ..TargetConfig::default() });
         target.add_port(PortConfig::new(PortId(1))).unwrap();
         target.add_subsystem(subsystem(), "SERIAL").unwrap();
-        let mut session = Session::on(&target);
+        let mut session = RawHost::on(&target);
         session.open(false, false);
         session.connect_admin();
-        let read = |session: &mut Session| {
+        let read = |session: &mut RawHost| {
             let page = identify(session, Cns::CONTROLLER, 0).unwrap();
             let page = IdentifyController::read_from_bytes(&page).unwrap();
             assert_eq!(get(session, FeatureId::VOLATILE_WRITE_CACHE, 0, 0).unwrap().0, 1);
@@ -354,7 +354,7 @@ fn what_a_host_reads_when_it_connects_stays_true_of_namespaces_that_come_later()
 }
 
 /// Namespace 1 of the session's target gets a volatile write cache.
-fn add_cache(session: &Session) {
+fn add_cache(session: &RawHost) {
     let info = session.target.namespace(&subsystem(), 1).unwrap().info();
     let info = device::NamespaceInfo { volatile_cache: true, ..info };
     session.target.shared.update_namespace(&subsystem(), 1, info).unwrap();
@@ -411,8 +411,8 @@ fn a_shutdown_asked_for_twice_waits_for_every_flush_and_a_reset_takes_it_back() 
     add_cache(&session);
     session.stalled = true;
     let controller = session.core.controller.clone().unwrap();
-    let flush = |session: &mut Session| session.core.next_operation().expect("a flush").slot;
-    let flushed = |session: &mut Session, slot| {
+    let flush = |session: &mut RawHost| session.core.next_operation().expect("a flush").slot;
+    let flushed = |session: &mut RawHost, slot| {
         session.core.complete(Outcome { slot, result: Ok(()), status: None, data: Default::default(), dword0: 0 });
         controller.status() & status_bits::SHUTDOWN_MASK
     };
@@ -465,7 +465,7 @@ fn a_reset_aborts_event_requests() {
 
     // An event whose log page the host had not read before the reset masks none after it.
     let controller = session.core.controller.clone().unwrap();
-    let told = |session: &mut Session, id| {
+    let told = |session: &mut RawHost, id| {
         set(session, FeatureId::ASYNC_EVENT_CONFIG, async_event_config::NAMESPACE_ATTRIBUTE).unwrap();
         controller.namespace_changed(1);
         session.turn();
@@ -484,7 +484,7 @@ fn a_reset_aborts_event_requests() {
 /// Every log page that Identify promises can be read: a Linux host reads the effects log of who promises one.
 #[test]
 fn a_discovery_controller_promises_no_effects_log() {
-    let mut session = Session::new(memory());
+    let mut session = RawHost::new(memory());
     session.open(false, false);
     session.connect(0, &Nqn::discovery(), |_, _| {});
     session.set_configuration(Configuration::ENABLE);

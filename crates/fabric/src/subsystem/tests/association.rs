@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 use super::*;
 use crate::subsystem::end::End;
 use crate::subsystem::limits::{QUEUE_END_STEP, QUEUE_END_TIME_MAX};
-use crate::subsystem::session::subsystem;
+use crate::subsystem::raw_host::subsystem;
 use crate::subsystem::{IO_QUEUE_ENTRIES_MAX, IO_QUEUES_MAX};
 
 fn property(kind: FabricsType, at: u32, size: u8, value: u64) -> Submission {
@@ -22,7 +22,7 @@ fn property(kind: FabricsType, at: u32, size: u8, value: u64) -> Submission {
     command
 }
 
-fn property_get(session: &mut Session, at: u32, size: u8) -> Result<u64, Status> {
+fn property_get(session: &mut RawHost, at: u32, size: u8) -> Result<u64, Status> {
     let (completion, _) = session.send(&property(FabricsType::PROPERTY_GET, at, size, 0), &[]).expect("answered");
     if completion.status().is_success() { Ok(completion.result.get()) } else { Err(completion.status().kind()) }
 }
@@ -35,7 +35,7 @@ fn keep_alive() -> Submission {
 
 /// A Connect that must be refused with a parameter: its offset and whether it is in the data.
 fn refused(
-    session: &mut Session,
+    session: &mut RawHost,
     qid: u16,
     subsystem: &Nqn,
     change: impl FnOnce(&mut ConnectFields, &mut ConnectData),
@@ -45,8 +45,8 @@ fn refused(
     (completion.status().kind(), completion.result.get())
 }
 
-fn opened(like: &Session) -> Session {
-    let mut session = Session::on(&like.target);
+fn opened(like: &RawHost) -> RawHost {
+    let mut session = RawHost::on(&like.target);
     session.open(false, false);
     session.controller = like.controller;
     session
@@ -70,7 +70,7 @@ fn connect_names_the_parameter_it_refuses() {
     let format = Status::CONNECT_INCOMPATIBLE_FORMAT;
     assert_eq!(refused(&mut other, 0, &subsystem(), |fields, _| fields.recfmt = 1.into()).0, format);
 
-    let io = |session: &mut Session, change: fn(&mut ConnectFields, &mut ConnectData)| {
+    let io = |session: &mut RawHost, change: fn(&mut ConnectFields, &mut ConnectData)| {
         refused(session, 1, &subsystem(), change)
     };
     assert_eq!(io(&mut other, |_, data| data.cntlid = 999.into()), in_data(16));
@@ -208,7 +208,7 @@ fn an_io_queue_needs_a_controller_that_is_ready() {
 
 #[test]
 fn keep_alive_holds_the_association_and_its_absence_ends_it() {
-    let mut session = Session::new(memory());
+    let mut session = RawHost::new(memory());
     session.open(false, false);
     session.connect(0, &subsystem(), |fields, _| fields.kato = 1000.into());
     session.set_configuration(Configuration::ENABLE);
@@ -279,12 +279,12 @@ fn a_queue_can_be_disconnected_alone() {
 
 #[test]
 fn a_handshake_has_to_end() {
-    let mut silent = Session::new(memory());
+    let mut silent = RawHost::new(memory());
     silent.advance(Duration::from_secs(9));
     assert!(silent.core.ended().is_none());
     silent.advance(Duration::from_secs(1));
     assert_eq!(silent.core.ended(), Some(&End::HandshakeTimeout));
-    let mut half = Session::new(memory());
+    let mut half = RawHost::new(memory());
     half.open(false, false);
     half.advance(Duration::from_secs(10));
     assert_eq!(half.core.ended(), Some(&End::HandshakeTimeout));

@@ -10,7 +10,7 @@ use super::authentication::{keys, login};
 use super::management::{active, admin_of, attach, create, detach, namespace, target, wanted};
 use super::*;
 use crate::subsystem::HostConfig;
-use crate::subsystem::session::subsystem;
+use crate::subsystem::raw_host::subsystem;
 
 #[test]
 fn a_private_namespace_is_one_controllers() {
@@ -46,7 +46,7 @@ fn who_only_names_a_host_gets_none_of_its_namespaces() {
     let config = HostConfig { keys: Some(keys.clone()), ..HostConfig::default() };
     target.allow_host(&subsystem(), &first.host, config).expect("room");
     let connected = || {
-        let mut session = Session::on(&target).by_host(1);
+        let mut session = RawHost::on(&target).by_host(1);
         session.open(false, false);
         session.connect_admin();
         session
@@ -74,7 +74,7 @@ fn the_ana_change_count_moves_with_what_is_attached() {
     let (target, _) = target();
     let (mut session, mut again) = (admin_of(&target, 1), admin_of(&target, 1));
     let mut seen = Vec::new();
-    let mut moves = |session: &mut Session| {
+    let mut moves = |session: &mut RawHost| {
         let page = log(session, LogId::ANA, 64, 0).expect("a page");
         let [count, of_group] = [&page[..8], &page[24..32]].map(|at| u64::from_le_bytes(at.try_into().unwrap()));
         seen.push((count, of_group));

@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 
 use super::super::end::End;
 use super::super::limits::{AUTHENTICATION_BEGIN_TIME_MAX, AUTHENTICATION_TIME_MAX};
-use super::super::session::{host, subsystem};
+use super::super::raw_host::{host, subsystem};
 use super::*;
 use crate::auth::{AuthError, DhchapKey, Group, Hash, HostKeys, HostSide, Names, Policy, Step};
 use crate::subsystem::{HostConfig, PortConfig, PortId, Target, TargetConfig, TlsPolicy};
@@ -47,24 +47,24 @@ pub(super) fn allow(target: &Target, keys: &HostKeys) {
 }
 
 /// A connection to a target that has `keys` of the session's host, past ICReq.
-fn session(keys: &HostKeys) -> Session {
-    let mut session = Session::new(memory());
+fn session(keys: &HostKeys) -> RawHost {
+    let mut session = RawHost::new(memory());
     allow(&session.target, keys);
     session.open(false, false);
     session
 }
 
 /// Runs a whole transaction; the answer to a failure is waited for.
-pub(super) fn login(session: &mut Session, keys: &HostKeys) -> Result<(), AuthError> {
+pub(super) fn login(session: &mut RawHost, keys: &HostKeys) -> Result<(), AuthError> {
     run_login(session, side_of(session.host.clone(), keys))
 }
 
 /// The same at the discovery subsystem.
-pub(super) fn login_to_discovery(session: &mut Session, keys: &HostKeys) -> Result<(), AuthError> {
+pub(super) fn login_to_discovery(session: &mut RawHost, keys: &HostKeys) -> Result<(), AuthError> {
     run_login(session, side_for(Nqn::discovery(), session.host.clone(), keys))
 }
 
-fn run_login(session: &mut Session, mut side: HostSide) -> Result<(), AuthError> {
+fn run_login(session: &mut RawHost, mut side: HostSide) -> Result<(), AuthError> {
     loop {
         match side.step() {
             Step::Send(message) => {
@@ -86,7 +86,7 @@ fn run_login(session: &mut Session, mut side: HostSide) -> Result<(), AuthError>
     }
 }
 
-fn connect(session: &mut Session, qid: u16) -> Completion {
+fn connect(session: &mut RawHost, qid: u16) -> Completion {
     session.connect(qid, &subsystem(), |_, _| {}).expect("answered")
 }
 
@@ -97,7 +97,7 @@ fn asked(completion: Completion) -> u16 {
 }
 
 /// A controller whose admin queue has authenticated, enabled.
-fn admin(keys: &HostKeys) -> Session {
+fn admin(keys: &HostKeys) -> RawHost {
     let mut session = session(keys);
     assert_eq!(asked(connect(&mut session, 0)), required::AUTHENTICATION);
     assert_eq!(login(&mut session, keys), Ok(()));
@@ -107,9 +107,9 @@ fn admin(keys: &HostKeys) -> Session {
 }
 
 /// I/O queue 1 of such a controller, connected and not authenticated.
-fn io_queue(keys: &HostKeys) -> Session {
+fn io_queue(keys: &HostKeys) -> RawHost {
     let admin = admin(keys);
-    let mut session = Session::on(&admin.target);
+    let mut session = RawHost::on(&admin.target);
     session.open(false, false);
     session.controller = admin.controller;
     session.admin = Some(Box::new(admin));
@@ -117,7 +117,7 @@ fn io_queue(keys: &HostKeys) -> Session {
     session
 }
 
-fn identify(session: &mut Session) -> Status {
+fn identify(session: &mut RawHost) -> Status {
     let mut command = Submission::admin(AdminOpcode::IDENTIFY, 9, 0);
     command.cdw10 = 1.into();
     command.sgl = SglDescriptor::transport(4096);
@@ -253,7 +253,7 @@ fn a_queue_in_use_authenticates_again_and_is_served_meanwhile() {
 
 #[test]
 fn a_host_without_a_key_is_asked_for_nothing_unless_all_must_authenticate() {
-    let mut session = Session::new(memory());
+    let mut session = RawHost::new(memory());
     session.open(false, false);
     assert_eq!(asked(connect(&mut session, 0)), 0);
     session.set_configuration(Configuration::ENABLE);
@@ -266,14 +266,14 @@ fn a_host_without_a_key_is_asked_for_nothing_unless_all_must_authenticate() {
     target.add_subsystem(subsystem(), "SERIAL").expect("a new target");
     let discovery: Nqn = nvme::nqn::DISCOVERY.parse().expect("a name");
     for subsystem in [subsystem(), discovery.clone()] {
-        let mut session = Session::on(&target);
+        let mut session = RawHost::on(&target);
         session.open(false, false);
         let completion = session.connect(0, &subsystem, |_, _| {}).expect("answered");
         assert_eq!(completion.status(), Status::CONNECT_INVALID_HOST.do_not_retry());
     }
     allow(&target, &keys(false));
     for subsystem in [subsystem(), discovery] {
-        let mut session = Session::on(&target);
+        let mut session = RawHost::on(&target);
         session.open(false, false);
         let completion = session.connect(0, &subsystem, |_, _| {}).expect("answered");
         assert_eq!(asked(completion), required::AUTHENTICATION);
@@ -287,13 +287,13 @@ fn one_address_leaves_others_room_to_authenticate() {
     let keys = keys(false);
     let target = session(&keys).target;
     let from = |address: u8| {
-        let mut session = Session::on(&target);
+        let mut session = RawHost::on(&target);
         session.core.origin.peer = ([192, 0, 2, address], 50_000).into();
         session.open(false, false);
         session
     };
-    let begun = |session: &mut Session| asked(connect(session, 0)) == required::AUTHENTICATION;
-    let mut all: Vec<Session> = (0..64).map(|_| from(1)).collect();
+    let begun = |session: &mut RawHost| asked(connect(session, 0)) == required::AUTHENTICATION;
+    let mut all: Vec<RawHost> = (0..64).map(|_| from(1)).collect();
     assert!(all.iter_mut().all(begun));
     let mut late = from(1);
     assert_eq!(connect(&mut late, 0).status(), Status::CONNECT_CONTROLLER_BUSY, "it may be tried again");
@@ -381,18 +381,18 @@ fn commands_that_are_not_of_in_band_authentication_are_refused() {
 // Secure channel concatenation (NVMe Base 2.0c §8.13.5.9).
 
 /// A session by a port that requires TLS, of a host that may make its key by authentication.
-fn concatenating(keys: &HostKeys) -> Session {
-    let session = Session::new(memory());
+fn concatenating(keys: &HostKeys) -> RawHost {
+    let session = RawHost::new(memory());
     let secure = PortConfig { tls: TlsPolicy::Required, ..PortConfig::new(PortId(2)) };
     session.target.add_port(secure).expect("new");
     let config = HostConfig { keys: Some(keys.clone()), concatenation: true, ..HostConfig::default() };
     session.target.allow_host(&subsystem(), &host(), config).expect("there is the subsystem");
-    let mut session = Session::at(&session.target, PortId(2));
+    let mut session = RawHost::at(&session.target, PortId(2));
     session.open(false, false);
     session
 }
 
-pub(super) fn login_for_a_channel(session: &mut Session, keys: &HostKeys) -> Result<(), AuthError> {
+pub(super) fn login_for_a_channel(session: &mut RawHost, keys: &HostKeys) -> Result<(), AuthError> {
     let names = Names { host: host(), subsystem: subsystem() };
     let suite = Policy::new(vec![Hash::Sha256], vec![Group::Ffdhe2048]).expect("not empty");
     run_login(session, HostSide::new(names, keys.clone(), suite, 7, Concatenation::NEW_TLS_PSK))
@@ -404,7 +404,7 @@ fn a_queue_for_a_secure_channel_serves_nothing_else_before_and_afterwards() {
         let keys = keys(both);
         let mut session = concatenating(&keys);
         assert_eq!(asked(connect(&mut session, 0)), required::AUTHENTICATION | required::SECURE_CHANNEL);
-        let refused = |session: &mut Session| {
+        let refused = |session: &mut RawHost| {
             let enable = session.set_configuration(Configuration::ENABLE).expect("answered");
             assert_eq!(enable.status().kind(), Status::AUTHENTICATION_REQUIRED);
             assert_eq!(identify(session).kind(), Status::AUTHENTICATION_REQUIRED);
@@ -434,7 +434,7 @@ fn an_io_queue_makes_no_secure_channel() {
     let mut admin = concatenating(&keys);
     connect(&mut admin, 0);
     assert_eq!(login_for_a_channel(&mut admin, &keys), Ok(()));
-    let mut session = Session::at(&admin.target, PortId(2));
+    let mut session = RawHost::at(&admin.target, PortId(2));
     session.open(false, false);
     session.controller = admin.controller;
     let completion = connect(&mut session, 1);
@@ -460,11 +460,11 @@ fn a_host_that_was_given_another_key_goes_on_and_needs_it_the_next_time() {
 /// A host on the list without a key may be anybody that gives its name, and was connected for as long as it liked after it got one.
 #[test]
 fn a_hosts_first_key_ends_what_is_connected_without() {
-    let mut session = Session::new(memory());
+    let mut session = RawHost::new(memory());
     session.target.allow_host(&subsystem(), &host(), HostConfig::default()).expect("room");
     session.open(false, false);
     session.connect_io();
-    let mut other = Session::on(&session.target).by_host(2);
+    let mut other = RawHost::on(&session.target).by_host(2);
     other.open(false, false);
     other.connect_io();
     session.target.set_host_keys(&subsystem(), &host(), keys(false)).expect("it is on the list");

@@ -13,14 +13,14 @@ use super::*;
 use crate::host::{Options, RemoteNamespace};
 use crate::subsystem::Target;
 use crate::subsystem::limits::{CONNECTION_CAPSULE_BYTES, SHARED_DATA_BYTES_MAX};
-use crate::subsystem::session::subsystem;
+use crate::subsystem::raw_host::subsystem;
 use crate::tcp::{DataPdu, Pdu};
 
 const CAPSULE_BLOCKS: u32 = 4;
 const OWN: u16 = (CONNECTION_CAPSULE_BYTES / (CAPSULE_BLOCKS * BLOCK as u32)) as u16;
 
 /// A session on a target whose shared room others have taken.
-fn crowded() -> Session {
+fn crowded() -> RawHost {
     let session = io_session(false, false);
     assert!(session.target.shared.room.take(SHARED_DATA_BYTES_MAX));
     session

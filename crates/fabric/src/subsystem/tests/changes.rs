@@ -19,7 +19,7 @@ use super::management::{
 };
 use super::*;
 use crate::subsystem::attachment::Attachment;
-use crate::subsystem::session::{Session, subsystem};
+use crate::subsystem::raw_host::{RawHost, subsystem};
 use crate::subsystem::{HostConfig, Target};
 
 /// Memory that keeps attributes no earlier than it is let to.
@@ -45,8 +45,8 @@ impl Namespace for Slow {
 }
 
 /// A host with an I/O queue.
-fn io_of(target: &Target, host: u8) -> Session {
-    let mut session = Session::on(target).by_host(host);
+fn io_of(target: &Target, host: u8) -> RawHost {
+    let mut session = RawHost::on(target).by_host(host);
     let_manage(&session);
     session.open(false, false);
     session.connect_io();
@@ -54,7 +54,7 @@ fn io_of(target: &Target, host: u8) -> Session {
 }
 
 /// Registers with key 1 and takes the namespace for itself.
-fn take(session: &mut Session, nsid: u32) {
+fn take(session: &mut RawHost, nsid: u32) {
     let mut reserve = |command: ReservationCommand, keys: &[u8]| {
         let mut command = command.to_submission(nsid);
         command.sgl = SglDescriptor::in_capsule(keys.len() as u32);
@@ -69,7 +69,7 @@ fn take(session: &mut Session, nsid: u32) {
 }
 
 /// Begins a command of management that waits for the store.
-fn begin(session: &mut Session, asked: ManagementCommand, nsid: u32, data: &[u8]) {
+fn begin(session: &mut RawHost, asked: ManagementCommand, nsid: u32, data: &[u8]) {
     session.receive(&session.capsule(&command_of(asked, nsid, data), data));
     assert!(session.take_answer(9).is_none(), "it waits for the store");
 }

@@ -23,18 +23,18 @@ fn copy(to: u64, ranges: &[CopyRange]) -> Submission {
     command
 }
 
-fn copied(session: &mut Session, to: u64, ranges: &[CopyRange]) -> (Status, u64) {
+fn copied(session: &mut RawHost, to: u64, ranges: &[CopyRange]) -> (Status, u64) {
     let (completion, _) = session.send(&copy(to, ranges), ranges.as_bytes()).expect("answered");
     (completion.status().kind(), completion.result.get())
 }
 
-fn without_data(session: &mut Session, opcode: NvmOpcode, lba: u64, blocks: u32) -> Status {
+fn without_data(session: &mut RawHost, opcode: NvmOpcode, lba: u64, blocks: u32) -> Status {
     let mut command = Submission::nvm(opcode, 3, 1);
     command.set_range(lba, blocks);
     status(session.send(&command, &[])).kind()
 }
 
-fn identify<T: FromBytes>(session: &mut Session, cns: Cns, nsid: u32) -> T {
+fn identify<T: FromBytes>(session: &mut RawHost, cns: Cns, nsid: u32) -> T {
     let mut command = Submission::admin(AdminOpcode::IDENTIFY, 1, nsid);
     command.sgl = SglDescriptor::transport(4096);
     command.cdw10 = u32::from(cns.0).into();
@@ -59,7 +59,7 @@ fn copy_gathers_its_ranges_in_order() {
 /// Longer than the buffer that a copy holds, and by R2T.
 #[test]
 fn a_long_copy_goes_through_a_bounded_buffer() {
-    let mut session = Session::new(Memory::new(8 << 20, BLOCK as u32, [7; 16]).unwrap());
+    let mut session = RawHost::new(Memory::new(8 << 20, BLOCK as u32, [7; 16]).unwrap());
     session.open(false, false);
     session.connect_io();
     for piece in 0..50 {
@@ -76,7 +76,7 @@ fn a_long_copy_goes_through_a_bounded_buffer() {
 
 #[test]
 fn copy_refuses_what_it_can_not_do() {
-    let mut session = Session::new(Memory::new(64 << 20, 512, [7; 16]).unwrap());
+    let mut session = RawHost::new(Memory::new(64 << 20, 512, [7; 16]).unwrap());
     session.open(false, false);
     session.connect_io();
     let namespace: IdentifyNamespace = identify(session.admin.as_mut().unwrap(), Cns::NAMESPACE, 1);
@@ -124,7 +124,7 @@ fn a_copy_stops_at_a_source_that_can_not_be_read() {
 
 #[test]
 fn copies_under_way_are_bounded_and_force_unit_access_reaches_them() {
-    let mut session = Session::new(memory());
+    let mut session = RawHost::new(memory());
     session.open(false, false);
     session.connect_io_of(128);
     session.stalled = true;
@@ -171,7 +171,7 @@ fn marked_blocks_are_unreadable_until_they_are_written() {
 /// The limit that CNS 06h states is the one that holds (WUSL is 2^8 pages of 4 KiB here).
 #[test]
 fn the_controller_states_the_limits_of_its_commands() {
-    let mut session = Session::new(Memory::new(4 << 20, 512, [7; 16]).unwrap());
+    let mut session = RawHost::new(Memory::new(4 << 20, 512, [7; 16]).unwrap());
     session.open(false, false);
     session.connect_io();
     let admin = session.admin.as_mut().unwrap();

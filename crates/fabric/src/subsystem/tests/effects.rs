@@ -11,11 +11,11 @@ use zerocopy::FromBytes;
 use super::admin::{identify, log};
 use super::management::Shelf;
 use super::*;
-use crate::subsystem::session::subsystem;
+use crate::subsystem::raw_host::subsystem;
 use crate::subsystem::{HostConfig, PortConfig, PortId, Profile, Target, TargetConfig};
 
 /// Opcodes that a queue answers with anything but Invalid Command Opcode. Connect, Disconnect and the like are in no log.
-fn served(queue: &mut Session) -> Vec<u8> {
+fn served(queue: &mut RawHost) -> Vec<u8> {
     let is_served = |opcode: &u8| {
         let command = Submission::admin(AdminOpcode(*opcode), (*opcode).into(), 1);
         let command = Submission { sgl: SglDescriptor::transport(0), ..command };
@@ -39,13 +39,13 @@ fn the_effects_log_names_what_is_served_and_nothing_else() {
         if managed {
             target.add_store(&subsystem(), Arc::new(Shelf::default())).unwrap();
             let config = HostConfig { manage: true, ..HostConfig::default() };
-            target.allow_host(&subsystem(), &crate::subsystem::session::host(), config).unwrap();
+            target.allow_host(&subsystem(), &crate::subsystem::raw_host::host(), config).unwrap();
         }
         // As a block device is, or a file with an identity from elsewhere.
         let info = target.namespace(&subsystem(), 1).unwrap().info();
         let info = device::NamespaceInfo { write_uncorrectable: marks, ..info };
         target.shared.update_namespace(&subsystem(), 1, info).unwrap();
-        let mut io = Session::on(&target);
+        let mut io = RawHost::on(&target);
         io.open(false, false);
         io.connect_io_of(3);
         let mut admin = io.admin.take().expect("it holds the controller");

@@ -16,7 +16,7 @@ use super::*;
 use crate::subsystem::HostConfig;
 use crate::subsystem::end::End;
 use crate::subsystem::limits::{CONTROLLERS_MAX, IDLE_TIME_MAX, NSID_MAX};
-use crate::subsystem::session::subsystem;
+use crate::subsystem::raw_host::subsystem;
 
 fn feature(opcode: AdminOpcode, feature: FeatureId, nsid: u32, cdw11: u32) -> Submission {
     let mut command = Submission::admin(opcode, 1, nsid);
@@ -26,22 +26,22 @@ fn feature(opcode: AdminOpcode, feature: FeatureId, nsid: u32, cdw11: u32) -> Su
     command
 }
 
-fn set(session: &mut Session, id: FeatureId, nsid: u32, value: u32) -> Status {
+fn set(session: &mut RawHost, id: FeatureId, nsid: u32, value: u32) -> Status {
     status(session.send(&feature(AdminOpcode::SET_FEATURES, id, nsid, value), &[])).kind()
 }
 
-fn get(session: &mut Session, id: FeatureId, nsid: u32, cdw11: u32) -> Result<u64, Status> {
+fn get(session: &mut RawHost, id: FeatureId, nsid: u32, cdw11: u32) -> Result<u64, Status> {
     let (completion, _) = session.send(&feature(AdminOpcode::GET_FEATURES, id, nsid, cdw11), &[]).expect("answered");
     if completion.status().is_success() { Ok(completion.result.get()) } else { Err(completion.status().kind()) }
 }
 
-fn set_data(session: &mut Session, id: FeatureId, data: &[u8]) -> Status {
+fn set_data(session: &mut RawHost, id: FeatureId, data: &[u8]) -> Status {
     let mut command = feature(AdminOpcode::SET_FEATURES, id, 0, 0);
     command.sgl = SglDescriptor::in_capsule(data.len() as u32);
     status(session.send(&command, data)).kind()
 }
 
-fn get_data(session: &mut Session, id: FeatureId) -> Vec<u8> {
+fn get_data(session: &mut RawHost, id: FeatureId) -> Vec<u8> {
     let (completion, data) = session.send(&feature(AdminOpcode::GET_FEATURES, id, 0, 0), &[]).expect("answered");
     assert_eq!(completion.status(), Status::SUCCESS);
     data
@@ -109,7 +109,7 @@ fn a_crossed_temperature_threshold_is_a_critical_warning_and_an_event() {
     let mut session = admin_session();
     let id = FeatureId::TEMPERATURE_THRESHOLD;
     let request = |id| Submission::admin(AdminOpcode::ASYNC_EVENT_REQUEST, id, 0);
-    let warning = |session: &mut Session| {
+    let warning = |session: &mut RawHost| {
         let page = log(session, LogId::SMART, 512, 0).expect("the health log");
         let page = SmartLog::read_from_bytes(&page).unwrap();
         (page.critical_warning, page.temperature.get())
@@ -168,7 +168,7 @@ fn host_behavior_is_kept_where_it_means_something() {
 /// The host owes no keep alive while its controller is disabled or shut down; but it has to do something about it in time.
 #[test]
 fn the_keep_alive_timer_rests_while_the_controller_does() {
-    let mut session = Session::new(memory());
+    let mut session = RawHost::new(memory());
     session.open(false, false);
     session.connect(0, &subsystem(), |fields, _| fields.kato = 1000.into());
     session.advance(Duration::from_secs(60));
@@ -189,7 +189,7 @@ fn the_keep_alive_timer_rests_while_the_controller_does() {
 #[test]
 fn a_controller_that_is_never_enabled_is_let_go() {
     for kato in [0, 1000] {
-        let mut session = Session::new(memory());
+        let mut session = RawHost::new(memory());
         session.open(false, false);
         session.connect(0, &subsystem(), |fields, _| fields.kato = kato.into());
         session.advance(IDLE_TIME_MAX - Duration::from_secs(1));
@@ -212,7 +212,7 @@ fn health_is_the_controllers_and_counts_what_happened() {
     assert!(!status(session.send(&command(NvmOpcode::READ, 1, 0, 1), &[])).is_success());
     let admin = session.admin.as_mut().unwrap();
     admin.advance(Duration::from_secs(7205));
-    let smart = |admin: &mut Session, nsid| {
+    let smart = |admin: &mut RawHost, nsid| {
         let bytes = 512;
         let (log, specific, retain_event) = (LogId::SMART, 0, false);
         let mut command = Submission::admin(AdminOpcode::GET_LOG_PAGE, 1, nsid);
@@ -231,7 +231,7 @@ fn health_is_the_controllers_and_counts_what_happened() {
 #[test]
 fn a_thin_namespace_says_what_it_uses() {
     let mut session = io_session(false, false);
-    let used = |session: &mut Session| {
+    let used = |session: &mut RawHost| {
         let mut command = Submission::admin(AdminOpcode::IDENTIFY, 1, 1);
         command.sgl = SglDescriptor::transport(4096);
         command.cdw10 = u32::from(Cns::NAMESPACE.0).into();
@@ -247,9 +247,9 @@ fn a_thin_namespace_says_what_it_uses() {
 
 #[test]
 fn controllers_are_bounded() {
-    let first = Session::new(memory());
+    let first = RawHost::new(memory());
     // A host that shows no key has 128, and so has an address.
-    let by = |number: usize| Session::on(&first.target).by_host(number as u8 + 1).at_address(number as u8);
+    let by = |number: usize| RawHost::on(&first.target).by_host(number as u8 + 1).at_address(number as u8);
     for number in 0..=CONTROLLERS_MAX / 128 {
         first.target.allow_host(&subsystem(), &by(number).host, HostConfig::default()).expect("room");
     }

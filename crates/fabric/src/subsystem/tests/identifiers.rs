@@ -11,15 +11,15 @@ use nvme::{Completion, Nqn};
 use super::authentication::{keys as key, login};
 use super::reservations::{acquire, register, release};
 use super::*;
-use crate::subsystem::session::subsystem;
+use crate::subsystem::raw_host::subsystem;
 use crate::subsystem::{HostConfig, Target};
 
 /// The identifier of the host that a session is.
 const OF_FIRST: [u8; 16] = [1; 16];
 
 /// An admin queue of host `number`, which gives the identifier of the first.
-fn impostor(target: &Target, number: u8, subsystem: &Nqn) -> (Session, Completion) {
-    let mut session = Session::on(target).by_host(number);
+fn impostor(target: &Target, number: u8, subsystem: &Nqn) -> (RawHost, Completion) {
+    let mut session = RawHost::on(target).by_host(number);
     session.open(false, false);
     let completion = session.connect(0, subsystem, |_, data| data.hostid = OF_FIRST).expect("answered");
     (session, completion)
@@ -41,7 +41,7 @@ fn the_identifier_of_a_host_that_is_here_or_has_registered_is_no_other_hosts() {
     assert_eq!(register(&mut first, 7), Status::SUCCESS);
     drop(first);
     assert!(is_refused(&impostor(&target, 2, &subsystem()).1), "it has registered");
-    let mut again = Session::on(&target);
+    let mut again = RawHost::on(&target);
     again.open(false, false);
     again.connect_io();
     assert_eq!(release(&mut again, ReleaseAction::Clear, ReservationType::WriteExclusive, 7), Status::SUCCESS);
@@ -51,15 +51,15 @@ fn the_identifier_of_a_host_that_is_here_or_has_registered_is_no_other_hosts() {
 
 #[test]
 fn who_has_not_shown_its_key_keeps_no_host_from_its_identifier() {
-    let session = Session::new(memory());
+    let session = RawHost::new(memory());
     let target = session.target.clone();
     let keys = key(false);
-    let named = Session::on(&target).by_host(2).host;
+    let named = RawHost::on(&target).by_host(2).host;
     let config = HostConfig { keys: Some(keys.clone()), ..HostConfig::default() };
     target.allow_host(&subsystem(), &named, config).expect("room");
     let (mut waiting, completion) = impostor(&target, 2, &subsystem());
     assert!(completion.status().is_success(), "it has to show its key yet");
-    let mut first = Session::on(&target);
+    let mut first = RawHost::on(&target);
     first.open(false, false);
     first.connect_io();
     let _ = login(&mut waiting, &keys);
@@ -72,14 +72,14 @@ fn who_has_not_shown_its_key_keeps_no_host_from_its_identifier() {
 #[test]
 fn a_host_of_another_name_is_not_the_registrant() {
     let shared: AnyNamespace = Arc::new(memory()).into();
-    let mut first = Session::new(shared.clone());
+    let mut first = RawHost::new(shared.clone());
     let target = first.target.clone();
     let other: Nqn = "nqn.2026-01.example.yagura:other".parse().expect("a name");
     target.add_subsystem(other.clone(), "OTHER").and_then(|()| target.add_namespace(&other, 1, shared)).expect("room");
     let (mut admin, completion) = impostor(&target, 2, &other);
     assert!(completion.status().is_success(), "nobody else is there");
     admin.set_configuration(Configuration::ENABLE);
-    let mut second = Session::on(&target).by_host(2);
+    let mut second = RawHost::on(&target).by_host(2);
     second.open(false, false);
     second.controller = admin.controller;
     let joined = second.connect(1, &other, |_, data| data.hostid = OF_FIRST).expect("answered");

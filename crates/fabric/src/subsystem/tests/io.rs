@@ -11,7 +11,7 @@ use crate::subsystem::{CommandKind, IN_CAPSULE_BYTES_MAX};
 use crate::tcp::{DataPdu, Pdu, ReadyToTransfer};
 
 /// Answers the R2T of command `id` with PDUs of at most `piece` bytes.
-pub(super) fn transfer(session: &mut Session, id: u16, data: &[u8], piece: usize) {
+pub(super) fn transfer(session: &mut RawHost, id: u16, data: &[u8], piece: usize) {
     let is_r2t = |pdu: &Pdu| matches!(pdu, Pdu::R2t(request) if request.cccid == id);
     let found = session.inbox.iter().position(|(pdu, ..)| is_r2t(pdu)).expect("an R2T came");
     let (Pdu::R2t(request), ..) = session.inbox.remove(found) else { unreachable!("found as an R2T") };
@@ -19,7 +19,7 @@ pub(super) fn transfer(session: &mut Session, id: u16, data: &[u8], piece: usize
     send_data(session, request, data, piece);
 }
 
-fn send_data(session: &mut Session, request: ReadyToTransfer, data: &[u8], piece: usize) {
+fn send_data(session: &mut RawHost, request: ReadyToTransfer, data: &[u8], piece: usize) {
     for (index, part) in data.chunks(piece).enumerate() {
         let offset = (index * piece) as u32;
         let bytes = part.len() as u32;
@@ -38,7 +38,7 @@ fn fused(opcode: NvmOpcode, id: u16, lba: u64, blocks: u32, fuse: Fuse) -> Submi
     command
 }
 
-fn compare_and_write(session: &mut Session, lba: u64, expected: &[u8], new: &[u8]) -> (Status, Status) {
+fn compare_and_write(session: &mut RawHost, lba: u64, expected: &[u8], new: &[u8]) -> (Status, Status) {
     let blocks = (new.len() / BLOCK) as u32;
     let mut stream = session.capsule(&fused(NvmOpcode::COMPARE, 1, lba, blocks, Fuse::First), expected);
     stream.extend(session.capsule(&fused(NvmOpcode::WRITE, 2, lba, blocks, Fuse::Second), new));
@@ -71,13 +71,13 @@ fn a_read_without_flow_control_is_one_pdu_with_the_success_flag() {
 
 #[test]
 fn with_flow_control_a_response_tells_the_queue_head() {
-    let mut session = Session::new(memory());
+    let mut session = RawHost::new(memory());
     session.open(false, false);
-    let mut admin = Session::on(&session.target);
+    let mut admin = RawHost::on(&session.target);
     admin.open(false, false);
     admin.connect_admin();
     session.controller = admin.controller;
-    let connected = session.connect(1, &super::super::session::subsystem(), |fields, _| {
+    let connected = session.connect(1, &super::super::raw_host::subsystem(), |fields, _| {
         fields.cattr = 0;
         fields.sqsize = 2.into();
     });
@@ -142,7 +142,7 @@ fn bad_commands_get_the_specifications_status() {
 
 #[test]
 fn more_than_mdts_is_refused() {
-    let mut session = Session::new(device::Memory::new(4 << 20, 512, [1; 16]).unwrap());
+    let mut session = RawHost::new(device::Memory::new(4 << 20, 512, [1; 16]).unwrap());
     session.open(false, false);
     session.connect_io();
     let mut read = Submission::nvm(NvmOpcode::READ, 1, 1);
@@ -333,7 +333,7 @@ fn data_buffers_are_bounded_and_everyone_gets_his_turn() {
     for id in 0..writes {
         session.receive(&session.capsule(&command(NvmOpcode::WRITE, id, 0, 256), &[]));
     }
-    let requested = |session: &Session| session.inbox.iter().filter(|(pdu, ..)| matches!(pdu, Pdu::R2t(_))).count();
+    let requested = |session: &RawHost| session.inbox.iter().filter(|(pdu, ..)| matches!(pdu, Pdu::R2t(_))).count();
     assert_eq!(requested(&session), 16);
     session.stalled = false;
     for id in 0..writes {
@@ -426,13 +426,13 @@ fn hosts_that_hold_all_shared_room_hold_up_nobody() {
     let mut session = io_session(false, false);
     let shared = session.target.shared.room.clone();
     let data = pattern(256, 9);
-    let ask = |session: &mut Session, ids: std::ops::RangeInclusive<u16>| {
+    let ask = |session: &mut RawHost, ids: std::ops::RangeInclusive<u16>| {
         let writes = ids.clone().map(|id| command(NvmOpcode::WRITE, id, 0, 256));
         let stream: Vec<u8> = writes.flat_map(|write| session.capsule(&write, &[])).collect();
         session.receive(&stream);
         session.inbox.iter().filter(|(pdu, ..)| matches!(pdu, Pdu::R2t(_))).count()
     };
-    let send = |session: &mut Session, id| {
+    let send = |session: &mut RawHost, id| {
         transfer(session, id, &data, data.len());
         assert_eq!(status(session.take_answer(id)), Status::SUCCESS);
     };

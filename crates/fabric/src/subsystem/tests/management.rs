@@ -19,7 +19,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use super::admin::{admin, identify, log, send_event_request, set};
 use super::changes::{Slow, released};
 use super::*;
-use crate::subsystem::session::subsystem;
+use crate::subsystem::raw_host::subsystem;
 use crate::subsystem::store::BLOCK_SIZES;
 use crate::subsystem::{
     ATTACHMENT_ATTRIBUTE, HostConfig, NSID_MAX, NamespaceStore, NewNamespace, Room, StoreError, Target,
@@ -83,20 +83,20 @@ impl NamespaceStore for Shelf {
 
 /// A target whose subsystem has a namespace of the operator's, number 1, and a store.
 pub(super) fn target() -> (Target, Arc<Shelf>) {
-    let session = Session::new(memory());
+    let session = RawHost::new(memory());
     let shelf = Arc::new(Shelf::default());
     session.target.add_store(&subsystem(), shelf.clone()).expect("the subsystem is there");
     (session.target.clone(), shelf)
 }
 
 /// Gives a session's host the right to manage.
-pub(super) fn let_manage(session: &Session) {
+pub(super) fn let_manage(session: &RawHost) {
     let config = HostConfig { manage: true, ..HostConfig::default() };
     session.target.allow_host(&subsystem(), &session.host, config).expect("room");
 }
 
-pub(super) fn admin_of(target: &Target, host: u8) -> Session {
-    let mut session = Session::on(target).by_host(host);
+pub(super) fn admin_of(target: &Target, host: u8) -> RawHost {
+    let mut session = RawHost::on(target).by_host(host);
     let_manage(&session);
     session.open(false, false);
     session.connect_admin();
@@ -119,7 +119,7 @@ pub(super) fn detach_command(nsid: u32, ids: &[u16]) -> (Submission, Vec<u8>) {
     (command_of(ManagementCommand::Detach, nsid, &data), data)
 }
 
-pub(super) fn send(session: &mut Session, asked: ManagementCommand, nsid: u32, data: &[u8]) -> Result<u64, Status> {
+pub(super) fn send(session: &mut RawHost, asked: ManagementCommand, nsid: u32, data: &[u8]) -> Result<u64, Status> {
     let command = command_of(asked, nsid, data);
     let (completion, _) = session.send(&command, data).expect("answered");
     if completion.status().is_success() { Ok(completion.result.get()) } else { Err(completion.status().kind()) }
@@ -131,7 +131,7 @@ pub(super) fn wanted(blocks: u64) -> IdentifyNamespace {
     page
 }
 
-pub(super) fn create(session: &mut Session, page: &IdentifyNamespace) -> Result<u32, Status> {
+pub(super) fn create(session: &mut RawHost, page: &IdentifyNamespace) -> Result<u32, Status> {
     send(session, ManagementCommand::Create { command_set: 0 }, 0, page.as_bytes()).map(|nsid| nsid as u32)
 }
 
@@ -141,33 +141,33 @@ pub(super) fn list(ids: &[u16]) -> Vec<u8> {
     page
 }
 
-pub(super) fn attach(session: &mut Session, nsid: u32, ids: &[u16]) -> Result<(), Status> {
+pub(super) fn attach(session: &mut RawHost, nsid: u32, ids: &[u16]) -> Result<(), Status> {
     send(session, ManagementCommand::Attach, nsid, &list(ids)).map(drop)
 }
 
-pub(super) fn detach(session: &mut Session, nsid: u32, ids: &[u16]) -> Result<(), Status> {
+pub(super) fn detach(session: &mut RawHost, nsid: u32, ids: &[u16]) -> Result<(), Status> {
     send(session, ManagementCommand::Detach, nsid, &list(ids)).map(drop)
 }
 
-pub(super) fn delete(session: &mut Session, nsid: u32) -> Result<(), Status> {
+pub(super) fn delete(session: &mut RawHost, nsid: u32) -> Result<(), Status> {
     send(session, ManagementCommand::Delete, nsid, &[]).map(drop)
 }
 
-pub(super) fn nsids(session: &mut Session, cns: Cns) -> Vec<u32> {
+pub(super) fn nsids(session: &mut RawHost, cns: Cns) -> Vec<u32> {
     let page = identify(session, cns, 0).expect("a list");
     let words = page.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().expect("4 bytes")));
     words.take_while(|&nsid| nsid != 0).collect()
 }
 
-pub(super) fn active(session: &mut Session) -> Vec<u32> {
+pub(super) fn active(session: &mut RawHost) -> Vec<u32> {
     nsids(session, Cns::ACTIVE_NAMESPACES)
 }
 
-pub(super) fn namespace(session: &mut Session, cns: Cns, nsid: u32) -> IdentifyNamespace {
+pub(super) fn namespace(session: &mut RawHost, cns: Cns, nsid: u32) -> IdentifyNamespace {
     IdentifyNamespace::read_from_bytes(&identify(session, cns, nsid).expect("a page")).expect("a whole page")
 }
 
-fn controller(session: &mut Session) -> IdentifyController {
+fn controller(session: &mut RawHost) -> IdentifyController {
     let page = identify(session, Cns::CONTROLLER, 0).expect("a page");
     IdentifyController::read_from_bytes(&page).expect("a whole page")
 }
@@ -294,7 +294,7 @@ fn a_namespace_may_promise_more_than_there_is() {
 
 #[test]
 fn a_store_offers_the_formats_it_has() {
-    let session = Session::new(memory());
+    let session = RawHost::new(memory());
     let coarse = Arc::new(Shelf { coarse: true, ..Shelf::default() });
     session.target.add_store(&subsystem(), coarse).expect("the subsystem is there");
     let mut session = admin_of(&session.target, 1);
@@ -355,7 +355,7 @@ fn the_controllers_concerned_are_told_and_the_one_that_asked_is_not() {
     for session in [&mut asking, &mut other, &mut third] {
         assert!(send_event_request(session, 1).is_none());
     }
-    let mut told = |asking: &mut Session, other: &mut Session| {
+    let mut told = |asking: &mut RawHost, other: &mut RawHost| {
         asking.turn();
         third.turn();
         assert!(asking.take_answer(1).is_none() && third.take_answer(1).is_none());
@@ -379,7 +379,7 @@ fn the_controllers_concerned_are_told_and_the_one_that_asked_is_not() {
 #[test]
 fn a_reservation_keeps_its_namespace_from_other_hosts() {
     let (target, _) = target();
-    let mut holder = Session::on(&target).by_host(1);
+    let mut holder = RawHost::on(&target).by_host(1);
     let_manage(&holder);
     holder.open(false, false);
     holder.connect_io();
@@ -415,7 +415,7 @@ fn more_hosts_than_can_be_kept_are_refused() {
     let (target, _) = target();
     let mut session = admin_of(&target, 200);
     let nsid = create(&mut session, &wanted(8)).expect("made");
-    let others: Vec<Session> = (1..=100).map(|host| admin_of(&target, host)).collect();
+    let others: Vec<RawHost> = (1..=100).map(|host| admin_of(&target, host)).collect();
     let ids: Vec<u16> = others.iter().map(|other| other.controller).collect();
     assert_eq!(attach(&mut session, nsid, &ids), Err(Status::ATTACHMENT_LIMIT_EXCEEDED));
     assert_eq!(attach(&mut session, nsid, &ids[..20]), Ok(()));

@@ -111,9 +111,9 @@ impl Namespace for Medium {
 }
 
 /// An I/O queue of a target that serves the medium.
-fn session(cached: bool) -> (Session, Arc<Medium>) {
+fn session(cached: bool) -> (RawHost, Arc<Medium>) {
     let medium = Arc::new(Medium::new(cached));
-    let mut session = Session::new(AnyNamespace::other(medium.clone()));
+    let mut session = RawHost::new(AnyNamespace::other(medium.clone()));
     session.open(false, false);
     session.connect_io();
     session.inbox.clear();
@@ -159,14 +159,14 @@ fn what_is_read_with_force_unit_access_is_stable_first() {
 #[test]
 fn a_medium_that_takes_no_writes_any_more_is_told_to_its_hosts() {
     let (mut session, medium) = session(true);
-    let nqn = crate::subsystem::session::subsystem();
+    let nqn = crate::subsystem::raw_host::subsystem();
     session.target.add_namespace(&nqn, 2, AnyNamespace::other(Medium::new(false))).unwrap();
     let mut admin = session.admin.take().expect("it holds the controller");
     let wanted = async_event_config::HEALTH_RELIABILITY | async_event_config::NAMESPACE_ATTRIBUTE;
     set(&mut admin, wanted);
     assert!(admin.send(&Submission::admin(AdminOpcode::ASYNC_EVENT_REQUEST, 9, 0), &[]).is_some(), "of namespace 2");
     log(&mut admin, LogId::CHANGED_NAMESPACES);
-    let told = |admin: &mut Session| -> Vec<AsyncEvent> {
+    let told = |admin: &mut RawHost| -> Vec<AsyncEvent> {
         let of = |(completion, _): (Completion, Vec<u8>)| AsyncEvent::from_result(completion.result.get());
         (10..13).filter_map(|id| admin.take_answer(id).map(of)).collect()
     };
@@ -192,18 +192,18 @@ fn a_medium_that_takes_no_writes_any_more_is_told_to_its_hosts() {
     assert_eq!(warnings(&mut admin), 0b1100, "there is no other one");
 }
 
-fn write_block(session: &mut Session) -> Status {
+fn write_block(session: &mut RawHost) -> Status {
     status(session.send(&in_capsule(NvmOpcode::WRITE, 1, 0, 1), &pattern(1, 1))).kind()
 }
 
-fn set(admin: &mut Session, events: u32) {
+fn set(admin: &mut RawHost, events: u32) {
     let mut command = Submission::admin(AdminOpcode::SET_FEATURES, 1, 0);
     command.cdw10 = u32::from(FeatureId::ASYNC_EVENT_CONFIG.0).into();
     command.cdw11 = events.into();
     assert_eq!(status(admin.send(&command, &[])), Status::SUCCESS);
 }
 
-fn log(admin: &mut Session, log: LogId) -> Vec<u8> {
+fn log(admin: &mut RawHost, log: LogId) -> Vec<u8> {
     let request = LogRequest { log, specific: 0, retain_event: false, bytes: 512, offset: 0, offset_is_index: false };
     let mut command = Submission::admin(AdminOpcode::GET_LOG_PAGE, 1, u32::MAX);
     request.fill(&mut command);
@@ -211,12 +211,12 @@ fn log(admin: &mut Session, log: LogId) -> Vec<u8> {
     admin.send(&command, &[]).expect("answered").1
 }
 
-fn warnings(admin: &mut Session) -> u8 {
+fn warnings(admin: &mut RawHost) -> u8 {
     log(admin, LogId::SMART)[0]
 }
 
 /// NSATTR, of CNS 00h and 08h.
-fn attributes(admin: &mut Session, nsid: u32) -> [u8; 2] {
+fn attributes(admin: &mut RawHost, nsid: u32) -> [u8; 2] {
     [(Cns::NAMESPACE, 99), (Cns::INDEPENDENT_NAMESPACE, 8)].map(|(cns, at)| {
         let mut command = Submission::admin(AdminOpcode::IDENTIFY, 1, nsid);
         command.cdw10 = u32::from(cns.0).into();

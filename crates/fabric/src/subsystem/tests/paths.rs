@@ -14,25 +14,25 @@ use zerocopy::FromBytes;
 
 use super::admin::{admin, get, identify, log, send_event_request, set};
 use super::*;
-use crate::subsystem::session::subsystem;
+use crate::subsystem::raw_host::subsystem;
 use crate::subsystem::{ANA_GROUPS_MAX, ConfigError, PortConfig, PortId};
 
 /// Admin sessions of one target: by port 1, and by port 2.
-fn by_two_ports() -> (Session, Session) {
+fn by_two_ports() -> (RawHost, RawHost) {
     let one = admin_session();
     one.target.add_port(PortConfig::new(PortId(2))).unwrap();
-    let mut two = Session::at(&one.target, PortId(2));
+    let mut two = RawHost::at(&one.target, PortId(2));
     two.open(false, false);
     two.connect_admin();
     (one, two)
 }
 
-fn set_state(session: &Session, port: u16, group: u32, state: AnaState) {
+fn set_state(session: &RawHost, port: u16, group: u32, state: AnaState) {
     session.target.set_ana_state(&subsystem(), PortId(port), group, state).unwrap();
 }
 
 /// The log page: its change count, and every group.
-fn ana(session: &mut Session, specific: u8) -> (u64, Vec<(AnaGroup, Vec<u32>)>) {
+fn ana(session: &mut RawHost, specific: u8) -> (u64, Vec<(AnaGroup, Vec<u32>)>) {
     let bytes = 4096;
     let log = LogId::ANA;
     let request = LogRequest { log, specific, retain_event: false, bytes, offset: 0, offset_is_index: false };
@@ -45,7 +45,7 @@ fn ana(session: &mut Session, specific: u8) -> (u64, Vec<(AnaGroup, Vec<u32>)>) 
 }
 
 /// Group, state and namespaces of each group.
-fn groups(session: &mut Session) -> Vec<(u32, Option<AnaState>, Vec<u32>)> {
+fn groups(session: &mut RawHost) -> Vec<(u32, Option<AnaState>, Vec<u32>)> {
     let told = |(group, nsids): (AnaGroup, Vec<u32>)| (group.id.get(), AnaState::from_code(group.state), nsids);
     ana(session, 0).1.into_iter().map(told).collect()
 }
@@ -95,7 +95,7 @@ fn hosts_are_told_where_a_state_has_changed() {
         assert_eq!(get(session, FeatureId::ASYNC_EVENT_CONFIG, select::CURRENT, 0).unwrap().0, 1 << 11);
         assert_eq!(send_event_request(session, 10), None);
     }
-    let told = |one: &mut Session, two: &mut Session| {
+    let told = |one: &mut RawHost, two: &mut RawHost| {
         one.turn();
         two.turn();
         let event = |answer: (Completion, _)| AsyncEvent::from_result(answer.0.result.get());
@@ -118,10 +118,10 @@ fn hosts_are_told_where_a_state_has_changed() {
 }
 
 /// An I/O session by port 2, and commands of every kind that addresses a namespace.
-fn commands_by_port_two() -> (Session, Vec<(Submission, Vec<u8>)>) {
+fn commands_by_port_two() -> (RawHost, Vec<(Submission, Vec<u8>)>) {
     let admin = admin_session();
     admin.target.add_port(PortConfig::new(PortId(2))).unwrap();
-    let mut session = Session::at(&admin.target, PortId(2));
+    let mut session = RawHost::at(&admin.target, PortId(2));
     session.open(false, false);
     session.connect_io();
     let ranges = Submission { sgl: SglDescriptor::in_capsule(16), ..command(NvmOpcode::DATASET_MANAGEMENT, 6, 0, 1) };
@@ -161,7 +161,7 @@ const PATH_RELATED: u8 = 3;
 #[test]
 fn every_command_gets_the_status_of_its_path() {
     let (mut session, commands) = commands_by_port_two();
-    let mut other = Session::on(&session.target);
+    let mut other = RawHost::on(&session.target);
     other.open(false, false);
     other.connect_io();
     for (state, refused) in [
@@ -228,7 +228,7 @@ fn identify_tells_groups_and_no_capacity_over_a_bad_path() {
     assert_eq!(written, Some(Ok(())));
     let used = namespace.used_blocks();
     assert!(used > 0);
-    let mut session = Session::new(namespace);
+    let mut session = RawHost::new(namespace);
     session.open(false, false);
     session.connect_admin();
     let page = identify(&mut session, Cns::CONTROLLER, 0).unwrap();
@@ -253,7 +253,7 @@ fn identify_tells_groups_and_no_capacity_over_a_bad_path() {
     assert_eq!(capacities(AnaState::PersistentLoss), (0, 0));
 }
 
-fn feature(session: &mut Session, opcode: AdminOpcode, feature: FeatureId, nsid: u32) -> Status {
+fn feature(session: &mut RawHost, opcode: AdminOpcode, feature: FeatureId, nsid: u32) -> Status {
     let mut command = admin(opcode, 1, nsid, 0);
     command.cdw10 = u32::from(feature.0).into();
     status(session.send(&command, &[]))

@@ -9,7 +9,7 @@ use crate::subsystem::end::End;
 use crate::tcp::{DataPdu, Encoder, FatalError, IcReq, Pdu, ReadyToTransfer};
 
 /// Sends bytes that must end the connection: the status and the information of the C2HTermReq.
-fn terminated(session: &mut Session, bytes: &[u8]) -> (FatalStatus, u32) {
+fn terminated(session: &mut RawHost, bytes: &[u8]) -> (FatalStatus, u32) {
     session.receive(bytes);
     assert!(session.core.ended().is_none(), "the host has a while to read the last word");
     let Some((Pdu::C2hTermReq(term), header, _)) = session.inbox.pop() else { panic!("no C2HTermReq came last") };
@@ -22,7 +22,7 @@ fn terminated(session: &mut Session, bytes: &[u8]) -> (FatalStatus, u32) {
     (term.status, term.information)
 }
 
-fn requested(session: &mut Session, id: u16, blocks: u32) -> ReadyToTransfer {
+fn requested(session: &mut RawHost, id: u16, blocks: u32) -> ReadyToTransfer {
     session.receive(&session.capsule(&command(NvmOpcode::WRITE, id, 0, blocks), &[]));
     match session.inbox.pop() {
         Some((Pdu::R2t(request), ..)) => request,
@@ -35,7 +35,7 @@ fn answer_to(request: ReadyToTransfer) -> DataPdu {
     DataPdu { cccid, ttag, offset: 0, bytes, last: true, success: false }
 }
 
-fn h2c(session: &Session, pdu: DataPdu) -> Vec<u8> {
+fn h2c(session: &RawHost, pdu: DataPdu) -> Vec<u8> {
     let mut bytes = session.encoder.h2c_data(&pdu).to_vec();
     bytes.extend(vec![0; pdu.bytes as usize]);
     bytes
@@ -89,12 +89,12 @@ fn more_commands_than_entries_end_the_connection() {
 #[test]
 fn a_connection_opens_once_and_first() {
     let request = Encoder::ic_req(&IcReq { alignment_code: 0, header_digest: false, data_digest: false, maxr2t: 0 });
-    let mut session = Session::new(memory());
+    let mut session = RawHost::new(memory());
     let early = session.capsule(&command(NvmOpcode::READ, 1, 0, 1), &[]);
     assert_eq!(terminated(&mut session, &early), (FatalStatus::SEQUENCE_ERROR, 0));
     let mut session = io_session(false, false);
     assert_eq!(terminated(&mut session, &request), (FatalStatus::SEQUENCE_ERROR, 0));
-    let mut session = Session::new(memory());
+    let mut session = RawHost::new(memory());
     let mut newer = request.to_vec();
     newer[8] = 1;
     assert_eq!(terminated(&mut session, &newer), (FatalStatus::UNSUPPORTED_PARAMETER, 8));

@@ -11,16 +11,16 @@ use nvme::reservation::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::super::session::subsystem;
+use super::super::raw_host::subsystem;
 use super::reservations::{acquire, acquire_command, another, keys, preempt, register, release, report, reserve};
 use super::*;
 
 /// Sends an Asynchronous Event Request.
-fn ask_for_event(admin: &mut Session, id: u16) {
+fn ask_for_event(admin: &mut RawHost, id: u16) {
     admin.receive(&admin.capsule(&Submission::admin(AdminOpcode::ASYNC_EVENT_REQUEST, id, 0), &[]));
 }
 
-fn notification(admin: &mut Session) -> ReservationNotification {
+fn notification(admin: &mut RawHost) -> ReservationNotification {
     let request = LogRequest {
         log: LogId::RESERVATION,
         specific: 0,
@@ -107,7 +107,7 @@ fn all_namespaces_are_those_that_can_keep_it() {
     assert_eq!(feature(&mut admin, set, id, 2, 1).0, Status::INVALID_FIELD.do_not_retry(), "asked for by its name");
 }
 
-fn feature(session: &mut Session, opcode: AdminOpcode, feature: FeatureId, nsid: u32, value: u32) -> (Status, u64) {
+fn feature(session: &mut RawHost, opcode: AdminOpcode, feature: FeatureId, nsid: u32, value: u32) -> (Status, u64) {
     let mut command = Submission::admin(opcode, 0x66, nsid);
     command.cdw10 = u32::from(feature.0).into();
     command.cdw11 = value.into();
@@ -152,7 +152,7 @@ fn notifications_are_bounded_and_the_count_tells_of_lost_ones() {
 }
 
 /// Lets the memory namespace of a target say that it keeps attributes over power loss.
-fn keep_attributes(session: &Session) -> AnyNamespace {
+fn keep_attributes(session: &RawHost) -> AnyNamespace {
     let namespace = session.target.namespace(&subsystem(), 1).expect("it is there");
     let info = device::NamespaceInfo { persists_attributes: true, ..namespace.info() };
     session.target.shared.update_namespace(&subsystem(), 1, info).expect("it is there");
@@ -160,12 +160,12 @@ fn keep_attributes(session: &Session) -> AnyNamespace {
 }
 
 /// The target ends and another one serves the namespace.
-fn restart(session: &Session) {
+fn restart(session: &RawHost) {
     let namespace = session.target.remove_namespace(&subsystem(), 1).expect("it is there");
     session.target.add_namespace(&subsystem(), 1, namespace).expect("what is kept can be read");
 }
 
-fn register_persistent(session: &mut Session, persist: PersistChange, key: u64) -> Status {
+fn register_persistent(session: &mut RawHost, persist: PersistChange, key: u64) -> Status {
     let what = ReservationCommand::Register { action: RegisterAction::Replace, ignore_key: true, persist };
     reserve(session, what, RegisterKeys { current: 0.into(), new: key.into() }.as_bytes())
 }

@@ -8,33 +8,33 @@ use nvme::reservation::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::super::session::subsystem;
+use super::super::raw_host::subsystem;
 use super::*;
 use crate::subsystem::{PortConfig, PortId};
 use crate::tcp::{DataPdu, Pdu};
 
 /// The I/O queue of host `number` on the same target.
-pub(super) fn another(first: &Session, number: u8) -> Session {
-    let mut session = Session::on(&first.target).by_host(number);
+pub(super) fn another(first: &RawHost, number: u8) -> RawHost {
+    let mut session = RawHost::on(&first.target).by_host(number);
     session.open(false, false);
     session.connect_io();
     session.inbox.clear();
     session
 }
 
-pub(super) fn reserve(session: &mut Session, what: ReservationCommand, keys: &[u8]) -> Status {
+pub(super) fn reserve(session: &mut RawHost, what: ReservationCommand, keys: &[u8]) -> Status {
     let mut command = what.to_submission(1);
     command.command_id = 0x99.into();
     command.sgl = SglDescriptor::in_capsule(keys.len() as u32);
     status(session.send(&command, keys))
 }
 
-pub(super) fn register_as(session: &mut Session, action: RegisterAction, current: u64, new: u64) -> Status {
+pub(super) fn register_as(session: &mut RawHost, action: RegisterAction, current: u64, new: u64) -> Status {
     let what = ReservationCommand::Register { action, ignore_key: false, persist: PersistChange::Keep };
     reserve(session, what, RegisterKeys { current: current.into(), new: new.into() }.as_bytes())
 }
 
-pub(super) fn register(session: &mut Session, key: u64) -> Status {
+pub(super) fn register(session: &mut RawHost, key: u64) -> Status {
     register_as(session, RegisterAction::Register, 0, key)
 }
 
@@ -50,7 +50,7 @@ pub(super) fn keys(current: u64, preempt: u64) -> AcquireKeys {
 }
 
 /// Acquires a reservation; the others' queues let go of what they have under way.
-pub(super) fn acquire(session: &mut Session, others: &mut [&mut Session], rtype: ReservationType, key: u64) -> Status {
+pub(super) fn acquire(session: &mut RawHost, others: &mut [&mut RawHost], rtype: ReservationType, key: u64) -> Status {
     let command = acquire_command(AcquireAction::Acquire, rtype);
     session.receive(&session.capsule(&command, keys(key, 0).as_bytes()));
     others.iter_mut().for_each(|other| other.turn());
@@ -58,16 +58,16 @@ pub(super) fn acquire(session: &mut Session, others: &mut [&mut Session], rtype:
     status(session.take_answer(0x99))
 }
 
-pub(super) fn preempt(session: &mut Session, rtype: ReservationType, key: u64, preempted: u64) -> Status {
+pub(super) fn preempt(session: &mut RawHost, rtype: ReservationType, key: u64, preempted: u64) -> Status {
     status(session.send(&acquire_command(AcquireAction::Preempt, rtype), keys(key, preempted).as_bytes()))
 }
 
-pub(super) fn release(session: &mut Session, action: ReleaseAction, rtype: ReservationType, key: u64) -> Status {
+pub(super) fn release(session: &mut RawHost, action: ReleaseAction, rtype: ReservationType, key: u64) -> Status {
     let what = ReservationCommand::Release { action, rtype: Some(rtype) };
     reserve(session, what, ReleaseKey { current: key.into() }.as_bytes())
 }
 
-pub(super) fn report(session: &mut Session) -> (ReservationStatus, Vec<RegisteredController>) {
+pub(super) fn report(session: &mut RawHost) -> (ReservationStatus, Vec<RegisteredController>) {
     let mut command = ReservationCommand::Report { bytes: 4096, extended: true }.to_submission(1);
     command.sgl = SglDescriptor::transport(4096);
     let (completion, data) = session.send(&command, &[]).expect("answered");
@@ -78,7 +78,7 @@ pub(super) fn report(session: &mut Session) -> (ReservationStatus, Vec<Registere
 }
 
 /// Every command that a reservation can stop, as host 2 sends it; those that write first.
-fn outcomes(session: &mut Session) -> [(Vec<Status>, usize); 2] {
+fn outcomes(session: &mut RawHost) -> [(Vec<Status>, usize); 2] {
     let data = pattern(1, 1);
     let mut trim = Submission::nvm(NvmOpcode::DATASET_MANAGEMENT, 4, 1);
     trim.cdw11 = DATASET_DEALLOCATE.into();
@@ -102,7 +102,7 @@ fn outcomes(session: &mut Session) -> [(Vec<Status>, usize); 2] {
     [(writes, writes_len), (reads, 3)]
 }
 
-fn compare_and_write(session: &mut Session, lba: u64, new: &[u8]) -> (Status, Status) {
+fn compare_and_write(session: &mut RawHost, lba: u64, new: &[u8]) -> (Status, Status) {
     let mut compare = in_capsule(NvmOpcode::COMPARE, 1, lba, 1);
     compare.set_fuse(Fuse::First);
     let mut write = in_capsule(NvmOpcode::WRITE, 2, lba, 1);
@@ -156,8 +156,8 @@ fn a_reservation_stops_what_its_type_says_on_every_path() {
 fn a_host_has_its_rights_at_every_port() {
     let mut holder = io_session(false, false);
     holder.target.add_port(PortConfig::new(PortId(2))).expect("a new port");
-    let by_two = Session::at(&holder.target, PortId(2));
-    let [mut same, mut other] = [by_two, Session::at(&holder.target, PortId(2)).by_host(2)];
+    let by_two = RawHost::at(&holder.target, PortId(2));
+    let [mut same, mut other] = [by_two, RawHost::at(&holder.target, PortId(2)).by_host(2)];
     for session in [&mut same, &mut other] {
         session.open(false, false);
         session.connect_io();

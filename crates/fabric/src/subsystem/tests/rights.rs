@@ -7,7 +7,7 @@ use nvme::{AnaState, Fuse, SglDescriptor};
 use super::io::transfer;
 use super::management::{active, admin_of, attach, create, detach, target, wanted};
 use super::*;
-use crate::subsystem::session::subsystem;
+use crate::subsystem::raw_host::subsystem;
 use crate::subsystem::{PortId, Target};
 
 type End = (fn(&Target), Status);
@@ -35,7 +35,7 @@ fn set_state(target: &Target, state: AnaState) {
     target.set_ana_state(&subsystem(), PortId(1), 1, state).expect("it can be");
 }
 
-fn held(session: &Session) -> u64 {
+fn held(session: &RawHost) -> u64 {
     session.core.slots.iter().map(|(_, entry)| u64::from(entry.charged + entry.in_capsule)).sum()
 }
 
@@ -145,7 +145,7 @@ fn a_lone_half_that_has_lost_its_right_fails_the_second() {
 fn a_detach_waits_for_what_executes() {
     let (target, _) = target();
     let mut admin = admin_of(&target, 1);
-    let mut other = Session::on(&target).by_host(2);
+    let mut other = RawHost::on(&target).by_host(2);
     other.open(false, false);
     other.connect_io();
     let nsid = create(&mut admin, &IdentifyNamespace { nmic: 1, ..wanted(8) }).expect("made");
@@ -168,7 +168,7 @@ fn a_detach_waits_for_what_executes() {
     assert_eq!(detach(&mut admin, nsid, &[other.controller]), Err(Status::NAMESPACE_NOT_ATTACHED));
 }
 
-fn detach_under_way(admin: &mut Session, nsid: u32, controller: u16) -> Option<Status> {
+fn detach_under_way(admin: &mut RawHost, nsid: u32, controller: u16) -> Option<Status> {
     let (command, data) = super::management::detach_command(nsid, &[controller]);
     admin.send(&command, &data).map(|answer| answer.0.status())
 }

@@ -7,22 +7,22 @@ use nvme::auth::{Concatenation, Failure};
 use super::*;
 use crate::auth::{AuthError, DhchapKey, GeneratedPsk, Group, Hash, HostKeys, HostSide, Names, Policy, Step};
 use crate::log;
-use crate::subsystem::session::subsystem;
-use crate::subsystem::{HostConfig, PortConfig, PortId, Session, TlsPolicy};
+use crate::subsystem::raw_host::subsystem;
+use crate::subsystem::{HostConfig, PortConfig, PortId, RawHost, TlsPolicy};
 
 fn host() -> nvme::Nqn {
     "nqn.2026-01.example.yagura:host".parse().expect("a name")
 }
 
 /// An admin queue at a port that allows TLS, or does not, whose host asks for a secure channel.
-fn concatenate(tls: TlsPolicy) -> (Session, Result<Option<GeneratedPsk>, AuthError>) {
-    let first = Session::new(memory());
+fn concatenate(tls: TlsPolicy) -> (RawHost, Result<Option<GeneratedPsk>, AuthError>) {
+    let first = RawHost::new(memory());
     let key = Arc::new(DhchapKey::generate(Some(Hash::Sha256), None).expect("random bytes"));
     let keys = HostKeys { host: key, controller: None };
     let config = HostConfig { keys: Some(keys.clone()), ..HostConfig::default() };
     first.target.allow_host(&subsystem(), &host(), config).expect("room");
     first.target.add_port(PortConfig { tls, ..PortConfig::new(PortId(2)) }).expect("room");
-    let mut session = Session::at(&first.target, PortId(2));
+    let mut session = RawHost::at(&first.target, PortId(2));
     session.open(false, false);
     let connected = session.connect(0, &subsystem(), |_, _| {}).expect("answered");
     assert!(connected.status().is_success());

@@ -16,7 +16,7 @@ use super::*;
 use crate::auth::AuthError;
 use crate::psk::{ConfiguredPsk, IdentityVersion, PskHash};
 use crate::subsystem::controller::Identity;
-use crate::subsystem::session::{host, subsystem};
+use crate::subsystem::raw_host::{host, subsystem};
 use crate::subsystem::shared::Refused;
 use crate::subsystem::terms::Entrance;
 use crate::subsystem::{HostConfig, PortConfig, PortId, Target, TargetConfig};
@@ -27,7 +27,7 @@ fn identity(secure: bool) -> Identity {
 
 /// Changes a host's configuration between the two steps of its Connect.
 fn listed_after(change: impl FnOnce(&Target)) -> Result<(), Refused> {
-    let target = Session::new(memory()).target;
+    let target = RawHost::new(memory()).target;
     let entrance = Entrance { qid: 0, psk: None };
     let looked_up = target.shared.look_up(&identity(false), &entrance).expect("let in");
     change(&target);
@@ -52,7 +52,7 @@ fn terms_that_change_while_a_host_connects_are_held_to() {
 /// A key for TLS opens no controller once its host has another one, though the handshake was made with it before.
 #[test]
 fn a_key_that_was_replaced_since_the_handshake_lists_nobody() {
-    let target = Session::new(memory()).target;
+    let target = RawHost::new(memory()).target;
     let make = || {
         let key = ConfiguredPsk::random(Some(PskHash::Sha256), PskHash::Sha256).expect("random");
         key.retain_all(&host(), false).expect("retained")
@@ -88,7 +88,7 @@ fn any_key_of_a_host_opens_discovery() {
     let config = HostConfig { keys: Some(second.clone()), ..HostConfig::default() };
     target.allow_host(&other, &host(), config).expect("room");
     let login = |keys| {
-        let mut session = Session::on(&target);
+        let mut session = RawHost::on(&target);
         session.open(false, false);
         session.connect(0, &Nqn::discovery(), |_, _| {}).expect("answered");
         login_to_discovery(&mut session, keys)
@@ -100,10 +100,10 @@ fn any_key_of_a_host_opens_discovery() {
 /// Whoever a drive's subsystem let in could delete every namespace on it, also those of other hosts.
 #[test]
 fn only_who_may_manage_is_offered_management() {
-    let target = Session::new(memory()).target;
+    let target = RawHost::new(memory()).target;
     target.add_store(&subsystem(), Arc::new(Shelf::default())).expect("the subsystem is there");
     let of = |number: u8, config: Option<HostConfig>| {
-        let mut session = Session::on(&target).by_host(number);
+        let mut session = RawHost::on(&target).by_host(number);
         if let Some(config) = config {
             target.allow_host(&subsystem(), &session.host, config).expect("room");
         }
@@ -136,7 +136,7 @@ fn only_who_may_manage_is_offered_management() {
 fn a_host_without_a_name_comes_where_any_may() {
     let (target, _) = super::management::target();
     let unnamed = |target: &Target| {
-        let mut session = Session::on(target);
+        let mut session = RawHost::on(target);
         session.name(Nqn::unnamed());
         session.open(false, false);
         session

@@ -15,7 +15,7 @@ use check::{Action, Token, appended};
 use engine::net::{SendBatch, TcpListener, TcpStream};
 use engine::{Buf, task, time};
 use kv::Value;
-use kv::resp::Shared;
+use kv::resp::GatewayState;
 use kv::resp::memory::Budget;
 
 use crate::sim::book::{BLOCK_BYTES, Book, Kind};
@@ -48,7 +48,8 @@ pub const KEYS: [&str; 4] = ["range0", "range1", "blocks0", "blocks1"];
 pub async fn serve(store: HostStore, book: Book, scenario: Scenario, keys: Rc<Vec<String>>, first: u32) {
     let budget = Budget::new(SHORT_BYTES, LONG_BYTES, COMMANDS_BYTES);
     let all = budget.free();
-    let gateway = Rc::new(store.gateway(Arc::new(Shared::default()), CONNECTIONS_MAX).with_budget(budget.clone()));
+    let gateway =
+        Rc::new(store.gateway(Arc::new(GatewayState::default()), CONNECTIONS_MAX).with_budget(budget.clone()));
     let listener = TcpListener::bind(([127, 0, 0, 1], 0).into()).expect("a free port");
     let address = listener.local_addr();
     let accepting = gateway.clone();

@@ -30,7 +30,7 @@ use crate::tcp::{Decoder, Encoder, Event, IcReq, Pdu, Role, Rules};
 pub(crate) type Answer = (Pdu, Vec<u8>, bool);
 
 /// See the module.
-pub(crate) struct Session {
+pub(crate) struct RawHost {
     pub target: Target,
     pub(super) core: Connection,
     pub encoder: Encoder,
@@ -42,7 +42,7 @@ pub(crate) struct Session {
     unread: Vec<u8>,
     pub controller: u16,
     /// The admin connection that keeps the controller of an I/O connection alive.
-    pub admin: Option<Box<Session>>,
+    pub admin: Option<Box<RawHost>>,
     /// Operations are left with the core; the test takes them itself.
     pub stalled: bool,
     /// Operations that wait for another connection.
@@ -62,21 +62,21 @@ pub(crate) fn host() -> Nqn {
     "nqn.2026-01.example.yagura:host".parse().expect("invariant: a well-formed name")
 }
 
-impl Session {
+impl RawHost {
     /// A connection to a new target with one subsystem and `namespace` as its namespace 1.
-    pub fn new(namespace: impl Into<AnyNamespace>) -> Session {
+    pub fn new(namespace: impl Into<AnyNamespace>) -> RawHost {
         let target = Target::default();
         let ported = target.add_port(PortConfig::new(PortId(1)));
         debug_assert!(ported.is_ok());
         let added = target.add_subsystem(subsystem(), "SERIAL");
         let added = added.and_then(|()| target.add_namespace(&subsystem(), 1, namespace));
         debug_assert!(added.is_ok());
-        Session::on(&target)
+        RawHost::on(&target)
     }
 
     /// The connection is made by another host, which is known by this number.
     #[cfg(test)]
-    pub fn by_host(mut self, number: u8) -> Session {
+    pub fn by_host(mut self, number: u8) -> RawHost {
         let name = format!("{}{number}", host());
         self.host = name.parse().expect("invariant: a well-formed name");
         self.host_id = [number; 16];
@@ -85,7 +85,7 @@ impl Session {
 
     /// The connection, by port 1, comes from an address of its own.
     #[cfg(test)]
-    pub fn at_address(mut self, number: u8) -> Session {
+    pub fn at_address(mut self, number: u8) -> RawHost {
         let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 4420));
         let peer = SocketAddr::from((Ipv4Addr::new(192, 0, 2, number), 50_000));
         let origin = Origin { peer, local, port: PortId(1), psk: None };
@@ -101,17 +101,17 @@ impl Session {
     }
 
     /// One more connection to a target, by its port 1.
-    pub fn on(target: &Target) -> Session {
-        Session::at(target, PortId(1))
+    pub fn on(target: &Target) -> RawHost {
+        RawHost::at(target, PortId(1))
     }
 
     /// One more connection, by a certain port.
-    pub fn at(target: &Target, port: PortId) -> Session {
+    pub fn at(target: &Target, port: PortId) -> RawHost {
         let now = Instant::from_nanos(1_000_000_000);
         let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 4420));
         let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 50_000));
         let origin = Origin { peer, local, port, psk: None };
-        Session {
+        RawHost {
             target: target.clone(),
             core: Connection::new(target.shared.clone(), origin, None, now),
             encoder: Encoder { header_digest: false, data_digest: false, alignment_code: 0 },
@@ -149,7 +149,7 @@ impl Session {
 
     /// The same with a queue of `entries`.
     pub fn connect_io_of(&mut self, entries: u16) {
-        let mut admin = Box::new(Session::at(&self.target, self.core.origin.port));
+        let mut admin = Box::new(RawHost::at(&self.target, self.core.origin.port));
         (admin.host, admin.host_id) = (self.host.clone(), self.host_id);
         admin.open(false, false);
         admin.connect_admin();
