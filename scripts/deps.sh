@@ -49,6 +49,8 @@ for group in "$@"; do
       clients_py=yes
       # etcd: the catalogue on several machines, three members of it in the tests.
       want etcd=etcd-server
+      # nbdcopy, nbdinfo and qemu-img: clients of NBD by others.
+      want nbdcopy=libnbd-bin qemu-img=qemu-utils
       # memccapable: a test of memcached's protocols by others.
       want memccapable=libmemcached-tools
       want_tool "cargo-nextest@$CARGO_NEXTEST" "cargo-deny@$CARGO_DENY"

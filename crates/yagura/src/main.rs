@@ -14,6 +14,7 @@ mod gateway;
 mod handout;
 mod holder;
 mod kv;
+mod listening;
 mod metrics;
 mod namespaces;
 mod nvme;

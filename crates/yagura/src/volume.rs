@@ -1,6 +1,7 @@
 //! `yagura volume …`
 
 mod attach;
+mod nbd;
 mod reach;
 mod words;
 

@@ -2,20 +2,12 @@
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::path::Path;
-use std::time::Duration;
 
-use engine::net::{TcpListener, UnixListener};
-use engine::time;
+use engine::net::TcpListener;
 
 use crate::cli::{CacheServeArgs, Listen};
 use crate::exit::Failure;
-
-/// How long an address that is taken is asked for. A server that was killed leaves its listener behind for a moment: the kernel
-/// takes its rings down after the process is gone, and who starts it again at once would be refused. Guessed: some 20 ms were seen;
-/// who starts a second server by mistake waits as long for being told.
-const TAKEN_TIME_MAX: Duration = Duration::from_secs(2);
-const TAKEN_PAUSE: Duration = Duration::from_millis(10);
+use crate::listening::once_it_is_free;
 
 /// The addresses of each place that was named.
 pub fn addresses(args: &CacheServeArgs) -> Result<Vec<Vec<SocketAddr>>, Failure> {
@@ -42,22 +34,6 @@ pub async fn bind(addresses: &[SocketAddr]) -> Result<Vec<TcpListener>, Failure>
     }
 }
 
-/// Listens at a path.
-pub async fn bind_path(path: &Path, mode: u32) -> Result<UnixListener, Failure> {
-    let listener = once_it_is_free(|| UnixListener::bind(path, mode)).await;
-    listener.map_err(|error| {
-        let mend = match error.kind() {
-            ErrorKind::AddrInUse => "stop the other one, or say another path",
-            ErrorKind::NotFound => "make its directory first",
-            ErrorKind::AlreadyExists => "say another path, or remove it",
-            ErrorKind::PermissionDenied => "the user of this process has to be allowed to write to its directory",
-            ErrorKind::InvalidFilename | ErrorKind::InvalidInput => "a socket's path has 107 bytes at most",
-            _ => return Failure::refused(format!("cannot listen: {error}")),
-        };
-        Failure::refused(format!("cannot listen: {error} ({mend})"))
-    })
-}
-
 /// The variable that names a file for the ports, as memcached's does: whoever starts it on any free port finds that there.
 const PORTS_VARIABLE: &str = "MEMCACHED_PORT_FILENAME";
 
@@ -77,19 +53,6 @@ pub fn tell_ports(listeners: &[TcpListener]) -> Result<(), Failure> {
             "{PORTS_VARIABLE} names {path}, which cannot be written: {error}; unset it, or mend that"
         ))
     })
-}
-
-async fn once_it_is_free<L>(mut bind: impl FnMut() -> io::Result<L>) -> io::Result<L> {
-    let begin = time::now();
-    let mut result = bind();
-    while result.as_ref().is_err_and(|error| error.kind() == ErrorKind::AddrInUse) && begin.elapsed() < TAKEN_TIME_MAX {
-        time::sleep(TAKEN_PAUSE).await;
-        result = bind();
-        if result.is_ok() {
-            tracing::info!(waited = ?begin.elapsed(), "who listened there before was not quite gone");
-        }
-    }
-    result
 }
 
 fn cannot_listen(error: &io::Error) -> Failure {

@@ -28,6 +28,7 @@ use super::namespace;
 use crate::cli::{CacheProtocol, CacheServeArgs};
 use crate::exit::Failure;
 use crate::handout::Handout;
+use crate::listening::bind_path;
 use crate::race::first_of;
 use crate::stop::Reason;
 use crate::{descriptors, metrics, output, reactors, stop};
@@ -160,7 +161,7 @@ async fn listen<S: Served>(
     letter: &MailReceiver<Reason>,
 ) -> Result<(), Failure> {
     if let Some(path) = &args.unix_socket {
-        let listener = listening::bind_path(path, args.unix_mask.0).await?;
+        let listener = bind_path(path, args.unix_mask.0).await?;
         output::report(args.common.json, &ready, describe)?;
         first_of(worker.accept_unix(&listener, others), letter.recv()).await;
         return Ok(());

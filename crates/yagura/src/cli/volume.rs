@@ -1,6 +1,8 @@
 //! `yagura volume …`
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 
@@ -69,6 +71,12 @@ pub struct VolumeAttachArgs {
     /// Name of the subsystem that serves it; default: one made from the volume's identifier.
     #[arg(long, value_name = "NQN")]
     pub nqn: Option<String>,
+    /// Serve it over NBD as well, for what has no NVMe/TCP (nbdcopy, qemu-img, nbd-client): ADDR, or unix:PATH. An address that
+    /// other machines reach wants --nbd-tls-ca.
+    #[arg(long, value_name = "ADDR|unix:PATH")]
+    pub nbd: Option<NbdAt>,
+    #[command(flatten)]
+    pub nbd_tls: NbdTls,
     /// A host that is let in; may be given several times. Default: any, which only an address of this machine alone may say.
     #[arg(long = "allow-host", value_name = "NQN", num_args = 1)]
     pub allowed: Vec<String>,
@@ -84,6 +92,44 @@ pub struct VolumeAttachArgs {
     /// Stop when standard input ends: a child process must not outlive its supervisor.
     #[arg(long, hide = true)]
     pub until_stdin_closes: bool,
+}
+
+/// Where NBD is served.
+#[derive(Clone, Debug)]
+pub enum NbdAt {
+    /// Over TCP; port 0 takes a free one.
+    Tcp(SocketAddr),
+    /// At a socket of this machine, which only its owner may use.
+    Unix(PathBuf),
+}
+
+impl FromStr for NbdAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<NbdAt, String> {
+        match text.strip_prefix("unix:") {
+            Some("") => Err("unix: names no path".into()),
+            Some(path) => Ok(NbdAt::Unix(path.into())),
+            None => text
+                .parse()
+                .map(NbdAt::Tcp)
+                .map_err(|_| format!("`{text}` is no address and port, as in 127.0.0.1:10809, nor unix: and a path")),
+        }
+    }
+}
+
+/// Certificates of NBD over TCP.
+#[derive(Args, Clone, Debug)]
+pub struct NbdTls {
+    /// Serve NBD over TCP by TLS 1.3 alone, with the certificate chain of this PEM file.
+    #[arg(long, value_name = "FILE", requires = "nbd_tls_key", requires = "nbd")]
+    pub nbd_tls_cert: Option<PathBuf>,
+    /// The certificate's private key, a PEM file.
+    #[arg(long, value_name = "FILE", requires = "nbd_tls_cert")]
+    pub nbd_tls_key: Option<PathBuf>,
+    /// Let in only NBD clients with a certificate of an authority of this PEM file.
+    #[arg(long, value_name = "FILE", requires = "nbd_tls_cert")]
+    pub nbd_tls_ca: Option<PathBuf>,
 }
 
 /// `yagura volume status`

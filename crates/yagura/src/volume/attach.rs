@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use ::nbd::NbdMetrics;
 use ::volume::{Options, Volume};
 use device::{AnyNamespace, Mailed, Namespace};
 use engine::net::TcpListener;
@@ -13,6 +14,7 @@ use nvme::Nqn;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
+use super::nbd::{self, Nbd};
 use super::reach;
 use super::words::{failure, name};
 use crate::cli::VolumeAttachArgs;
@@ -30,6 +32,8 @@ const NSID: u32 = 1;
 struct Ready {
     listening: SocketAddr,
     metrics: Option<SocketAddr>,
+    /// As NBD's clients write it.
+    nbd: Option<String>,
     nqn: String,
     nsid: u32,
     volume: String,
@@ -44,6 +48,7 @@ pub fn run(args: &VolumeAttachArgs) -> Result<(), Failure> {
         let why = "whoever reaches this address could write to the volume";
         return Err(Failure::usage(format!("--listen {}: name the hosts by --allow-host, since {why}", args.listen)));
     }
+    nbd::check(args)?;
     let mut letters = stop::letters(1, args.until_stdin_closes)?;
     let letter = letters.pop().ok_or_else(|| Failure::usage("invariant: one letter was asked for"))?;
     reactors::run_one(serve(args, letter))
@@ -80,9 +85,13 @@ async fn serve_it(
         let mend = "is another process listening there? port 0 takes a free one";
         Failure::refused(format!("cannot listen: {error} ({mend})"))
     })?;
-    let ready = ready(args, &target, volume, (&nqn, &listener))?;
+    let nbd = nbd::serve(args, &AnyNamespace::other(served.clone())).await?;
+    let ready = ready(args, &target, volume, (&nqn, &listener), nbd.as_ref())?;
     output::report(args.common.json, &ready, describe)?;
     first_of(superseded(volume), first_of(target.serve(listener, Vec::new()), letter.recv())).await;
+    if let Some(nbd) = nbd {
+        nbd.stop().await;
+    }
     if volume.is_superseded() {
         return Err(Failure::refused("another host has attached the volume: nothing of it is served here any more"));
     }
@@ -123,18 +132,23 @@ fn ready(
     target: &Target,
     volume: &Volume,
     (nqn, listener): (&Nqn, &TcpListener),
+    nbd: Option<&Nbd>,
 ) -> Result<Ready, Failure> {
     let mut metrics_at = None;
     if let Some(address) = args.metrics {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(TargetMetrics(target.stats())));
         registry.register_collector(Box::new(volume.figures().clone()));
+        if let Some(nbd) = nbd {
+            registry.register_collector(Box::new(NbdMetrics(nbd.figures())));
+        }
         metrics_at = Some(metrics::serve(address, registry, metrics::always())?);
     }
     let info = volume.info();
     Ok(Ready {
         listening: listener.local_addr(),
         metrics: metrics_at,
+        nbd: nbd.map(|nbd| nbd.uri.clone()),
         nqn: nqn.to_string(),
         nsid: NSID,
         volume: name(volume.shape().volume),
@@ -145,12 +159,15 @@ fn ready(
 }
 
 fn describe(ready: &Ready) -> String {
-    let Ready { listening, metrics, nqn, volume, bytes, in_sync, .. } = ready;
+    let Ready { listening, metrics, nbd, nqn, volume, bytes, in_sync, .. } = ready;
     let slots: Vec<String> = in_sync.iter().map(ToString::to_string).collect();
     let mut text = format!("volume {volume}: {}, in sync: slots {}\n", Size(*bytes), slots.join(", "));
     text += &format!("served as namespace {NSID} of {nqn} at {listening}\n");
     let (address, port) = (listening.ip(), listening.port());
     text += &format!("on Linux: nvme connect -t tcp -a {address} -s {port} -n {nqn}\n");
+    if let Some(uri) = nbd {
+        text += &format!("over NBD: {uri}\n");
+    }
     if let Some(address) = metrics {
         text += &format!("metrics at http://{address}/metrics\n");
     }

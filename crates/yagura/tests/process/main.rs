@@ -8,6 +8,7 @@ mod host;
 mod hostile;
 mod management;
 mod membership;
+mod nbd;
 mod nodes;
 mod operator;
 #[path = "../../../cache/tests/all/port.rs"]

@@ -21,7 +21,7 @@ fn node(directory: &Path, name: &str) -> Server {
 }
 
 /// Nodes `a`, `b`, `c`, and the arguments that name their namespaces.
-fn three(directory: &Path) -> (Vec<Server>, Vec<String>) {
+pub fn three(directory: &Path) -> (Vec<Server>, Vec<String>) {
     let nodes: Vec<Server> = ["a", "b", "c"].iter().map(|name| node(directory, name)).collect();
     let replicas = nodes.iter().map(|node| format!("--replica={}", address(node))).collect();
     (nodes, replicas)
@@ -34,7 +34,7 @@ fn volume(verb: &str, holders: &[String], more: &[&str]) -> (i32, String, String
     run(&arguments)
 }
 
-fn made(holders: &[String]) -> serde_json::Value {
+pub fn made(holders: &[String]) -> serde_json::Value {
     made_by(holders, &[])
 }
 
@@ -60,7 +60,7 @@ fn pattern(verb: &str, served: &Server, seed: u32) -> (i32, String, String) {
     }
 }
 
-fn done((status, stdout, stderr): (i32, String, String)) -> String {
+pub fn done((status, stdout, stderr): (i32, String, String)) -> String {
     assert_eq!(status, 0, "{stdout} {stderr}");
     stdout
 }
