@@ -272,7 +272,7 @@ fn what_cannot_be_is_refused_and_the_next_is_understood() {
             }
             client.option(option::GO, &go("a", &[])).await;
             let end = BYTES;
-            let cases: [((u16, u16), (u64, u32), u32); 7] = [
+            let cases = [
                 ((0, command::READ), (end - 10, 11), 22),
                 ((0, command::READ), (u64::MAX, 11), 22),
                 ((0, command::WRITE), (end - 10, 11), 28),
@@ -282,6 +282,7 @@ fn what_cannot_be_is_refused_and_the_next_is_understood() {
                 ((0, 99), (0, 0), 22),
             ];
             for (command, range, error) in cases {
+                let range: (u64, u32) = range;
                 let data = vec![1; if command.1 == command::WRITE { range.1 as usize } else { 0 }];
                 let said = client.run(command, range, &data).await;
                 assert_eq!(said.0, error, "{command:?} {range:?}");
