@@ -2,11 +2,12 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use device::{AnyNamespace, Lba, Memory, Namespace};
+use device::{AnyNamespace, Durability, Error, Lba, Memory, Namespace};
 use engine::net::{SendBatch, TcpListener, TcpStream};
-use engine::{Buf, Reactor, ReactorConfig, task, time};
+use engine::{Buf, Reactor, ReactorConfig, View, task, time};
 
 use crate::wire::{Request, command, command_flag, eight, four, info, option, transmission};
 use crate::{Export, Server};
@@ -25,11 +26,16 @@ fn server() -> (SocketAddr, AnyNamespace, Rc<Server>, task::Task<()>) {
     let memory = |id| AnyNamespace::from(Memory::new(BYTES, BLOCK, [id; 16]).expect("a namespace"));
     let (a, b) = (memory(1), memory(2));
     let exports = vec![Export::new("a", "the first", a.clone(), false), Export::new("b", "", b, true)];
+    let (address, server, accepting) = serving(exports);
+    (address, a, server, accepting)
+}
+
+fn serving(exports: Vec<Export>) -> (SocketAddr, Rc<Server>, task::Task<()>) {
     let server = Rc::new(Server::new(exports, None).expect("a server"));
     let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
     let (address, serving) = (listener.local_addr(), server.clone());
     let accepting = task::spawn(async move { serving.accept(&listener).await });
-    (address, a, server, accepting)
+    (address, server, accepting)
 }
 
 struct Client {
@@ -352,5 +358,63 @@ fn a_server_that_stops_answers_what_it_has_received() {
         let late = TcpStream::connect(address).await.expect("the listener is there");
         let (received, _) = late.recv(Buf::with_capacity(1)).await;
         assert!(!matches!(received, Ok(1..)), "a late one is not greeted");
+    });
+}
+
+/// A namespace that notes how its commands were to be made stable.
+struct Noting {
+    memory: Memory,
+    noted: Arc<Mutex<Vec<&'static str>>>,
+}
+
+impl Noting {
+    fn note(&self, what: [&'static str; 2], durability: Durability) {
+        self.noted.lock().unwrap().push(what[usize::from(durability == Durability::Stable)]);
+    }
+}
+
+impl Namespace for Noting {
+    device::delegate_namespace!(this => { Noting { memory, .. } => memory };
+        info, read, compare, compare_and_write, deallocate, verify, write_uncorrectable, hint_lifetime, writability,
+        used_blocks, link, attribute, set_attribute);
+
+    async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
+        self.note(["write", "stable write"], durability);
+        self.memory.write(lba, data, durability).await
+    }
+
+    async fn write_zeroes(&self, lba: Lba, blocks: u64, durability: Durability) -> Result<(), Error> {
+        self.note(["zero", "stable zero"], durability);
+        self.memory.write_zeroes(lba, blocks, durability).await
+    }
+
+    async fn flush(&self) -> Result<(), Error> {
+        self.noted.lock().unwrap().push("flush");
+        self.memory.flush().await
+    }
+}
+
+#[test]
+fn what_is_to_be_stable_is_told_to_the_namespace() {
+    run(async {
+        let noted = Arc::new(Mutex::new(Vec::new()));
+        let memory = Memory::new(BYTES, BLOCK, [1; 16]).expect("a namespace");
+        let noting = AnyNamespace::other(Noting { memory, noted: noted.clone() });
+        let (address, _server, _accepting) = serving(vec![Export::new("", "", noting, false)]);
+        let client = Client::of(address, "").await;
+        let whole = (0, BLOCK);
+        let fua = command_flag::FUA;
+        let block = [1; BLOCK as usize];
+        for (command, data, expected) in [
+            ((0, command::WRITE), &block[..], "write"),
+            ((fua, command::WRITE), &block, "stable write"),
+            ((0, command::WRITE_ZEROES), &[], "zero"),
+            ((fua, command::WRITE_ZEROES), &[], "stable zero"),
+            ((0, command::FLUSH), &[], "flush"),
+            ((fua, command::TRIM), &[], "flush"),
+        ] {
+            assert_eq!(client.run(command, whole, data).await, (0, vec![]));
+            assert_eq!(std::mem::take(&mut *noted.lock().unwrap()), [expected]);
+        }
     });
 }
