@@ -114,7 +114,9 @@ impl Request {
         let (store, nsid) = self.choose(&wanted)?;
         let Wanted { group, shared, bytes, block_size, .. } = wanted;
         let subsystem = self.nqn().clone();
-        let attachment = Attachment { subsystem, nsid, group, shared, hosts: Hosts::default() };
+        let for_all = shared && self.shared.lock().makes_for_all(&self.controller);
+        let hosts = if for_all { Hosts::any() } else { Hosts::default() };
+        let attachment = Attachment { subsystem, nsid, group, shared, hosts };
         let record = attachment.encode().ok_or(Status::INTERNAL_ERROR)?;
         let new = NewNamespace { bytes, block_size, record: &record };
         let made = store.create(new).await.map_err(|error| status_of(&error))?;
@@ -363,6 +365,11 @@ impl State {
     fn may_manage(&self, controller: &Controller) -> bool {
         let subsystem = self.subsystems.get(controller.subsystem()).filter(|found| !found.stores.is_empty());
         subsystem.is_some_and(|subsystem| subsystem.access.config(controller.host()).manage)
+    }
+
+    fn makes_for_all(&self, controller: &Controller) -> bool {
+        let subsystem = self.subsystems.get(controller.subsystem());
+        subsystem.is_some_and(|subsystem| subsystem.access.config(controller.host()).makes_for_all)
     }
 }
 

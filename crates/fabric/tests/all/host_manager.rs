@@ -44,6 +44,7 @@ fn a_namespace_is_made_for_a_host_that_may_not_make_any() {
         target.allow_host(&subsystem, &user, HostConfig::default()).expect("a host");
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
         let address = listener.local_addr();
+        let control = target.clone();
         let _serving = task::spawn(async move { match target.serve(listener, Vec::new()).await {} });
         let by = |nqn: &Nqn| {
             let host = HostIdentity { nqn: nqn.clone(), ..HostIdentity::random() };
@@ -83,8 +84,18 @@ fn a_namespace_is_made_for_a_host_that_may_not_make_any() {
         remote.write(Lba(0), Buf::zeroed(4096).freeze(), device::Durability::Stable).await.expect("written");
         drop(remote);
 
+        // One that makes for all: a host that was never named has it, and makes none of its own.
+        let planner = name("planner");
+        let for_all = HostConfig { manage: true, makes_for_all: true, ..HostConfig::default() };
+        control.allow_host(&subsystem, &planner, for_all).expect("a host");
+        let planner = Manager::connect(by(&planner)).await.expect("a manager");
+        let open = planner.create(wanted).await.expect("a namespace");
+        let remote = RemoteNamespace::connect(Options { nsid: open, ..by(&user) }).await.expect("it is there");
+        drop(remote);
+        planner.leave().await;
+
         // Gone, and its room with it.
-        for nsid in [nsid, thin] {
+        for nsid in [nsid, thin, open] {
             manager.delete(nsid).await.expect("deleted");
         }
         assert_eq!(refused(manager.delete(nsid).await), Status::INVALID_FIELD);

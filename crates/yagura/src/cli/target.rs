@@ -45,12 +45,13 @@ pub struct TargetArgs {
     #[arg(long = "subsystem", value_name = "SPEC", num_args = 1, conflicts_with = "nqn")]
     pub subsystems: Vec<SubsystemSpec>,
     /// A host that is let in: nqn=NQN[,subsystem=NQN]…[,dhchap-key-file=FILE[,dhchap-ctrl-key-file=FILE]]
-    /// [,tls-key-file=FILE[,tls-legacy=yes]][,tls=required][,concat=yes][,manage=yes]; may be given
+    /// [,tls-key-file=FILE[,tls-legacy=yes]][,tls=required][,concat=yes][,manage=yes|all]; may be given
     /// several times. Without subsystem: to all of them. A subsystem for which there is one lets in no other, unless it says
     /// allow=any. With a key file the host has to authenticate itself by that key (DH-HMAC-CHAP), with the second one the
     /// target authenticates itself too, if the host asks. With concat=yes the authentication may make its key for TLS, also at
     /// a port that requires TLS. With manage=yes it may make, delete, attach and detach namespaces of drives, those of other
-    /// hosts too; give it a key.
+    /// hosts too; give it a key. With manage=all the namespaces that it makes are, besides, for all hosts that are let in: a
+    /// control plane's way.
     #[arg(long = "host", value_name = "SPEC", num_args = 1)]
     pub hosts: Vec<HostSpec>,
     /// Let in only hosts that authenticate themselves, at the discovery subsystem too.

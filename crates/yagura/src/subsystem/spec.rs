@@ -133,7 +133,7 @@ const HOST_KEYS: [&str; 9] = [
 ];
 
 /// `--host nqn=NQN[,subsystem=NQN]…[,dhchap-key-file=FILE[,dhchap-ctrl-key-file=FILE]][,tls-key-file=FILE[,tls-legacy=yes]]
-/// [,tls=required][,concat=yes][,manage=yes]`
+/// [,tls=required][,concat=yes][,manage=yes|all]`
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostSpec {
     nqn: Nqn,
@@ -142,6 +142,7 @@ pub struct HostSpec {
     controller_key_file: Option<PathBuf>,
     tls: HostTls,
     manage: bool,
+    makes_for_all: bool,
 }
 
 impl FromStr for HostSpec {
@@ -159,8 +160,9 @@ impl FromStr for HostSpec {
                     once(&mut controller_key_file, "dhchap-ctrl-key-file", value.into())?;
                 }
                 (key @ ("tls-key-file" | "tls-legacy" | "tls" | "concat"), value) => tls.take(key, value)?,
-                ("manage", "yes") => once(&mut manage, "manage", ())?,
-                ("manage", value) => return Err(format!("manage `{value}`: may be `yes`")),
+                ("manage", "yes") => once(&mut manage, "manage", false)?,
+                ("manage", "all") => once(&mut manage, "manage", true)?,
+                ("manage", value) => return Err(format!("manage `{value}`: may be `yes` or `all`")),
                 (_, value) => subsystems.push(parse_nqn(value)?),
             }
         }
@@ -172,7 +174,15 @@ impl FromStr for HostSpec {
         }
         let has_key = key_file.is_some();
         let tls = tls.checked(has_key)?;
-        Ok(HostSpec { nqn, subsystems, key_file, controller_key_file, tls, manage: manage.is_some() })
+        Ok(HostSpec {
+            nqn,
+            subsystems,
+            key_file,
+            controller_key_file,
+            tls,
+            manage: manage.is_some(),
+            makes_for_all: manage == Some(true),
+        })
     }
 }
 
@@ -180,7 +190,7 @@ impl HostSpec {
     /// What the target knows of the host, its keys read from their files.
     fn config(&self) -> Result<HostConfig, String> {
         let failed = |error: String| format!("--host {}: {error}", self.nqn);
-        let mut config = HostConfig { manage: self.manage, ..HostConfig::default() };
+        let mut config = HostConfig { manage: self.manage, makes_for_all: self.makes_for_all, ..HostConfig::default() };
         if let Some(key_file) = &self.key_file {
             let keys = HostKeys::from_files(key_file, self.controller_key_file.as_deref());
             config.keys = Some(keys.map_err(|error| failed(error.to_string()))?);
