@@ -14,6 +14,7 @@ use crate::load::{Outcome, closed_loops};
 pub(crate) enum Access {
     Read,
     Write,
+    StableWrite,
     CompareAndWrite,
 }
 
@@ -46,6 +47,7 @@ pub(crate) async fn random_access<N: Namespace>(
                 result?;
             }
             Access::Write => namespace.write(lba, data.clone(), Durability::Cached).await?,
+            Access::StableWrite => namespace.write(lba, data.clone(), Durability::Stable).await?,
             // A namespace that is all zeroes stays so: every compare is equal, every write is done.
             Access::CompareAndWrite => {
                 namespace.compare_and_write(lba, data.clone(), data.clone(), Durability::Cached).await?;

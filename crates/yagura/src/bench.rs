@@ -6,7 +6,7 @@ use ::bench::figures::Row;
 use ::bench::progress::{Progress, Stop};
 use ::bench::{
     busy_flash_row, cache_row, connections_row, device_row, device_wire_row, fill_row, idle_row, kv_row, kv_scale_row,
-    neighbour_row, remote_row, restart_row, scale_row, stream_row, wire_row,
+    neighbour_row, remote_row, restart_row, scale_row, stream_row, volume_row, wire_row,
 };
 
 use crate::cli::{
@@ -43,6 +43,11 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
             let (page_size, pages) = (args.page_size, args.pages);
             let options = fill_row::Options { rounds: usize::from(args.rounds.rounds), page_size, pages };
             (&args.rounds, fill_row::run(options, &progress).map(|row| rows.push(row)))
+        }
+        BenchVerb::Volume(args) => {
+            let (rounds, time) = (usize::from(args.rounds.rounds), time(&args.rounds));
+            let options = volume_row::Options { folder: args.folder.clone(), rounds, time };
+            (&args.rounds, volume_row::run(&options, &progress).map(|row| rows.push(row)))
         }
         BenchVerb::KvScale(rounds) => {
             let options = kv_scale_row::Options { rounds: usize::from(rounds.rounds), time: time(rounds) };

@@ -33,6 +33,8 @@ pub enum BenchVerb {
     CacheBusy(BenchCacheFlashArgs),
     /// Start of the cache over flash, with nothing there and with much (row B15).
     CacheStart(BenchCacheStartArgs),
+    /// A volume over three targets, beside one namespace and bare sockets (row B9).
+    Volume(BenchVolumeArgs),
     /// The store against numbers of hosts and members, in virtual time, and the messages of an update (row B5).
     KvScale(Rounds),
 }
@@ -82,6 +84,16 @@ pub struct BenchCacheFlashArgs {
     /// Folder for the file.
     #[arg(long, value_name = "DIR", default_value = ".")]
     pub folder: PathBuf,
+}
+
+/// `yagura bench volume`
+#[derive(Args, Debug)]
+pub struct BenchVolumeArgs {
+    #[command(flatten)]
+    pub rounds: Rounds,
+    /// Folder for the replicas' files; without it they are in memory (/dev/shm).
+    #[arg(long, value_name = "DIR")]
+    pub folder: Option<PathBuf>,
 }
 
 /// Flags that every row has.
