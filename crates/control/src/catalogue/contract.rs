@@ -35,7 +35,7 @@ pub trait Catalogue: Send + Sync {
     /// stored now stays. Forgetting what is forgotten is no error. Errors: [`Error::NotYet`].
     fn compact(&self, through: Revision) -> Answer<'_, ()>;
 
-    /// A new lease. When the answer is lost, a lease that nobody knows is left, and ends by itself.
+    /// A new lease. When the answer is lost, or there is no room any more, a lease that nobody knows may be left, and ends by itself.
     fn grant(&self, ttl: Ttl) -> Answer<'_, Lease>;
 
     /// Begins the lease's time anew, and tells how long it is. Errors: [`Error::LeaseGone`].

@@ -3,6 +3,10 @@
 use super::limits::LimitError;
 use super::types::{LeaseId, Revision};
 
+/// What to do where there is no room.
+pub(super) const MAKE_ROOM: &str = "compact and defragment it (`etcdctl compact`, `etcdctl defrag`, `etcdctl alarm disarm`), or \
+                                    make room on its disk";
+
 /// Where an engine's own words are kept.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
@@ -79,11 +83,8 @@ pub enum Error {
         /// Its words.
         why: String,
     },
-    /// There is no room.
-    #[error(
-        "the catalogue at {place} is full ({why}): nothing was changed. Compact and defragment it (`etcdctl compact`, \
-         `etcdctl defrag`, `etcdctl alarm disarm`), or make room on its disk"
-    )]
+    /// There is no room. An etcd that is full may have made the change that it refuses: of such a change the outcome is unknown.
+    #[error("the catalogue at {place} is full ({why}): nothing was changed, {MAKE_ROOM}")]
     Full {
         /// Its members, or its file.
         place: String,

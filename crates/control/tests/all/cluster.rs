@@ -154,10 +154,19 @@ fn folder() -> TempDir {
 
 /// Asks etcd's gateway for JSON, which needs no client of ours.
 pub fn post(address: SocketAddr, path: &str, body: &str) -> std::io::Result<serde_json::Value> {
+    send(address, path, body, "")
+}
+
+/// The same in the name of whoever the token was given to.
+pub fn post_as(address: SocketAddr, path: &str, body: &str, token: &str) -> std::io::Result<serde_json::Value> {
+    send(address, path, body, &format!("Authorization: {token}\r\n"))
+}
+
+fn send(address: SocketAddr, path: &str, body: &str, who: &str) -> std::io::Result<serde_json::Value> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     let length = body.len();
-    write!(stream, "POST {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}")?;
+    write!(stream, "POST {path} HTTP/1.0\r\n{who}Content-Length: {length}\r\n\r\n{body}")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);

@@ -1,13 +1,14 @@
 //! The suite on an etcd of three members, and what only a service elsewhere has: lost answers, members that go, TLS, users.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use control::catalogue::{
-    Catalogue, Condition, Error, Etcd, EtcdOptions, Outcome, Prefix, Revision, TlsFiles, Transaction, User,
+    Catalogue, Condition, Error, Etcd, EtcdOptions, Outcome, Prefix, Range, Revision, TlsFiles, Transaction, User,
 };
+use openssl::rsa::Rsa;
 
-use crate::cluster::{Cluster, post};
+use crate::cluster::{Cluster, post, post_as};
 use crate::proxy::Proxy;
 use crate::suite::{self, Shared};
 use crate::words::*;
@@ -166,13 +167,55 @@ async fn nobody_there_is_told_in_time() {
     assert_eq!(next(&mut watch).await.revision, revision);
 }
 
-#[tokio::test]
-async fn wrong_options_are_named() {
-    let refused = async |options: EtcdOptions| match Etcd::open(options).await {
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_a_full_etcd_has_refused_may_have_been_made() {
+    let cluster = Cluster::begin(1, "http", vec!["--quota-backend-bytes=33554432".into()]);
+    cluster.settle().await;
+    let catalogue = Arc::new(open(cluster.endpoints(), "").await);
+    // Many at once: they may be let in while there is room, and applied when there is none any more.
+    let write = |id: usize| {
+        let catalogue = catalogue.clone();
+        let large = vec![b'x'; 500_000];
+        let changes = vec![put(format!("{id:03}/a"), &large), put(format!("{id:03}/b"), &large)];
+        let once = Transaction::new(vec![Condition::absent(key(format!("{id:03}/a")))], changes).unwrap();
+        tokio::spawn(async move { catalogue.commit(once).await })
+    };
+    let (mut unknown, mut made) = (0, 0);
+    for round in 0..20 {
+        let commits: Vec<_> = (round * 16..(round + 1) * 16).map(|id| (id, write(id))).collect();
+        for (id, commit) in commits {
+            let told = commit.await.unwrap();
+            let is_there = get(&*catalogue, format!("{id:03}/a")).await.is_some();
+            match told {
+                Ok(_) => assert!(is_there),
+                Err(Error::OutcomeUnknown { why }) => {
+                    assert!(why.contains("database space exceeded") && why.contains("etcdctl alarm disarm"), "{why}");
+                    (unknown, made) = (unknown + 1, made + usize::from(is_there));
+                }
+                Err(told) => panic!("{told} (and the change was made: {is_there})"),
+            }
+        }
+        if unknown > 0 {
+            break;
+        }
+    }
+    println!("{unknown} unknown, of which {made} were made");
+    assert!(unknown > 0, "there was room for all");
+    // Reads go on, and what surely leaves nothing open says what it is.
+    assert!(matches!(catalogue.grant(ttl(60)).await, Err(Error::Full { .. })));
+    assert!(!read_all(&*catalogue, Range::of(Prefix::all()).entries(10).unwrap()).await.unwrap().1.is_empty());
+}
+
+async fn refused(options: EtcdOptions) -> String {
+    match Etcd::open(options).await {
         Err(Error::Options { what }) => what,
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("it was opened"),
-    };
+    }
+}
+
+#[tokio::test]
+async fn wrong_options_are_named() {
     assert!(refused(EtcdOptions::new(Vec::<String>::new())).await.contains("name 1 to 32"));
     for wrong in ["10.0.0.1:2379", "http://host", "ftp://host:1", "http://host:1/path", "http://"] {
         assert!(refused(EtcdOptions::new([wrong])).await.contains(wrong), "{wrong}");
@@ -184,13 +227,14 @@ async fn wrong_options_are_named() {
     assert!(refused(EtcdOptions { namespace, ..EtcdOptions::new(["http://localhost:1"]) }).await.contains("129 bytes"));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn users_are_known_by_their_password_and_kept_to_their_rights() {
-    // Tokens end after a second, so that they are renewed in the test.
-    let cluster = Cluster::begin(1, "http", vec!["--auth-token-ttl=1".into()]);
-    cluster.settle().await;
-    let ask =
-        |path: &str, body: &str| post(cluster.address(0), path, body).unwrap_or_else(|fault| panic!("{path}: {fault}"));
+/// A change of users, roles and rights, before users are asked who they are.
+fn arrange(cluster: &Cluster, path: &str, body: &str) {
+    post(cluster.address(0), path, body).unwrap_or_else(|fault| panic!("{path}: {fault}"));
+}
+
+/// Users "root" and "yagura", who may read and write what is below "yagura/"; from here on each must say who it is.
+fn make_users(cluster: &Cluster) {
+    let ask = |path: &str, body: &str| arrange(cluster, path, body);
     for user in ["root", "yagura"] {
         ask("/v3/auth/role/add", &format!(r#"{{"name":"{user}"}}"#));
         ask("/v3/auth/user/add", &format!(r#"{{"name":"{user}","password":"secret of {user}"}}"#));
@@ -200,10 +244,22 @@ async fn users_are_known_by_their_password_and_kept_to_their_rights() {
     let right = r#"{"name":"yagura","perm":{"permType":"READWRITE","key":"eWFndXJhLw==","range_end":"eWFndXJhMA=="}}"#;
     ask("/v3/auth/role/grant", right);
     ask("/v3/auth/enable", "{}");
-    let as_user = |password: &str| EtcdOptions {
+}
+
+fn with_password(endpoints: Vec<String>, password: &str) -> EtcdOptions {
+    EtcdOptions {
         user: Some(User { name: "yagura".into(), password: password.to_owned().into() }),
-        ..EtcdOptions::new(cluster.endpoints())
-    };
+        ..EtcdOptions::new(endpoints)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn users_are_known_by_their_password_and_kept_to_their_rights() {
+    // Tokens end after a second, so that they are renewed in the test.
+    let cluster = Cluster::begin(1, "http", vec!["--auth-token-ttl=1".into()]);
+    cluster.settle().await;
+    make_users(&cluster);
+    let as_user = |password: &str| with_password(cluster.endpoints(), password);
     assert!(!format!("{:?}", as_user("hidden")).contains("hidden"));
     let catalogue = Etcd::open(as_user("secret of yagura")).await.unwrap();
     let revision = change(&catalogue, vec![put("a", "1")]).await;

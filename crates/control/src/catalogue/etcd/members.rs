@@ -19,7 +19,7 @@ use tonic::{Code, Status};
 use super::connection::{Connection, Failure};
 use super::options::{EtcdOptions, User};
 use super::wire::{AuthenticateRequest, AuthenticateResponse, RangeRequest, RangeResponse, path};
-use crate::catalogue::error::Error;
+use crate::catalogue::error::{Error, MAKE_ROOM};
 
 /// Operations under way at once. Chosen: what is beyond waits in its future; etcd refuses too many by itself.
 const CALLS_MAX: usize = 64;
@@ -59,6 +59,9 @@ enum Verdict {
     Elsewhere,
     /// Nobody knows.
     Unclear,
+    /// There is no room. A change may have been made all the same: at its quota etcd applies a transaction, and refuses it then,
+    /// in the same words in which it refuses what was not begun.
+    Full,
     /// It is refused, here and elsewhere.
     Final,
 }
@@ -70,11 +73,8 @@ fn verdict(status: &Status) -> Verdict {
         // A token that is too old, or that another member gave: a new connection gets a new one.
         Code::Unauthenticated => Verdict::Elsewhere,
         Code::InvalidArgument if status.message().contains("revision in header is old") => Verdict::Elsewhere,
-        Code::InvalidArgument
-        | Code::NotFound
-        | Code::FailedPrecondition
-        | Code::ResourceExhausted
-        | Code::PermissionDenied => Verdict::Final,
+        Code::ResourceExhausted => Verdict::Full,
+        Code::InvalidArgument | Code::NotFound | Code::FailedPrecondition | Code::PermissionDenied => Verdict::Final,
         // Of reads: the revision is compacted, or has not been.
         Code::OutOfRange if status.message().contains("required revision") => Verdict::Final,
         _ => Verdict::Unclear,
@@ -253,7 +253,11 @@ impl Members {
             Failure::NotSent(why) => (false, why),
             Failure::Lost(why) => (true, why),
             Failure::Told(status) => match verdict(&status) {
-                Verdict::Final => return Err(Fault::Told(status)),
+                Verdict::Full if again == Again::Never => {
+                    let why = format!("the catalogue at {} is full ({}): {MAKE_ROOM}", self.place(), status.message());
+                    return Err(Fault::Error(Error::OutcomeUnknown { why }));
+                }
+                Verdict::Final | Verdict::Full => return Err(Fault::Told(status)),
                 Verdict::Elsewhere => (false, status.message().to_owned()),
                 Verdict::Unclear => (true, status.message().to_owned()),
             },
