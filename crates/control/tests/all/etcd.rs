@@ -275,3 +275,30 @@ async fn users_are_known_by_their_password_and_kept_to_their_rights() {
         assert!(matches!(told, Error::Refused { .. }), "{told}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_is_told_anew_when_the_rights_of_anybody_have_changed() {
+    // A token of this kind is of one state of all users and roles, and refused in every other.
+    let (folder, key) = (tempfile::tempdir().unwrap(), Rsa::generate(2048).unwrap());
+    let (private, public) = (folder.path().join("private.pem"), folder.path().join("public.pem"));
+    std::fs::write(&private, key.private_key_to_pem().unwrap()).unwrap();
+    std::fs::write(&public, key.public_key_to_pem().unwrap()).unwrap();
+    let (private, public) = (private.display(), public.display());
+    let token = format!("--auth-token=jwt,pub-key={public},priv-key={private},sign-method=RS256,ttl=10m");
+    let cluster = Cluster::begin(1, "http", vec![token]);
+    cluster.settle().await;
+    make_users(&cluster);
+    let as_root = |path: &str, body: &str| {
+        let who = r#"{"name":"root","password":"secret of root"}"#;
+        let known = post(cluster.address(0), "/v3/auth/authenticate", who).unwrap();
+        post_as(cluster.address(0), path, body, known["token"].as_str().unwrap()).unwrap();
+    };
+    let catalogue = Etcd::open(with_password(cluster.endpoints(), "secret of yagura")).await.unwrap();
+    let written = change(&catalogue, vec![put("a", "1")]).await;
+    let mut watch = catalogue.watch(Prefix::all(), written);
+    as_root("/v3/auth/role/add", r#"{"name":"another"}"#);
+    assert!(get(&catalogue, "a").await.is_some());
+    as_root("/v3/auth/role/delete", r#"{"role":"another"}"#);
+    let written = change(&catalogue, vec![put("a", "2")]).await;
+    assert_eq!(next(&mut watch).await.revision, written);
+}

@@ -72,13 +72,21 @@ fn verdict(status: &Status) -> Verdict {
         Code::ResourceExhausted if status.message().contains("too many requests") => Verdict::Elsewhere,
         // A token that is too old, or that another member gave: a new connection gets a new one.
         Code::Unauthenticated => Verdict::Elsewhere,
-        Code::InvalidArgument if status.message().contains("revision in header is old") => Verdict::Elsewhere,
+        _ if is_of_old_rights(status) => Verdict::Elsewhere,
         Code::ResourceExhausted => Verdict::Full,
         Code::InvalidArgument | Code::NotFound | Code::FailedPrecondition | Code::PermissionDenied => Verdict::Final,
         // Of reads: the revision is compacted, or has not been.
         Code::OutOfRange if status.message().contains("required revision") => Verdict::Final,
         _ => Verdict::Unclear,
     }
+}
+
+/// A user, a role or a right has changed since the token was given, or since the request was sent on to be agreed on: each member
+/// looks before it begins the request, and refuses. The code and the words are those of versions that have no name for it (`Unknown`,
+/// "auth: revision in header is old"), and of those that have (`InvalidArgument`).
+fn is_of_old_rights(status: &Status) -> bool {
+    let words = status.message();
+    words.contains("revision of auth store is old") || words.contains("revision in header is old")
 }
 
 /// The members, and the connection that is in use.
