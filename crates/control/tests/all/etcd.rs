@@ -168,6 +168,33 @@ async fn nobody_there_is_told_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_operation_ends_in_time_while_another_one_connects() {
+    const LIMIT: Duration = Duration::from_secs(4);
+    let cluster = Cluster::begin(1, "http", Vec::new());
+    cluster.settle().await;
+    let proxy = Proxy::to(cluster.address(0)).await;
+    let options = EtcdOptions { time_limit: LIMIT, ..EtcdOptions::new([proxy.endpoint.clone()]) };
+    let catalogue = Arc::new(Etcd::open(options).await.unwrap());
+    proxy.mute();
+    let read = |delay: Duration| {
+        let catalogue = catalogue.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(delay).await;
+            let start = Instant::now();
+            let told = catalogue.get(key("a")).await.unwrap_err();
+            assert!(matches!(told, Error::NoAnswer { .. }), "{told}");
+            start.elapsed()
+        })
+    };
+    // The first finds out at its end that the connection is dead; the third connects from then on, while the second comes to its end.
+    let reads = [read(Duration::ZERO), read(LIMIT / 4), read(LIMIT + LIMIT / 8)];
+    for read in reads {
+        let lasted = read.await.unwrap();
+        assert!(lasted < LIMIT + LIMIT / 2, "an operation of {LIMIT:?} has lasted {lasted:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_change_that_a_full_etcd_has_refused_may_have_been_made() {
     let cluster = Cluster::begin(1, "http", vec!["--quota-backend-bytes=33554432".into()]);
     cluster.settle().await;

@@ -6,7 +6,7 @@
 //! again.
 
 use std::pin::Pin;
-use std::sync::OnceLock;
+use std::sync::{MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use http::Uri;
@@ -98,7 +98,10 @@ pub struct Members {
     /// A key that whoever asks may read.
     probe: Vec<u8>,
     cluster: OnceLock<u64>,
-    current: Mutex<Current>,
+    /// Never held while anything is waited for: who gives a connection up must not wait for who connects.
+    current: std::sync::Mutex<Current>,
+    /// Whose turn it is to connect.
+    connecting: Mutex<()>,
     calls: Semaphore,
 }
 
@@ -120,7 +123,8 @@ impl Members {
             time_limit: options.time_limit,
             probe,
             cluster: OnceLock::new(),
-            current: Mutex::new(Current { connection: None, turn: 0 }),
+            current: std::sync::Mutex::new(Current { connection: None, turn: 0 }),
+            connecting: Mutex::new(()),
             calls: Semaphore::new(CALLS_MAX),
         })
     }
@@ -174,23 +178,40 @@ impl Members {
         Ok(connection)
     }
 
+    fn state(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection in use and its number.
+    fn connected(&self) -> Option<(Connection, usize)> {
+        let current = self.state();
+        current.connection.clone().map(|connection| (connection, current.turn))
+    }
+
     /// The connection in use and its number, or a new one.
     async fn current(&self, until: Instant) -> Result<(Connection, usize), Fault> {
+        if let Some(current) = self.connected() {
+            return Ok(current);
+        }
         let late = |_| Fault::Error(self.no_answer("no connection in time".into()));
-        let mut current = timeout_at(until, self.current.lock()).await.map_err(late)?;
-        if let Some(connection) = &current.connection {
-            return Ok((connection.clone(), current.turn));
+        let _alone = timeout_at(until, self.connecting.lock()).await.map_err(late)?;
+        if let Some(current) = self.connected() {
+            return Ok(current);
         }
         // Counted before: if this is dropped midway, the next one begins with another member.
-        current.turn += 1;
-        let connection = self.connect(current.turn - 1, until).await?;
-        current.connection = Some(connection.clone());
-        Ok((connection, current.turn))
+        let turn = {
+            let mut current = self.state();
+            current.turn += 1;
+            current.turn
+        };
+        let connection = self.connect(turn - 1, until).await?;
+        self.state().connection = Some(connection.clone());
+        Ok((connection, turn))
     }
 
     /// The connection of that number has failed.
-    async fn give_up(&self, turn: usize) {
-        let mut current = self.current.lock().await;
+    fn give_up(&self, turn: usize) {
+        let mut current = self.state();
         if current.turn == turn {
             current.connection = None;
         }
@@ -270,7 +291,7 @@ impl Members {
                 Verdict::Unclear => (true, status.message().to_owned()),
             },
         };
-        self.give_up(turn).await;
+        self.give_up(turn);
         if is_unclear && again == Again::Never {
             return Err(Fault::Error(Error::OutcomeUnknown { why }));
         }
