@@ -117,6 +117,17 @@ async fn what_is_there_is_deleted_by_force_alone() {
     assert!(matches!(told, TransferError::NotEmpty { .. }), "{told}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_restore_by_force_is_done_though_the_same_dump_was_restored_last() {
+    let (source, target) = (fresh().await, fresh().await);
+    fill(&source).await;
+    let text = dump(&source).await;
+    assert_eq!(restore(&target, &text, false).await.unwrap(), WHOLE);
+    change(&target, vec![put("volumes/0004", "written since"), delete("large/a"), put("new", "1")]).await;
+    assert_eq!(restore(&target, &text, true).await.unwrap(), WHOLE);
+    assert_eq!(content(&target).await, content(&source).await);
+}
+
 type Damage = Box<dyn Fn(&mut Vec<String>)>;
 
 #[tokio::test(start_paused = true)]
@@ -151,7 +162,7 @@ async fn a_damaged_dump_is_refused_before_its_damage_is_applied() {
     let mut half = Dump::of(&target);
     let told = half.next().await.unwrap_err();
     assert!(matches!(told, TransferError::Unfinished { .. }), "{told}");
-    let other = text.replace("\"revision\":2", "\"revision\":3");
+    let other = text.replace("\"origin\":\"redb", "\"origin\":\"else");
     let told = restore(&target, &other, false).await.unwrap_err();
     assert!(matches!(told, TransferError::OtherDump { revision: 2, .. }), "{told}");
     let newer = text.replace("\"version\":1", "\"version\":2");
@@ -196,6 +207,41 @@ fn whatever_comes_as_a_dump_is_restored_or_refused() {
     runner.run(&proptest::collection::vec(edit, 1..4), run).unwrap();
 }
 
+/// A catalogue that says that it is another one.
+struct Renamed<'c> {
+    inner: &'c dyn Catalogue,
+    origin: String,
+}
+
+/// All but what is named is asked of the catalogue behind.
+macro_rules! delegate {
+    ($($name:ident($($argument:ident: $kind:ty)?) -> $answer:ty;)*) => {
+        $(fn $name(&self $(, $argument: $kind)?) -> Answer<'_, $answer> {
+            self.inner.$name($($argument)?)
+        })*
+
+        fn watch(&self, prefix: Prefix, after: Revision) -> Box<dyn Watch> {
+            self.inner.watch(prefix, after)
+        }
+    };
+}
+
+impl Catalogue for Renamed<'_> {
+    fn identity(&self) -> Answer<'_, String> {
+        Box::pin(async { Ok(self.origin.clone()) })
+    }
+
+    delegate! {
+        get(key: Key) -> Reading;
+        range(range: Range) -> Page;
+        commit(transaction: Transaction) -> Outcome;
+        compact(through: Revision) -> ();
+        grant(ttl: Ttl) -> Lease;
+        keep_alive(id: LeaseId) -> Lease;
+        revoke(id: LeaseId) -> ();
+    }
+}
+
 /// A catalogue whose n-th commit fails, and all that is asked after it: as one that crashes, seen from the process that restores.
 struct Failing<'c> {
     inner: &'c dyn Catalogue,
@@ -216,10 +262,6 @@ impl Failing<'_> {
 }
 
 impl Catalogue for Failing<'_> {
-    fn identity(&self) -> Answer<'_, String> {
-        self.inner.identity()
-    }
-
     fn get(&self, key: Key) -> Answer<'_, Reading> {
         Box::pin(async { self.check().and(Ok(self.inner.get(key).await?)) })
     }
@@ -242,24 +284,12 @@ impl Catalogue for Failing<'_> {
         })
     }
 
-    fn watch(&self, prefix: Prefix, after: Revision) -> Box<dyn Watch> {
-        self.inner.watch(prefix, after)
-    }
-
-    fn compact(&self, through: Revision) -> Answer<'_, ()> {
-        self.inner.compact(through)
-    }
-
-    fn grant(&self, ttl: Ttl) -> Answer<'_, Lease> {
-        self.inner.grant(ttl)
-    }
-
-    fn keep_alive(&self, id: LeaseId) -> Answer<'_, Lease> {
-        self.inner.keep_alive(id)
-    }
-
-    fn revoke(&self, id: LeaseId) -> Answer<'_, ()> {
-        self.inner.revoke(id)
+    delegate! {
+        identity() -> String;
+        compact(through: Revision) -> ();
+        grant(ttl: Ttl) -> Lease;
+        keep_alive(id: LeaseId) -> Lease;
+        revoke(id: LeaseId) -> ();
     }
 }
 

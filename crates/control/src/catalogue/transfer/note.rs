@@ -1,6 +1,6 @@
 //! How far a restore has come: a key of the catalogue's own, written in the same transaction as what it tells of.
 //!
-//! States after a crash, and what the next restore of the same dump does:
+//! States after a crash, and what the next restore of the same dump does if it is not by force; by force it begins anew:
 //! - no note: nothing was restored; it begins.
 //! - `clearing`: what was there is being deleted, by force; it goes on deleting.
 //! - `filling`, N entries: exactly the first N entries of the dump are there; it leaves them out and goes on.

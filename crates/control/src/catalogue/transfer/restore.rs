@@ -11,6 +11,11 @@ use crate::catalogue::error::Error;
 use crate::catalogue::limits::PAGE_ENTRIES_MAX;
 use crate::catalogue::types::{Change, Key, Outcome, Prefix, Range, Transaction, Value};
 
+/// What is there is of another dump.
+fn other_dump(note: &Note) -> TransferError {
+    TransferError::OtherDump { origin: note.dump.origin.clone(), revision: note.dump.revision }
+}
+
 /// Tries of one transaction whose outcome stays unknown. Chosen: an election or two; each try has waited for the time limit.
 const TRIES_MAX: usize = 5;
 
@@ -40,7 +45,8 @@ pub struct Restore<'c> {
 }
 
 impl<'c> Restore<'c> {
-    /// Into an empty catalogue, or by force into any: then all that is there is deleted first, when the dump's first line has come.
+    /// Into an empty catalogue, or one that holds a part of the same dump, which is left out; or by force into any: then all that is
+    /// there is deleted first, when the dump's first line has come.
     pub fn into(catalogue: &'c dyn Catalogue, is_forced: bool) -> Restore<'c> {
         let (sum, part) = (Sum::new(), Vec::new());
         Restore { catalogue, is_forced, sum, lines: 0, entries: 0, part, noted: None, found: 0, ended: None }
@@ -82,17 +88,17 @@ impl<'c> Restore<'c> {
             return Err(TransferError::Version { version: dump.version });
         }
         let noted = note::read(self.catalogue).await?;
-        let mut note = match &noted.note {
-            Some(note) if note.dump == dump => note.clone(),
-            Some(other) if other.state != State::Done && !self.is_forced => {
-                let Header { origin, revision, .. } = other.dump.clone();
-                return Err(TransferError::OtherDump { origin, revision });
+        let (mut note, mut noted) = match noted.note.clone() {
+            Some(note) if note.dump == dump && !self.is_forced => (note, noted),
+            Some(other) if other.state != State::Done && !self.is_forced => return Err(other_dump(&other)),
+            // By force it begins anew, whatever is there: also where it is a part of this dump, or all of it and changed since.
+            other => {
+                let mut note = self.first_note(dump, other.map_or(0, |other| other.step)).await?;
+                let noted = self.commit(&mut note, Vec::new(), noted).await?;
+                (note, noted)
             }
-            other => self.first_note(dump, other.as_ref().map_or(0, |other| other.step)).await?,
         };
         self.found = note.entries;
-        let mut noted =
-            if noted.note.as_ref() == Some(&note) { noted } else { self.commit(&mut note, Vec::new(), noted).await? };
         if note.state == State::Clearing {
             noted = self.clear(&mut note, noted).await?;
         }
