@@ -128,6 +128,46 @@ async fn a_restore_by_force_is_done_though_the_same_dump_was_restored_last() {
     assert_eq!(content(&target).await, content(&source).await);
 }
 
+/// Two dumps of one catalogue at one revision, as of a file that was copied and used twice.
+async fn twins() -> (String, String) {
+    let one = fresh().await;
+    let other = fresh().await;
+    for (catalogue, word) in [(&one, "one"), (&other, "other")] {
+        change(catalogue, (0..95).map(|index| put(format!("k{index:02}"), word)).collect()).await;
+    }
+    let (origin, copy) = (one.identity().await.unwrap(), other.identity().await.unwrap());
+    let mut told = [String::new(), String::new()];
+    for (text, catalogue) in told.iter_mut().zip([&one, &other]) {
+        let failing = Renamed { inner: catalogue, origin: origin.clone() };
+        *text = dump(&failing).await;
+        assert!(!text.contains(&copy));
+    }
+    let [one, other] = told;
+    assert_eq!(one.lines().next(), other.lines().next());
+    (one, other)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restore_that_was_cut_short_does_not_go_on_with_another_dump() {
+    let (one, other) = twins().await;
+    for (lines, found) in [(92, 90), (98, 95)] {
+        let target = fresh().await;
+        let short: Vec<&str> = one.lines().take(lines).collect();
+        let told = restore(&target, &short.join("\n"), false).await.unwrap_err();
+        assert!(matches!(told, TransferError::Short { .. }), "{told}");
+        let before = content(&target).await;
+        let told = restore(&target, &other, false).await.unwrap_err();
+        assert!(matches!(told, TransferError::OtherDump { .. }), "{told}");
+        assert_eq!(content(&target).await, before);
+        assert_eq!(restore(&target, &one, false).await.unwrap(), Restored { entries: 95, found, leased: 0 });
+        // Restored whole, the other one is none that was restored already.
+        let told = restore(&target, &other, false).await.unwrap_err();
+        assert!(matches!(told, TransferError::OtherDump { .. }), "{told}");
+        assert_eq!(restore(&target, &other, true).await.unwrap(), Restored { entries: 95, found: 0, leased: 0 });
+        assert!(content(&target).await.iter().all(|(_, value)| value == "other"));
+    }
+}
+
 type Damage = Box<dyn Fn(&mut Vec<String>)>;
 
 #[tokio::test(start_paused = true)]

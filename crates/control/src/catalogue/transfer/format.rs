@@ -172,7 +172,7 @@ impl Bytes {
     }
 }
 
-/// The sum over a stream's lines but its checks.
+/// A sum over lines: over all of a stream but its checks, or over its entries alone.
 pub struct Sum(Xxh3);
 
 impl Sum {

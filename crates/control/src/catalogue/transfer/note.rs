@@ -26,6 +26,8 @@ pub struct Note {
     pub dump: Header,
     pub state: State,
     pub entries: u64,
+    /// The sum of the lines of these entries: a header alone does not tell one dump from another.
+    pub xxh3: String,
     /// Rises with each transaction, so that none is like the one before.
     pub step: u64,
 }

@@ -35,6 +35,8 @@ pub struct Restore<'c> {
     catalogue: &'c dyn Catalogue,
     is_forced: bool,
     sum: Sum,
+    /// Of the lines of entries alone: what tells a part of one dump from that of another.
+    content: Sum,
     lines: u64,
     /// Entries of the stream, up to the last check.
     entries: u64,
@@ -48,8 +50,8 @@ impl<'c> Restore<'c> {
     /// Into an empty catalogue, or one that holds a part of the same dump, which is left out; or by force into any: then all that is
     /// there is deleted first, when the dump's first line has come.
     pub fn into(catalogue: &'c dyn Catalogue, is_forced: bool) -> Restore<'c> {
-        let (sum, part) = (Sum::new(), Vec::new());
-        Restore { catalogue, is_forced, sum, lines: 0, entries: 0, part, noted: None, found: 0, ended: None }
+        let (sum, content, part) = (Sum::new(), Sum::new(), Vec::new());
+        Restore { catalogue, is_forced, sum, content, lines: 0, entries: 0, part, noted: None, found: 0, ended: None }
     }
 
     /// The next line, without its line feed.
@@ -66,6 +68,7 @@ impl<'c> Restore<'c> {
             }
             (Line::Entry { key, value }, true, false) => {
                 self.sum.add(line);
+                self.content.add(line);
                 self.entry(key, value)
             }
             (Line::Check(check), true, false) => self.check(&check).await,
@@ -114,7 +117,7 @@ impl<'c> Restore<'c> {
             Some(_) if self.is_forced => State::Clearing,
             Some(entry) => return Err(TransferError::NotEmpty { key: entry.key.to_string() }),
         };
-        Ok(Note { dump, state, entries: 0, step })
+        Ok(Note { dump, state, entries: 0, xxh3: Sum::new().text(), step })
     }
 
     /// Deletes all that is there.
@@ -157,16 +160,18 @@ impl<'c> Restore<'c> {
         let part = std::mem::take(&mut self.part);
         let Some((mut note, noted)) = self.noted.take() else { return Err(self.damaged("there is no header")) };
         if note.entries >= self.entries {
-            // An earlier restore has brought them.
+            // An earlier restore has brought them; where it stopped, they must be those of this dump.
+            if note.entries == self.entries && note.xxh3 != self.content.text() {
+                return Err(other_dump(&note));
+            }
             self.noted = Some((note, noted));
             return Ok(());
         }
         if note.entries != before {
-            return Err(
-                self.damaged("an earlier restore of a dump with the same header stopped elsewhere: restore by force")
-            );
+            return Err(other_dump(&note));
         }
         note.entries = self.entries;
+        note.xxh3 = self.content.text();
         let noted = self.commit(&mut note, part, noted).await?;
         self.noted = Some((note, noted));
         Ok(())
@@ -177,6 +182,9 @@ impl<'c> Restore<'c> {
         let Some((mut note, noted)) = self.noted.take().filter(|_| is_whole) else {
             return Err(self.damaged("what stands before it is not what was dumped"));
         };
+        if note.entries != self.entries {
+            return Err(other_dump(&note));
+        }
         if note.state != State::Done {
             note.state = State::Done;
             self.commit(&mut note, Vec::new(), noted).await?;
