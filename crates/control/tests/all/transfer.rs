@@ -168,6 +168,31 @@ async fn a_restore_that_was_cut_short_does_not_go_on_with_another_dump() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_move_goes_on_though_the_revision_has_risen_meanwhile() {
+    let (source, target) = (fresh().await, fresh().await);
+    fill(&source).await;
+    let failing = Failing { inner: &target, commits_left: AtomicU64::new(4), is_applied: false, goes_on: false };
+    move_all(&source, &failing, false).await.unwrap_err();
+    // As in an etcd that others use, and by a change behind what was moved.
+    change(&source, vec![put("zzz", "1")]).await;
+    change(&source, vec![delete("zzz"), put("volumes/9999", "new")]).await;
+    let moved = move_all(&source, &target, false).await.unwrap();
+    assert!(moved.found > 0, "{moved:?}");
+    assert_eq!(content(&target).await, content(&source).await);
+    // A change of what was moved is noticed.
+    let (source, target) = (fresh().await, fresh().await);
+    fill(&source).await;
+    let failing = Failing { inner: &target, commits_left: AtomicU64::new(4), is_applied: false, goes_on: false };
+    move_all(&source, &failing, false).await.unwrap_err();
+    let first = read_all(&source, Range::of(Prefix::all())).await.unwrap().1.remove(0);
+    change(&source, vec![put(first.key.as_bytes(), "changed")]).await;
+    let told = move_all(&source, &target, false).await.unwrap_err();
+    assert!(matches!(told, TransferError::OtherDump { .. }), "{told}");
+    assert_eq!(move_all(&source, &target, true).await.unwrap(), WHOLE);
+    assert_eq!(content(&target).await, content(&source).await);
+}
+
 type Damage = Box<dyn Fn(&mut Vec<String>)>;
 
 #[tokio::test(start_paused = true)]

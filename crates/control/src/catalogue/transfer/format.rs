@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A dump of the same catalogue at the same revision is the same to the byte (no date, no chance), so that a transfer which was
-//! interrupted is known again by its header. Entries bound to a lease are left out: who holds the lease is there with the catalogue
+//! interrupted is known again by its content. Entries bound to a lease are left out: who holds the lease is there with the catalogue
 //! that was dumped, and writes them anew where that one is.
 
 use serde::{Deserialize, Serialize};

@@ -11,9 +11,15 @@ use crate::catalogue::error::Error;
 use crate::catalogue::limits::PAGE_ENTRIES_MAX;
 use crate::catalogue::types::{Change, Key, Outcome, Prefix, Range, Transaction, Value};
 
-/// What is there is of another dump.
-fn other_dump(note: &Note) -> TransferError {
-    TransferError::OtherDump { origin: note.dump.origin.clone(), revision: note.dump.revision }
+/// Whether a restore of the dump may go on where the note was left.
+fn is_continued(note: &Note, dump: &Header) -> bool {
+    note.dump == *dump || (note.state != State::Done && note.dump.origin == dump.origin)
+}
+
+/// What is there is of another dump than the one that the next note would be of.
+fn other_dump(noted: &Noted, next: &Note) -> TransferError {
+    let Header { origin, revision, .. } = noted.note.as_ref().unwrap_or(next).dump.clone();
+    TransferError::OtherDump { origin, revision }
 }
 
 /// Tries of one transaction whose outcome stays unknown. Chosen: an election or two; each try has waited for the time limit.
@@ -48,7 +54,8 @@ pub struct Restore<'c> {
 
 impl<'c> Restore<'c> {
     /// Into an empty catalogue, or one that holds a part of the same dump, which is left out; or by force into any: then all that is
-    /// there is deleted first, when the dump's first line has come.
+    /// there is deleted first, when the dump's first line has come. A part of the same dump is also one that a dump of the same
+    /// catalogue at another revision begins with.
     pub fn into(catalogue: &'c dyn Catalogue, is_forced: bool) -> Restore<'c> {
         let (sum, content, part) = (Sum::new(), Sum::new(), Vec::new());
         Restore { catalogue, is_forced, sum, content, lines: 0, entries: 0, part, noted: None, found: 0, ended: None }
@@ -92,8 +99,9 @@ impl<'c> Restore<'c> {
         }
         let noted = note::read(self.catalogue).await?;
         let (mut note, mut noted) = match noted.note.clone() {
-            Some(note) if note.dump == dump && !self.is_forced => (note, noted),
-            Some(other) if other.state != State::Done && !self.is_forced => return Err(other_dump(&other)),
+            // Of the same catalogue: at another revision, too, what is there may be the beginning of this dump, which shows where it ends.
+            Some(note) if is_continued(&note, &dump) && !self.is_forced => (Note { dump, ..note }, noted),
+            Some(other) if other.state != State::Done && !self.is_forced => return Err(other_dump(&noted, &other)),
             // By force it begins anew, whatever is there: also where it is a part of this dump, or all of it and changed since.
             other => {
                 let mut note = self.first_note(dump, other.map_or(0, |other| other.step)).await?;
@@ -162,13 +170,13 @@ impl<'c> Restore<'c> {
         if note.entries >= self.entries {
             // An earlier restore has brought them; where it stopped, they must be those of this dump.
             if note.entries == self.entries && note.xxh3 != self.content.text() {
-                return Err(other_dump(&note));
+                return Err(other_dump(&noted, &note));
             }
             self.noted = Some((note, noted));
             return Ok(());
         }
         if note.entries != before {
-            return Err(other_dump(&note));
+            return Err(other_dump(&noted, &note));
         }
         note.entries = self.entries;
         note.xxh3 = self.content.text();
@@ -183,7 +191,7 @@ impl<'c> Restore<'c> {
             return Err(self.damaged("what stands before it is not what was dumped"));
         };
         if note.entries != self.entries {
-            return Err(other_dump(&note));
+            return Err(other_dump(&noted, &note));
         }
         if note.state != State::Done {
             note.state = State::Done;
