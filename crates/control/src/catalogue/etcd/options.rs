@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use http::Uri;
 use openssl::ssl::{SslConnector, SslFiletype, SslMethod, SslVersion};
+use openssl::x509::store::{X509Lookup, X509StoreBuilder};
 use zeroize::Zeroizing;
 
 use crate::catalogue::error::Error;
@@ -32,7 +33,7 @@ impl fmt::Debug for User {
 /// Files for TLS, in PEM.
 #[derive(Clone, Debug, Default)]
 pub struct TlsFiles {
-    /// Whom to trust; without it, whom the machine trusts.
+    /// Whom to trust, and nobody else; without it, whom the machine trusts.
     pub authority: Option<PathBuf>,
     /// The certificate that is shown to etcd, with those that vouch for it, and its key.
     pub certificate: Option<(PathBuf, PathBuf)>,
@@ -95,7 +96,10 @@ impl EtcdOptions {
             // gRPC is spoken over HTTP/2 alone, and etcd insists that it is agreed on.
             builder.set_alpn_protos(b"\x02h2")?;
             if let Some(authority) = &self.tls.authority {
-                builder.set_ca_file(authority)?;
+                // In the place of the store that a connector begins with, which trusts whom the machine trusts.
+                let mut store = X509StoreBuilder::new()?;
+                store.add_lookup(X509Lookup::file())?.load_cert_file(authority, SslFiletype::PEM)?;
+                builder.set_cert_store(store.build());
             }
             if let Some((certificate, key)) = &self.tls.certificate {
                 builder.set_certificate_chain_file(certificate)?;
