@@ -329,3 +329,22 @@ async fn who_asks_is_told_anew_when_the_rights_of_anybody_have_changed() {
     let written = change(&catalogue, vec![put("a", "2")]).await;
     assert_eq!(next(&mut watch).await.revision, written);
 }
+
+#[tokio::test]
+async fn a_password_is_never_sent_for_all_to_read() {
+    for open in ["http://192.0.2.1:2379", "http://etcd.example:2379", "http://localhost:2379"] {
+        let endpoints = vec!["https://192.0.2.2:2379".into(), open.into()];
+        let what = refused(with_password(endpoints, "hidden")).await;
+        assert!(what.contains(open) && what.contains("https://") && what.contains("`plain_password`"), "{what}");
+    }
+    // Nobody is at port 1, and all that is asked is whether it may be tried.
+    let time_limit = Duration::from_secs(1);
+    let allowed = EtcdOptions { plain_password: true, ..with_password(vec!["http://localhost:1".into()], "hidden") };
+    let loopback = ["http://127.0.0.1:1", "http://[::1]:1"].map(|open| with_password(vec![open.into()], "hidden"));
+    for options in loopback.into_iter().chain([allowed]) {
+        let Err(told) = Etcd::open(EtcdOptions { time_limit, ..options }).await else {
+            panic!("somebody is at port 1")
+        };
+        assert!(matches!(told, Error::NoAnswer { .. }), "{told}");
+    }
+}

@@ -1,6 +1,7 @@
 //! How an etcd is reached.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -48,6 +49,10 @@ pub struct EtcdOptions {
     pub tls: TlsFiles,
     /// Who asks, where etcd has users.
     pub user: Option<User>,
+    /// Whether the password is sent over `http://` also to members elsewhere, where whoever is on the way can read it. To an address
+    /// of loopback it always may be: who can read there can read this process. A name is none, `localhost` neither: it is what
+    /// somebody says that it is.
+    pub plain_password: bool,
     /// What all keys begin with in etcd, so that others can use the same one: `yagura/`, say.
     pub namespace: Vec<u8>,
     /// How long an operation may take, with all tries.
@@ -61,6 +66,7 @@ impl EtcdOptions {
             endpoints: endpoints.into_iter().map(Into::into).collect(),
             tls: TlsFiles::default(),
             user: None,
+            plain_password: false,
             namespace: b"yagura/".to_vec(),
             time_limit: Duration::from_secs(20),
         }
@@ -81,11 +87,24 @@ impl EtcdOptions {
             let is_whole = matches!(uri.scheme_str(), Some("http" | "https")) && uri.port_u16().is_some();
             let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
             if is_whole && is_bare {
-                return Ok(uri);
+                return self.may_be_told(&uri).then_some(uri).ok_or_else(|| {
+                    wrong(format!(
+                        "the password of {} would go to the member {endpoint} for all to read: name it https://HOST:PORT, or allow it \
+                         with `plain_password`",
+                        self.user.as_ref().map_or("", |user| &user.name)
+                    ))
+                });
             }
             Err(wrong(format!("the member {endpoint} is not named like http://HOST:PORT or https://HOST:PORT")))
         };
         self.endpoints.iter().map(member).collect()
+    }
+
+    /// Whether the password, if there is any, may be sent to the member.
+    fn may_be_told(&self, member: &Uri) -> bool {
+        let host = member.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
+        let is_loopback = host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+        self.user.is_none() || self.plain_password || is_loopback || member.scheme_str() == Some("https")
     }
 
     /// What makes TLS of a connection.
