@@ -348,3 +348,14 @@ async fn a_password_is_never_sent_for_all_to_read() {
         assert!(matches!(told, Error::NoAnswer { .. }), "{told}");
     }
 }
+
+#[tokio::test]
+async fn a_password_in_the_name_of_a_member_is_refused_and_not_printed() {
+    for wrong in ["http://user:hidden@127.0.0.1:2379", "https://user:hidden@host", "user:hidden@", "http://hidden@ :1"]
+    {
+        let options = EtcdOptions::new([wrong]);
+        assert!(!format!("{options:?}").contains("hidden"), "{options:?}");
+        let what = refused(options).await;
+        assert!(!what.contains("hidden") && what.contains("`user`"), "{what}");
+    }
+}

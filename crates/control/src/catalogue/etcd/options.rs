@@ -41,7 +41,7 @@ pub struct TlsFiles {
 }
 
 /// How an etcd is reached.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct EtcdOptions {
     /// Members: `http://10.0.0.1:2379`, or `https://…` for TLS. Name all of them: only those that are named are asked.
     pub endpoints: Vec<String>,
@@ -57,6 +57,24 @@ pub struct EtcdOptions {
     pub namespace: Vec<u8>,
     /// How long an operation may take, with all tries.
     pub time_limit: Duration,
+}
+
+impl fmt::Debug for EtcdOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EtcdOptions")
+            .field("endpoints", &self.endpoints.iter().map(|endpoint| shown(endpoint)).collect::<Vec<_>>())
+            .field("tls", &self.tls)
+            .field("user", &self.user)
+            .field("plain_password", &self.plain_password)
+            .field("namespace", &self.namespace.escape_ascii().to_string())
+            .field("time_limit", &self.time_limit)
+            .finish()
+    }
+}
+
+/// An endpoint without the user and the password that may stand in it.
+fn shown(endpoint: &str) -> String {
+    endpoint.rsplit_once('@').map_or_else(|| endpoint.to_owned(), |(_, rest)| format!("…@{rest}"))
 }
 
 impl EtcdOptions {
@@ -83,6 +101,12 @@ impl EtcdOptions {
             return Err(wrong(format!("the namespace has {bytes} bytes: choose one of up to {NAMESPACE_BYTES_MAX}")));
         }
         let member = |endpoint: &String| {
+            if endpoint.contains('@') {
+                let shown = shown(endpoint);
+                return Err(wrong(format!(
+                    "the member {shown} is named with a user or a password: give these as `user`"
+                )));
+            }
             let uri: Uri = endpoint.parse().map_err(|fault| wrong(format!("the member {endpoint}: {fault}")))?;
             let is_whole = matches!(uri.scheme_str(), Some("http" | "https")) && uri.port_u16().is_some();
             let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
