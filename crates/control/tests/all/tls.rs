@@ -133,3 +133,17 @@ async fn asks_the_member_that_it_is_told_of() {
         Err(told) => println!("{told}"),
     }
 }
+
+#[tokio::test]
+async fn a_key_that_others_can_read_is_not_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let (certificate, key) = write(folder.path(), "client", &certify("client", None));
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let tls = TlsFiles { authority: None, certificate: Some((certificate, key)) };
+    let time_limit = Duration::from_secs(1);
+    let Err(told) = Etcd::open(EtcdOptions { tls, time_limit, ..EtcdOptions::new(["https://127.0.0.1:1"]) }).await
+    else {
+        panic!("it was let in")
+    };
+    assert!(matches!(&told, Error::Options { what } if what.contains("chmod 600")), "{told}");
+}

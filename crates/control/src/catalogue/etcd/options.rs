@@ -10,7 +10,7 @@ use openssl::ssl::{SslConnector, SslFiletype, SslMethod, SslVersion};
 use openssl::x509::store::{X509Lookup, X509StoreBuilder};
 use zeroize::Zeroizing;
 
-use crate::catalogue::error::Error;
+use crate::catalogue::error::{Cause, Error};
 use crate::catalogue::limits::NAMESPACE_BYTES_MAX;
 
 /// Members that may be named. Chosen: etcd's own advice is seven at most; names of old ones may stand beside them.
@@ -36,7 +36,7 @@ impl fmt::Debug for User {
 pub struct TlsFiles {
     /// Whom to trust, and nobody else; without it, whom the machine trusts.
     pub authority: Option<PathBuf>,
-    /// The certificate that is shown to etcd, with those that vouch for it, and its key.
+    /// The certificate that is shown to etcd, with those that vouch for it, and its key, which nobody else may be able to read.
     pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
@@ -133,7 +133,7 @@ impl EtcdOptions {
 
     /// What makes TLS of a connection.
     pub(super) fn tls(&self) -> Result<SslConnector, Error> {
-        let build = || {
+        let build = || -> Result<SslConnector, Cause> {
             let mut builder = SslConnector::builder(SslMethod::tls_client())?;
             builder.set_min_proto_version(Some(SslVersion::TLS1_2))?;
             // gRPC is spoken over HTTP/2 alone, and etcd insists that it is agreed on.
@@ -146,12 +146,13 @@ impl EtcdOptions {
             }
             if let Some((certificate, key)) = &self.tls.certificate {
                 builder.set_certificate_chain_file(certificate)?;
-                builder.set_private_key_file(key, SslFiletype::PEM)?;
+                let key = tls::private_key(key)?;
+                builder.set_private_key(&key)?;
                 builder.check_private_key()?;
             }
             Ok(builder.build())
         };
-        let wrong = |fault: openssl::error::ErrorStack| Error::Options {
+        let wrong = |fault: Cause| Error::Options {
             what: format!(
                 "the files for TLS ({:?}): {fault}; name readable files in PEM, with the key to the certificate",
                 self.tls
