@@ -49,6 +49,7 @@ pub trait Catalogue: Send + Sync {
 pub trait Watch: Send {
     /// The next commit. May be dropped and asked again: nothing is lost by that. A member that is not there is no error; the watch
     /// waits for others. After an error the watch is over, and says [`Error::Closed`] from then on. Errors: [`Error::Compacted`]
-    /// where the watcher was too slow or began too early, [`Error::NotYet`] where the catalogue has gone back, [`Error::Refused`].
+    /// where the watcher was too slow or began too early, [`Error::NotYet`] and [`Error::PutBack`] where the catalogue has gone back,
+    /// [`Error::AnotherCluster`], [`Error::Refused`].
     fn next(&mut self) -> Answer<'_, Commit>;
 }

@@ -59,6 +59,30 @@ pub enum Error {
         /// Where it stands.
         present: Revision,
     },
+    /// The catalogue was put back to an older copy, and has gone on from there to where the watcher stands, or past it.
+    #[error(
+        "the catalogue at {place} was put back to an older copy and has gone on from there: its revision {after} is not the one that \
+         was seen. Read all entries anew, and watch after the revision of that reading"
+    )]
+    PutBack {
+        /// Its members.
+        place: String,
+        /// Where the watcher stands.
+        after: Revision,
+    },
+    /// All members belong to another etcd than they did before.
+    #[error(
+        "the members {place} belong to the etcd {found:016x}, and belonged to {known:016x} before: name the members of the one that is \
+         meant, open the catalogue anew, and read all entries anew"
+    )]
+    AnotherCluster {
+        /// Its members.
+        place: String,
+        /// Which one it was.
+        known: u64,
+        /// Which one it is.
+        found: u64,
+    },
     /// The lease has ended, and the keys bound to it are gone.
     #[error("the lease {id} has ended, with all keys bound to it: ask for a new lease, and write them anew")]
     LeaseGone {

@@ -80,6 +80,24 @@ impl Cluster {
         child.wait().expect("it ends");
     }
 
+    /// Copies the data of a member that does not run.
+    pub fn copy(&self, index: usize, copy: &str) {
+        self.clone_data(&format!("m{index}"), copy);
+    }
+
+    /// Puts a member that does not run back to a copy of its data.
+    pub fn put_back(&self, index: usize, copy: &str) {
+        self.clone_data(copy, &format!("m{index}"));
+    }
+
+    fn clone_data(&self, from: &str, to: &str) {
+        let (from, to) = (self.folder.path().join(from), self.folder.path().join(to));
+        if to.exists() {
+            std::fs::remove_dir_all(&to).expect("a folder of ours");
+        }
+        assert!(Command::new("cp").arg("-a").args([&from, &to]).status().expect("cp").success());
+    }
+
     pub fn address(&self, index: usize) -> SocketAddr {
         self.members[index].client.address
     }

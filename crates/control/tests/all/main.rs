@@ -7,6 +7,7 @@ mod embedded;
 mod etcd;
 mod failover;
 mod model;
+mod older;
 #[path = "../../../cache/tests/all/port.rs"]
 mod port;
 mod proxy;

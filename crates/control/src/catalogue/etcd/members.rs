@@ -145,11 +145,15 @@ impl Members {
 
     /// A new connection to a member that is well, the one of number `turn` asked first.
     pub async fn connect(&self, turn: usize, until: Instant) -> Result<Connection, Fault> {
-        let mut last = String::new();
+        let (mut last, mut strangers, mut found) = (String::new(), 0, 0);
         for member in (0..self.members.len()).map(|step| &self.members[(turn + step) % self.members.len()]) {
             let until = until.min(Instant::now() + CONNECT_LIMIT);
             match self.connect_one(member, until).await {
-                Ok(connection) => return Ok(connection),
+                Ok((connection, cluster)) if *self.cluster.get_or_init(|| cluster) == cluster => return Ok(connection),
+                Ok((_, cluster)) => {
+                    (strangers, found) = (strangers + 1, cluster);
+                    last = format!("{member}: it belongs to another cluster ({cluster:x})");
+                }
                 Err(Failure::Told(status)) if matches!(verdict(&status), Verdict::Final) => {
                     return Err(Fault::Told(status));
                 }
@@ -157,10 +161,17 @@ impl Members {
                 Err(Failure::NotSent(why) | Failure::Lost(why)) => last = why,
             }
         }
-        Err(Fault::Error(self.no_answer(last)))
+        Err(Fault::Error(match self.cluster() {
+            // One alone may be named wrongly, and others that are right may come back. If all are, waiting is of no use.
+            Some(known) if strangers == self.members.len() => {
+                Error::AnotherCluster { place: self.place(), known, found }
+            }
+            _ => self.no_answer(last),
+        }))
     }
 
-    async fn connect_one(&self, member: &Uri, until: Instant) -> Result<Connection, Failure> {
+    /// A connection to a member that sees a leader, and the number of the member's cluster.
+    async fn connect_one(&self, member: &Uri, until: Instant) -> Result<(Connection, u64), Failure> {
         let tls = self.tls.as_ref().filter(|_| member.scheme_str() == Some("https"));
         let mut connection = Connection::open(member, tls, until).await?;
         if let Some(user) = &self.user {
@@ -171,11 +182,7 @@ impl Members {
         // The member refuses it if it sees no leader, as all that is asked. Newer ones tell their status to administrators alone.
         let look = RangeRequest { key: self.probe.clone(), limit: 1, serializable: true, ..RangeRequest::default() };
         let answer: RangeResponse = connection.ask(path::RANGE, look, until).await?;
-        let cluster = answer.header.unwrap_or_default().cluster_id;
-        if *self.cluster.get_or_init(|| cluster) != cluster {
-            return Err(Failure::NotSent(format!("{member}: it belongs to another cluster ({cluster:x})")));
-        }
-        Ok(connection)
+        Ok((connection, answer.header.unwrap_or_default().cluster_id))
     }
 
     fn state(&self) -> MutexGuard<'_, Current> {

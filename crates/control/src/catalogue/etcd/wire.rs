@@ -15,20 +15,28 @@ pub mod path {
     pub const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 }
 
-#[derive(Clone, PartialEq, Message)]
+#[derive(Clone, Copy, PartialEq, Message)]
 pub struct ResponseHeader {
     #[prost(uint64, tag = "1")]
     pub cluster_id: u64,
     #[prost(int64, tag = "3")]
     pub revision: i64,
+    /// Rises with each election.
+    #[prost(uint64, tag = "4")]
+    pub raft_term: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub struct KeyValue {
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
+    #[prost(int64, tag = "2")]
+    pub create_revision: i64,
     #[prost(int64, tag = "3")]
     pub mod_revision: i64,
+    /// Changes of the key since it was made.
+    #[prost(int64, tag = "4")]
+    pub version: i64,
     #[prost(bytes = "vec", tag = "5")]
     pub value: Vec<u8>,
     #[prost(int64, tag = "6")]
