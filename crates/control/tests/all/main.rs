@@ -6,6 +6,7 @@ mod crash;
 mod embedded;
 mod etcd;
 mod failover;
+mod medium;
 mod model;
 mod older;
 #[path = "../../../cache/tests/all/port.rs"]

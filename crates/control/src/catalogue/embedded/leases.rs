@@ -25,6 +25,11 @@ impl Leases {
         self.alive.insert(id, (ttl, now + ttl));
     }
 
+    /// Begins the time of a lease that is not known yet.
+    pub fn find(&mut self, id: u64, ttl: Duration, now: Instant) {
+        self.alive.entry(id).or_insert((ttl, now + ttl));
+    }
+
     /// The lease's time, which begins anew; none if it has ended, were it only just now: whoever looks at its keys next may see
     /// them gone.
     pub fn keep_alive(&mut self, id: u64, now: Instant) -> Option<Duration> {

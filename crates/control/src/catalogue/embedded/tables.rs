@@ -84,28 +84,32 @@ pub fn open(database: &Database, identity_new: u128) -> Result<Result<Opened, St
         transaction.abort()?;
         return Ok(Err(format!("tables {}", tables.join(", "))));
     }
-    let (identity, format, revision, leases);
-    {
+    let format = {
         let mut write = Write::open(&transaction)?;
-        let mut identities = transaction.open_table(IDENTITY)?;
         if is_new {
-            identities.insert((), identity_new)?;
+            transaction.open_table(IDENTITY)?.insert((), identity_new)?;
             write.state.insert("format", FORMAT)?;
             write.state.insert("revision", REVISION_FIRST)?;
             write.state.insert("compacted", 0)?;
         }
-        identity = identities.get(())?.map_or(0, |id| id.value());
-        format = number(&write.state, "format")?;
-        revision = number(&write.state, "revision")?;
-        let rows = write.leases.iter()?.map(|row| row.map(|(id, ttl)| (id.value(), ttl.value())));
-        leases = rows.collect::<Result<Vec<_>, _>>()?;
-    }
+        number(&write.state, "format")?
+    };
     if format != FORMAT {
         transaction.abort()?;
         return Ok(Err(format!("format {format}, this version has {FORMAT}")));
     }
     transaction.commit()?;
-    Ok(Ok(Opened { identity, revision, leases }))
+    look(database).map(Ok)
+}
+
+/// What a file with tables says of itself.
+pub fn look(database: &Database) -> Result<Opened, Fault> {
+    let read = read(database)?;
+    let identity = read.open_table(IDENTITY)?.get(())?.map_or(0, |id| id.value());
+    let revision = number(&read.open_table(STATE)?, "revision")?;
+    let leases = read.open_table(LEASES)?;
+    let leases = leases.iter()?.map(|row| row.map(|(id, ttl)| (id.value(), ttl.value()))).collect::<Result<_, _>>()?;
+    Ok(Opened { identity, revision, leases })
 }
 
 fn number(state: &impl ReadableTable<&'static str, u64>, name: &str) -> Result<u64, Fault> {
