@@ -178,3 +178,57 @@ async fn a_medium_that_has_failed_once_is_opened_anew_and_says_what_was_committe
     let revision = change(&catalogue, vec![put("c", "1")]).await;
     assert_eq!(next(&mut watch).await.revision, revision);
 }
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_told_of_the_end_of_a_lease_that_a_crash_may_undo() {
+    let medium = Medium::holding(Vec::new());
+    let catalogue = medium.open().await;
+    let (short, revoked) = (catalogue.grant(ttl(10)).await.unwrap(), catalogue.grant(ttl(600)).await.unwrap());
+    change(&catalogue, vec![put_leased("a", "1", short.id), put_leased("b", "1", revoked.id)]).await;
+    medium.is_broken(true);
+    assert!(catalogue.revoke(revoked.id).await.is_err());
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    for lease in [short.id, revoked.id] {
+        let told = catalogue.keep_alive(lease).await;
+        assert!(matches!(told, Err(Error::Storage { .. })), "{told:?}");
+        let late = Transaction::new(Vec::new(), vec![put_leased("late", "1", lease)]).unwrap();
+        let told = catalogue.commit(late).await;
+        assert!(matches!(told, Err(Error::Storage { .. })), "{told:?}");
+    }
+    // Here is what a crash would leave: a lease of whose end nobody was told lasts on.
+    let after = Medium::holding(medium.image()).open().await;
+    assert!(after.keep_alive(short.id).await.is_ok());
+    // The end that is told is the end, before and after a crash.
+    medium.is_broken(false);
+    for lease in [short.id, revoked.id] {
+        let told = catalogue.keep_alive(lease).await;
+        assert!(matches!(told, Err(Error::LeaseGone { id }) if id == lease), "{told:?}");
+        let after = Medium::holding(medium.image()).open().await;
+        assert!(matches!(after.keep_alive(lease).await, Err(Error::LeaseGone { .. })));
+    }
+    let after = Medium::holding(medium.image()).open().await;
+    assert_eq!((get(&after, "a").await, get(&after, "b").await), (None, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_is_told_first_of_the_end_of_a_lease_is_told_of_a_stable_one() {
+    for is_asked_by_commit in [false, true] {
+        let medium = Medium::holding(Vec::new());
+        let catalogue = medium.open().await;
+        let lease = catalogue.grant(ttl(10)).await.unwrap();
+        change(&catalogue, vec![put_leased("a", "1", lease.id)]).await;
+        // The lease's time is over, its keys could not be deleted, and nobody has tried again yet.
+        medium.is_broken(true);
+        tokio::time::sleep(Duration::from_millis(11_500)).await;
+        medium.is_broken(false);
+        let late = Transaction::new(Vec::new(), vec![put_leased("late", "1", lease.id)]).unwrap();
+        let told = match is_asked_by_commit {
+            true => catalogue.commit(late).await.map(|_| ()),
+            false => catalogue.keep_alive(lease.id).await.map(|_| ()),
+        };
+        assert!(matches!(told, Err(Error::LeaseGone { .. })), "{told:?}");
+        let after = Medium::holding(medium.image()).open().await;
+        assert!(matches!(after.keep_alive(lease.id).await, Err(Error::LeaseGone { .. })));
+        assert_eq!((get(&after, "a").await, get(&after, "late").await), (None, None));
+    }
+}

@@ -135,7 +135,7 @@ fn ended_lease(shared: &Shared, transaction: &Transaction) -> Option<LeaseId> {
 }
 
 fn commit(shared: &Shared, transaction: &Transaction) -> Result<Outcome, Error> {
-    shared.write(|write| {
+    let outcome = shared.write(|write| {
         if let Some(missed) = write.missed(&transaction.conditions)? {
             return Ok(Ok(Outcome::Missed(missed)));
         }
@@ -144,7 +144,11 @@ fn commit(shared: &Shared, transaction: &Transaction) -> Result<Outcome, Error> 
             return Ok(Err(Error::LeaseGone { id }));
         }
         Ok(Ok(Outcome::Committed(write.apply(&transaction.changes, shared.bounds)?)))
-    })
+    });
+    if let Err(Error::LeaseGone { id }) = &outcome {
+        shared.end_lease(id.0)?;
+    }
+    outcome
 }
 
 fn grant(shared: &Shared, ttl: Ttl) -> Result<Lease, Error> {
@@ -194,17 +198,28 @@ impl Catalogue for Embedded {
     }
 
     fn keep_alive(&self, id: LeaseId) -> Answer<'_, Lease> {
-        let ttl = self.shared.leases().keep_alive(id.0, Instant::now());
-        Box::pin(async move { ttl.map(|ttl| Lease { id, ttl }).ok_or(Error::LeaseGone { id }) })
+        Box::pin(async move {
+            let again = move |shared: &Shared| shared.leases().keep_alive(id.0, Instant::now());
+            let kept = match again(&self.shared) {
+                Some(ttl) => Some(ttl),
+                // In turn, so that a grant that is under way is seen.
+                None => {
+                    let end = move |shared: &Shared| match again(shared) {
+                        Some(ttl) => Ok(Some(ttl)),
+                        None => shared.end_lease(id.0).map(|()| None),
+                    };
+                    self.change(end).await?
+                }
+            };
+            kept.map(|ttl| Lease { id, ttl }).ok_or(Error::LeaseGone { id })
+        })
     }
 
     fn revoke(&self, id: LeaseId) -> Answer<'_, ()> {
         Box::pin(self.change(move |shared| {
             // First: a key that is bound from here on is refused. If the keys can't be deleted now, the lease's end does it.
             shared.leases().begin(id.0, Duration::ZERO, Instant::now());
-            shared.write(|write| write.end_lease(id.0, shared.bounds).map(|_| Ok(())))?;
-            shared.leases().end(id.0);
-            Ok(())
+            shared.end_lease(id.0)
         }))
     }
 }

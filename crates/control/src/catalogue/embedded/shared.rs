@@ -188,6 +188,16 @@ impl Shared {
         })
     }
 
+    /// Ends a lease whose time is over, or that was revoked: when it is stable that its keys are gone, the lease is forgotten. Of a
+    /// lease that the file does not have nothing is written.
+    pub fn end_lease(&self, id: u64) -> Result<(), Error> {
+        if self.read(|read| tables::has_lease(read, id).map(Ok))? {
+            self.write(|write| write.end_lease(id, self.bounds).map(|_| Ok(())))?;
+        }
+        self.leases().forget(id);
+        Ok(())
+    }
+
     /// One redb transaction that reads.
     pub fn read<T>(
         &self,

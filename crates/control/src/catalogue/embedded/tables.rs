@@ -396,6 +396,11 @@ pub fn commits(read: &ReadTransaction, prefix: &Prefix, after: u64) -> Result<Re
     Ok(Ok(batch))
 }
 
+/// Whether the file has a lease.
+pub fn has_lease(read: &ReadTransaction, id: u64) -> Result<bool, Fault> {
+    Ok(read.open_table(LEASES)?.get(id)?.is_some())
+}
+
 /// A transaction that reads.
 pub fn read(database: &Database) -> Result<ReadTransaction, Fault> {
     Ok(database.begin_read()?)
