@@ -24,7 +24,8 @@ pub trait Catalogue: Send + Sync {
     fn range(&self, range: Range) -> Answer<'_, Page>;
 
     /// Applies all changes if all conditions hold, and none of them otherwise. Never sent twice: when the answer is lost, the
-    /// answer is [`Error::OutcomeUnknown`]. Errors: [`Error::LeaseGone`] of a lease that a change binds a key to.
+    /// answer is [`Error::OutcomeUnknown`]. Errors: [`Error::LeaseGone`] and [`Error::LeaseFull`] of a lease that a change
+    /// binds a key to.
     fn commit(&self, transaction: Transaction) -> Answer<'_, Outcome>;
 
     /// Every commit after `after` that changes what `prefix` covers: each once, in the order of revisions, over restarts of

@@ -1,6 +1,6 @@
 //! What can go wrong with a catalogue, in words that say what is known of the outcome, and what to do.
 
-use super::limits::LimitError;
+use super::limits::{LEASE_KEYS_MAX, LimitError};
 use super::types::{LeaseId, Revision};
 
 /// What to do where there is no room.
@@ -86,6 +86,14 @@ pub enum Error {
     /// The lease has ended, and the keys bound to it are gone.
     #[error("the lease {id} has ended, with all keys bound to it: ask for a new lease, and write them anew")]
     LeaseGone {
+        /// Which one.
+        id: LeaseId,
+    },
+    /// The lease would have too many keys.
+    #[error(
+        "the lease {id} would have more than {LEASE_KEYS_MAX} keys: nothing was changed, ask for another lease and bind the others to it"
+    )]
+    LeaseFull {
         /// Which one.
         id: LeaseId,
     },

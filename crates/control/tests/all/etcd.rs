@@ -289,6 +289,8 @@ async fn users_are_known_by_their_password_and_kept_to_their_rights() {
     let as_user = |password: &str| with_password(cluster.endpoints(), password);
     assert!(!format!("{:?}", as_user("hidden")).contains("hidden"));
     let catalogue = Etcd::open(as_user("secret of yagura")).await.unwrap();
+    let lease = catalogue.grant(ttl(60)).await.unwrap();
+    change(&catalogue, vec![put_leased("leased", "1", lease.id)]).await;
     let revision = change(&catalogue, vec![put("a", "1")]).await;
     assert_eq!(next(&mut catalogue.watch(Prefix::all(), Revision(revision.0 - 1))).await.revision, revision);
     for _ in 0..3 {

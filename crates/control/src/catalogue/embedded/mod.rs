@@ -143,7 +143,14 @@ fn commit(shared: &Shared, transaction: &Transaction) -> Result<Outcome, Error> 
         if let Some(id) = ended_lease(shared, transaction) {
             return Ok(Err(Error::LeaseGone { id }));
         }
-        Ok(Ok(Outcome::Committed(write.apply(&transaction.changes, shared.bounds)?)))
+        let revision = write.apply(&transaction.changes, shared.bounds)?;
+        // Looked at as it would be, and not committed then.
+        for id in transaction.leases() {
+            if write.has_full_lease(id.0)? {
+                return Ok(Err(Error::LeaseFull { id }));
+            }
+        }
+        Ok(Ok(Outcome::Committed(revision)))
     });
     if let Err(Error::LeaseGone { id }) = &outcome {
         shared.end_lease(id.0)?;

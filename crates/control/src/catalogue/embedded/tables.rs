@@ -24,6 +24,7 @@ use redb::{
 };
 
 use crate::catalogue::error::Error;
+use crate::catalogue::limits::LEASE_KEYS_MAX;
 use crate::catalogue::types::{
     Change, Changed, Commit, Condition, Entry, Key, LeaseId, Missed, Page, Prefix, Range, Reading, Revision, Test,
     Value,
@@ -281,6 +282,11 @@ impl<'t> Write<'t> {
         self.state.insert("lease_next", id)?;
         self.leases.insert(id, seconds)?;
         Ok(id)
+    }
+
+    /// Whether a lease has more keys than it may.
+    pub fn has_full_lease(&self, id: u64) -> Result<bool, Fault> {
+        Ok(self.lease_keys.range((id, &[][..])..(id + 1, &[][..]))?.nth(LEASE_KEYS_MAX).is_some())
     }
 
     /// Ends a lease: its keys go as one revision.

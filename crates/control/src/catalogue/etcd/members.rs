@@ -224,8 +224,13 @@ impl Members {
         }
     }
 
+    /// When an operation that begins now has to end, whatever it asks one after the other.
+    pub fn until(&self) -> Instant {
+        Instant::now() + self.time_limit
+    }
+
     /// One request, one answer, from whichever member is well.
-    pub async fn ask<M, A>(&self, path: &'static str, message: M, again: Again) -> Result<A, Fault>
+    pub async fn ask<M, A>(&self, path: &'static str, message: M, again: Again, until: Instant) -> Result<A, Fault>
     where
         M: Message + Clone + 'static,
         A: Message + Default + 'static,
@@ -234,11 +239,17 @@ impl Members {
             let message = message.clone();
             Box::pin(async move { connection.ask(path, message, until).await })
         };
-        self.tries(again, attempt).await
+        self.tries(again, until, attempt).await
     }
 
     /// One request, and the first message of the stream that answers it.
-    pub async fn ask_first<M, A>(&self, path: &'static str, message: M, again: Again) -> Result<A, Fault>
+    pub async fn ask_first<M, A>(
+        &self,
+        path: &'static str,
+        message: M,
+        again: Again,
+        until: Instant,
+    ) -> Result<A, Fault>
     where
         M: Message + Clone + Sync + 'static,
         A: Message + Default + 'static,
@@ -247,14 +258,13 @@ impl Members {
             let message = message.clone();
             Box::pin(async move { connection.ask_first(path, message, until).await })
         };
-        self.tries(again, attempt).await
+        self.tries(again, until, attempt).await
     }
 
-    async fn tries<A, T>(&self, again: Again, attempt: T) -> Result<A, Fault>
+    async fn tries<A, T>(&self, again: Again, until: Instant, attempt: T) -> Result<A, Fault>
     where
         T: Fn(Connection, Instant) -> Attempt<A>,
     {
-        let until = Instant::now() + self.time_limit;
         let turn = timeout_at(until, self.calls.acquire()).await;
         let _turn = turn.map_err(|_| Fault::Error(self.no_answer("too many operations are under way".into())))?;
         let mut pause = PAUSE_FIRST;

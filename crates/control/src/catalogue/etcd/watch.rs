@@ -162,8 +162,11 @@ impl Follower {
     async fn confirm(&mut self) -> Result<(), End> {
         let (key, _) = self.names.bounds(&self.prefix, None);
         let read = RangeRequest { key, limit: 1, ..RangeRequest::default() };
-        let answer: RangeResponse =
-            self.members.ask(path::RANGE, read, Again::Safe).await.map_err(|fault| self.end(fault))?;
+        let answer: RangeResponse = self
+            .members
+            .ask(path::RANGE, read, Again::Safe, self.members.until())
+            .await
+            .map_err(|fault| self.end(fault))?;
         let (asked, present) = (Revision(self.place), revision(answer.header));
         if present < asked {
             return Err(End::Over(Error::NotYet { asked, present }));

@@ -12,6 +12,7 @@ pub mod path {
     pub const LEASE_GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
     pub const LEASE_REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
     pub const LEASE_KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
+    pub const LEASE_TIME_TO_LIVE: &str = "/etcdserverpb.Lease/LeaseTimeToLive";
     pub const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 }
 
@@ -233,6 +234,20 @@ pub struct LeaseResponse {
 pub struct LeaseRequest {
     #[prost(int64, tag = "1")]
     pub id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct LeaseKeysRequest {
+    #[prost(int64, tag = "1")]
+    pub id: i64,
+    #[prost(bool, tag = "2")]
+    pub keys: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct LeaseKeysResponse {
+    #[prost(bytes = "vec", repeated, tag = "5")]
+    pub keys: Vec<Vec<u8>>,
 }
 
 /// Its text is not to be printed: it has a password.
