@@ -7,6 +7,7 @@ use control::catalogue::{
     Catalogue, Condition, Error, Etcd, EtcdOptions, Outcome, Prefix, Range, Revision, TlsFiles, Transaction, User,
 };
 use openssl::rsa::Rsa;
+use tls::Secret;
 
 use crate::cluster::{Cluster, post, post_as};
 use crate::proxy::Proxy;
@@ -259,12 +260,15 @@ fn arrange(cluster: &Cluster, path: &str, body: &str) {
     post(cluster.address(0), path, body).unwrap_or_else(|fault| panic!("{path}: {fault}"));
 }
 
+/// Of "yagura". Longer than what an allocator writes over in what was given back to it.
+pub const PASSWORD: &str = "secret of yagura, of which the end is looked for in memory";
+
 /// Users "root" and "yagura", who may read and write what is below "yagura/"; from here on each must say who it is.
-fn make_users(cluster: &Cluster) {
+pub fn make_users(cluster: &Cluster) {
     let ask = |path: &str, body: &str| arrange(cluster, path, body);
-    for user in ["root", "yagura"] {
+    for (user, password) in [("root", "secret of root"), ("yagura", PASSWORD)] {
         ask("/v3/auth/role/add", &format!(r#"{{"name":"{user}"}}"#));
-        ask("/v3/auth/user/add", &format!(r#"{{"name":"{user}","password":"secret of {user}"}}"#));
+        ask("/v3/auth/user/add", &format!(r#"{{"name":"{user}","password":"{password}"}}"#));
         ask("/v3/auth/user/grant", &format!(r#"{{"user":"{user}","role":"{user}"}}"#));
     }
     // "yagura/" to "yagura0", reading and writing.
@@ -275,7 +279,7 @@ fn make_users(cluster: &Cluster) {
 
 fn with_password(endpoints: Vec<String>, password: &str) -> EtcdOptions {
     EtcdOptions {
-        user: Some(User { name: "yagura".into(), password: password.to_owned().into() }),
+        user: Some(User { name: "yagura".into(), password: Secret::new(password.into()) }),
         ..EtcdOptions::new(endpoints)
     }
 }
@@ -288,7 +292,7 @@ async fn users_are_known_by_their_password_and_kept_to_their_rights() {
     make_users(&cluster);
     let as_user = |password: &str| with_password(cluster.endpoints(), password);
     assert!(!format!("{:?}", as_user("hidden")).contains("hidden"));
-    let catalogue = Etcd::open(as_user("secret of yagura")).await.unwrap();
+    let catalogue = Etcd::open(as_user(PASSWORD)).await.unwrap();
     let lease = catalogue.grant(ttl(60)).await.unwrap();
     change(&catalogue, vec![put_leased("leased", "1", lease.id)]).await;
     let revision = change(&catalogue, vec![put("a", "1")]).await;
@@ -298,7 +302,7 @@ async fn users_are_known_by_their_password_and_kept_to_their_rights() {
         tokio::time::sleep(Duration::from_millis(2500)).await;
         change(&catalogue, vec![put("a", "2")]).await;
     }
-    let elsewhere = EtcdOptions { namespace: b"others/".to_vec(), ..as_user("secret of yagura") };
+    let elsewhere = EtcdOptions { namespace: b"others/".to_vec(), ..as_user(PASSWORD) };
     for wrong in [as_user("wrong"), EtcdOptions::new(cluster.endpoints()), elsewhere] {
         let Err(told) = Etcd::open(wrong).await else { panic!("it was let in") };
         assert!(matches!(told, Error::Refused { .. }), "{told}");
@@ -322,7 +326,7 @@ async fn who_asks_is_told_anew_when_the_rights_of_anybody_have_changed() {
         let known = post(cluster.address(0), "/v3/auth/authenticate", who).unwrap();
         post_as(cluster.address(0), path, body, known["token"].as_str().unwrap()).unwrap();
     };
-    let catalogue = Etcd::open(with_password(cluster.endpoints(), "secret of yagura")).await.unwrap();
+    let catalogue = Etcd::open(with_password(cluster.endpoints(), PASSWORD)).await.unwrap();
     let written = change(&catalogue, vec![put("a", "1")]).await;
     let mut watch = catalogue.watch(Prefix::all(), written);
     as_root("/v3/auth/role/add", r#"{"name":"another"}"#);

@@ -12,6 +12,7 @@ mod older;
 #[path = "../../../cache/tests/all/port.rs"]
 mod port;
 mod proxy;
+mod secrets;
 mod suite;
 mod tls;
 mod transfer;

@@ -175,7 +175,7 @@ impl Members {
         let tls = self.tls.as_ref().filter(|_| member.scheme_str() == Some("https"));
         let mut connection = Connection::open(member, tls, until).await?;
         if let Some(user) = &self.user {
-            let who = AuthenticateRequest { name: user.name.clone(), password: user.password.to_string() };
+            let who = AuthenticateRequest { name: user.name.clone(), password: user.password.expose().to_vec() };
             let known: AuthenticateResponse = connection.ask(path::AUTHENTICATE, who, until).await?;
             connection = connection.with_token(&known.token)?;
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::Uri;
 use openssl::ssl::{SslConnector, SslFiletype, SslMethod, SslVersion};
 use openssl::x509::store::{X509Lookup, X509StoreBuilder};
-use zeroize::Zeroizing;
+use tls::Secret;
 
 use crate::catalogue::error::{Cause, Error};
 use crate::catalogue::limits::NAMESPACE_BYTES_MAX;
@@ -16,19 +16,14 @@ use crate::catalogue::limits::NAMESPACE_BYTES_MAX;
 /// Members that may be named. Chosen: etcd's own advice is seven at most; names of old ones may stand beside them.
 const ENDPOINTS_MAX: usize = 32;
 
-/// A user of etcd. The password is wiped from memory when this is dropped.
-#[derive(Clone)]
+/// A user of etcd. The password is wiped from memory when this is dropped, and so is each message that carries the password; what
+/// HTTP/2 keeps of a message until it is sent is not.
+#[derive(Clone, Debug)]
 pub struct User {
     /// The user's name.
     pub name: String,
     /// The user's password.
-    pub password: Zeroizing<String>,
-}
-
-impl fmt::Debug for User {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (password not shown)", self.name)
-    }
+    pub password: Secret,
 }
 
 /// Files for TLS, in PEM.

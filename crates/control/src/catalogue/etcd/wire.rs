@@ -1,7 +1,10 @@
 //! The messages of etcd's API, version 3, as far as they are used: names, numbers and types of fields are etcd's, which has kept
 //! them since version 3.0. What is left out is skipped when it is read.
 
+use std::fmt;
+
 use prost::{Message, Oneof};
+use zeroize::Zeroize;
 
 /// Where the methods are.
 pub mod path {
@@ -250,13 +253,27 @@ pub struct LeaseKeysResponse {
     pub keys: Vec<Vec<u8>>,
 }
 
-/// Its text is not to be printed: it has a password.
+/// The password is wiped when this is dropped, and not printed.
 #[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
 pub struct AuthenticateRequest {
     #[prost(string, tag = "1")]
     pub name: String,
-    #[prost(string, tag = "2")]
-    pub password: String,
+    /// A text to etcd; in either case these are its bytes.
+    #[prost(bytes = "vec", tag = "2")]
+    pub password: Vec<u8>,
+}
+
+impl fmt::Debug for AuthenticateRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (password not shown)", self.name)
+    }
+}
+
+impl Drop for AuthenticateRequest {
+    fn drop(&mut self) {
+        self.password.zeroize();
+    }
 }
 
 #[derive(Clone, PartialEq, Message)]
