@@ -187,7 +187,7 @@ async fn an_operation_ends_in_time_while_another_one_connects() {
             start.elapsed()
         })
     };
-    // The first finds out at its end that the connection is dead; the third connects from then on, while the second comes to its end.
+    // The first finds out at its end that the connection is dead; the third connects from then on, while the second ends.
     let reads = [read(Duration::ZERO), read(LIMIT / 4), read(LIMIT + LIMIT / 8)];
     for read in reads {
         let lasted = read.await.unwrap();

@@ -1,7 +1,7 @@
 //! Ends leases whose time is over.
 //!
-//! Nobody can keep such a lease alive any more. What could not be deleted is tried again; if the process dies before, nobody was told
-//! of the end, and the lease lasts its time anew.
+//! Nobody can keep such a lease alive any more. What could not be deleted is tried again; if the process dies before, nobody was
+//! told of the end, and the lease lasts its time anew.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -82,8 +82,8 @@ fn verdict(status: &Status) -> Verdict {
 }
 
 /// A user, a role or a right has changed since the token was given, or since the request was sent on to be agreed on: each member
-/// looks before it begins the request, and refuses. The code and the words are those of versions that have no name for it (`Unknown`,
-/// "auth: revision in header is old"), and of those that have (`InvalidArgument`).
+/// looks before it begins the request, and refuses. The code and the words are those of versions that have no name for it
+/// (`Unknown`, "auth: revision in header is old"), and of those that have (`InvalidArgument`).
 fn is_of_old_rights(status: &Status) -> bool {
     let words = status.message();
     words.contains("revision of auth store is old") || words.contains("revision in header is old")

@@ -123,8 +123,8 @@ impl Etcd {
         Ok(Outcome::Missed(Missed { revision, seen }))
     }
 
-    /// The lease has room for the keys. It is looked at before, not in the transaction: what is under way at once is not counted, and
-    /// may be as much over the bound.
+    /// The lease has room for the keys. It is looked at before, not in the transaction: what is under way at once is not counted,
+    /// and may be as much over the bound.
     async fn check_room(&self, id: LeaseId, transaction: &Transaction, until: Instant) -> Result<(), Error> {
         let request = LeaseKeysRequest { id: id.0 as i64, keys: true };
         let answer: Result<LeaseKeysResponse, Fault> =

@@ -9,9 +9,9 @@
 //!   had already forgotten the deletes: one that was asked for from the revision after the place could miss a delete without a
 //!   word.
 //! - Before each begin, a read that a majority confirms shows that the catalogue stands at the place or later. One that was put
-//!   back to an older copy would let the watcher wait, and then give it other changes under the same revisions. Where such a copy has
-//!   gone on past the place, one of two things shows it: its term is below one that was seen, or what it has put at the place is not
-//!   what was put there (what, not whether it was deleted: a compaction of that very revision may have forgotten deletes).
+//!   back to an older copy would let the watcher wait, and then give it other changes under the same revisions. Where such a copy
+//!   has gone on past the place, one of two things shows it: its term is below one that was seen, or what it has put at the place
+//!   is not what was put there (what, not whether it was deleted: a compaction of that very revision may have forgotten deletes).
 //!
 //! Notices of progress do not move the place: a watcher of what seldom changes may be told to read anew after a compaction, which
 //! costs a reading; a notice that comes too early would cost a change.

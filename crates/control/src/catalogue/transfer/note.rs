@@ -3,8 +3,8 @@
 //! States after a crash, and what the next restore of the same dump does if it is not by force; by force it begins anew:
 //! - no note: nothing was restored; it begins.
 //! - `clearing`: what was there is being deleted, by force; it goes on deleting.
-//! - `filling`, N entries: exactly the first N entries of the dump are there; it leaves them out and goes on, with that dump or with
-//!   another one of the same catalogue that begins with them.
+//! - `filling`, N entries: exactly the first N entries of the dump are there; it leaves them out and goes on, with that dump or
+//!   with another one of the same catalogue that begins with them.
 //! - `done`: it has nothing to do.
 
 use serde::{Deserialize, Serialize};

@@ -53,8 +53,8 @@ pub struct Restore<'c> {
 }
 
 impl<'c> Restore<'c> {
-    /// Into an empty catalogue, or one that holds a part of the same dump, which is left out; or by force into any: then all that is
-    /// there is deleted first, when the dump's first line has come. A part of the same dump is also one that a dump of the same
+    /// Into an empty catalogue, or one that holds a part of the same dump, which is left out; or by force into any: then all that
+    /// is there is deleted first, when the dump's first line has come. A part of the same dump is also one that a dump of the same
     /// catalogue at another revision begins with.
     pub fn into(catalogue: &'c dyn Catalogue, is_forced: bool) -> Restore<'c> {
         let (sum, content, part) = (Sum::new(), Sum::new(), Vec::new());
@@ -99,7 +99,8 @@ impl<'c> Restore<'c> {
         }
         let noted = note::read(self.catalogue).await?;
         let (mut note, mut noted) = match noted.note.clone() {
-            // Of the same catalogue: at another revision, too, what is there may be the beginning of this dump, which shows where it ends.
+            // Of the same catalogue: at another revision, too, what is there may be the beginning of this dump. It shows where that
+            // part ends.
             Some(note) if is_continued(&note, &dump) && !self.is_forced => (Note { dump, ..note }, noted),
             Some(other) if other.state != State::Done && !self.is_forced => return Err(other_dump(&noted, &other)),
             // By force it begins anew, whatever is there: also where it is a part of this dump, or all of it and changed since.
