@@ -37,7 +37,10 @@ pub(crate) fn trust(builder: &mut SslContextBuilder, authorities: &Path) -> Resu
 }
 
 /// The key in a PEM file, which is private: nobody but its owner may read it or put another in its place.
-pub(crate) fn private_key(path: &Path) -> Result<PKey<Private>, TlsError> {
+///
+/// # Errors
+/// [`TlsError::KeyFile`] where others can get at the file or the file can't be read, [`TlsError::File`] where it holds no key.
+pub fn private_key(path: &Path) -> Result<PKey<Private>, TlsError> {
     let pem = Secret::from_file_within(path, PEM_BYTES_MAX).map_err(|error| TlsError::KeyFile(error.to_string()))?;
     PKey::private_key_from_pem(pem.expose()).map_err(in_file(path))
 }

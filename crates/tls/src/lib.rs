@@ -19,7 +19,7 @@ mod transport;
 mod tunnel;
 
 pub use asking::{AskingContext, AskingStream};
-pub use certificate::CertificateFiles;
+pub use certificate::{CertificateFiles, private_key};
 pub use error::TlsError;
 pub use psk::{FindPsk, Psk, Suite};
 pub use secret::{SECRET_BYTES_MAX, Secret, SecretError};

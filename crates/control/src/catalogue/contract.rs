@@ -24,7 +24,8 @@ pub trait Catalogue: Send + Sync {
     fn range(&self, range: Range) -> Answer<'_, Page>;
 
     /// Applies all changes if all conditions hold, and none of them otherwise. Never sent twice: when the answer is lost, the
-    /// answer is [`Error::OutcomeUnknown`]. Errors: [`Error::LeaseGone`] of a lease that a change binds a key to.
+    /// answer is [`Error::OutcomeUnknown`]. Errors: [`Error::LeaseGone`] and [`Error::LeaseFull`] of a lease that a change
+    /// binds a key to.
     fn commit(&self, transaction: Transaction) -> Answer<'_, Outcome>;
 
     /// Every commit after `after` that changes what `prefix` covers: each once, in the order of revisions, over restarts of
@@ -35,7 +36,8 @@ pub trait Catalogue: Send + Sync {
     /// stored now stays. Forgetting what is forgotten is no error. Errors: [`Error::NotYet`].
     fn compact(&self, through: Revision) -> Answer<'_, ()>;
 
-    /// A new lease. When the answer is lost, a lease that nobody knows is left, and ends by itself.
+    /// A new lease. When the answer is lost, or there is no room any more, a lease that nobody knows may be left, and ends by
+    /// itself.
     fn grant(&self, ttl: Ttl) -> Answer<'_, Lease>;
 
     /// Begins the lease's time anew, and tells how long it is. Errors: [`Error::LeaseGone`].
@@ -49,6 +51,7 @@ pub trait Catalogue: Send + Sync {
 pub trait Watch: Send {
     /// The next commit. May be dropped and asked again: nothing is lost by that. A member that is not there is no error; the watch
     /// waits for others. After an error the watch is over, and says [`Error::Closed`] from then on. Errors: [`Error::Compacted`]
-    /// where the watcher was too slow or began too early, [`Error::NotYet`] where the catalogue has gone back, [`Error::Refused`].
+    /// where the watcher was too slow or began too early, [`Error::NotYet`] and [`Error::PutBack`] where the catalogue has gone
+    /// back, [`Error::AnotherCluster`], [`Error::Refused`].
     fn next(&mut self) -> Answer<'_, Commit>;
 }

@@ -1,7 +1,11 @@
 //! What can go wrong with a catalogue, in words that say what is known of the outcome, and what to do.
 
-use super::limits::LimitError;
+use super::limits::{LEASE_KEYS_MAX, LimitError};
 use super::types::{LeaseId, Revision};
+
+/// What to do where there is no room.
+pub(super) const MAKE_ROOM: &str = "compact and defragment it (`etcdctl compact`, `etcdctl defrag`, `etcdctl alarm disarm`), or \
+                                    make room on its disk";
 
 /// Where an engine's own words are kept.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
@@ -55,9 +59,41 @@ pub enum Error {
         /// Where it stands.
         present: Revision,
     },
+    /// The catalogue was put back to an older copy, and has gone on from there to where the watcher stands, or past it.
+    #[error(
+        "the catalogue at {place} was put back to an older copy and has gone on from there: its revision {after} is not the one that \
+         was seen. Read all entries anew, and watch after the revision of that reading"
+    )]
+    PutBack {
+        /// Its members.
+        place: String,
+        /// Where the watcher stands.
+        after: Revision,
+    },
+    /// All members belong to another etcd than they did before.
+    #[error(
+        "the members {place} belong to the etcd {found:016x}, and belonged to {known:016x} before: name the members of the one that is \
+         meant, open the catalogue anew, and read all entries anew"
+    )]
+    AnotherCluster {
+        /// Its members.
+        place: String,
+        /// Which one it was.
+        known: u64,
+        /// Which one it is.
+        found: u64,
+    },
     /// The lease has ended, and the keys bound to it are gone.
     #[error("the lease {id} has ended, with all keys bound to it: ask for a new lease, and write them anew")]
     LeaseGone {
+        /// Which one.
+        id: LeaseId,
+    },
+    /// The lease would have too many keys.
+    #[error(
+        "the lease {id} would have more than {LEASE_KEYS_MAX} keys: nothing was changed, ask for another lease and bind the others to it"
+    )]
+    LeaseFull {
         /// Which one.
         id: LeaseId,
     },
@@ -79,11 +115,8 @@ pub enum Error {
         /// Its words.
         why: String,
     },
-    /// There is no room.
-    #[error(
-        "the catalogue at {place} is full ({why}): nothing was changed. Compact and defragment it (`etcdctl compact`, \
-         `etcdctl defrag`, `etcdctl alarm disarm`), or make room on its disk"
-    )]
+    /// There is no room. An etcd that is full may have made the change that it refuses: of such a change the outcome is unknown.
+    #[error("the catalogue at {place} is full ({why}): nothing was changed, {MAKE_ROOM}")]
     Full {
         /// Its members, or its file.
         place: String,

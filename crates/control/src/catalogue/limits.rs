@@ -24,7 +24,11 @@ pub const LEASE_TTL_MIN: Duration = Duration::from_secs(1);
 /// See [`LEASE_TTL_MIN`]. Chosen, as said there.
 pub const LEASE_TTL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Keys of a lease. Derived: they go in one commit, which with keys of the longest size is no larger than a transaction may be.
+pub const LEASE_KEYS_MAX: usize = 1000;
+
 const _: () = assert!(2 * VALUE_BYTES_MAX <= TRANSACTION_BYTES_MAX);
+const _: () = assert!(LEASE_KEYS_MAX * KEY_BYTES_MAX <= TRANSACTION_BYTES_MAX);
 
 /// Something is too long, too many or out of range; nothing was asked of the engine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

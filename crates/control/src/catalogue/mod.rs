@@ -15,7 +15,7 @@ pub use embedded::{Embedded, EmbeddedOptions};
 pub use error::{Cause, Error};
 pub use etcd::{Etcd, EtcdOptions, TlsFiles, User};
 pub use limits::{
-    KEY_BYTES_MAX, LEASE_TTL_MAX, LEASE_TTL_MIN, LimitError, PAGE_ENTRIES_MAX, TRANSACTION_BYTES_MAX,
+    KEY_BYTES_MAX, LEASE_KEYS_MAX, LEASE_TTL_MAX, LEASE_TTL_MIN, LimitError, PAGE_ENTRIES_MAX, TRANSACTION_BYTES_MAX,
     TRANSACTION_PARTS_MAX, VALUE_BYTES_MAX,
 };
 pub use transfer::{

@@ -272,6 +272,11 @@ impl Change {
         }
     }
 
+    /// Which lease the key is bound to.
+    pub(crate) fn lease(&self) -> Option<LeaseId> {
+        if let Change::Put { lease, .. } = self { *lease } else { None }
+    }
+
     fn bytes(&self) -> usize {
         let value = if let Change::Put { value, .. } = self { value.0.len() } else { 0 };
         self.key().0.len() + value
@@ -286,6 +291,11 @@ pub struct Transaction {
 }
 
 impl Transaction {
+    /// The leases that keys are bound to.
+    pub(crate) fn leases(&self) -> BTreeSet<LeaseId> {
+        self.changes.iter().filter_map(Change::lease).collect()
+    }
+
     /// A transaction within the limits, which changes no key twice.
     pub fn new(conditions: Vec<Condition>, changes: Vec<Change>) -> Result<Transaction, LimitError> {
         if conditions.len().max(changes.len()) > TRANSACTION_PARTS_MAX {

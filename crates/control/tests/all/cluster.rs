@@ -80,6 +80,24 @@ impl Cluster {
         child.wait().expect("it ends");
     }
 
+    /// Copies the data of a member that does not run.
+    pub fn copy(&self, index: usize, copy: &str) {
+        self.clone_data(&format!("m{index}"), copy);
+    }
+
+    /// Puts a member that does not run back to a copy of its data.
+    pub fn put_back(&self, index: usize, copy: &str) {
+        self.clone_data(copy, &format!("m{index}"));
+    }
+
+    fn clone_data(&self, from: &str, to: &str) {
+        let (from, to) = (self.folder.path().join(from), self.folder.path().join(to));
+        if to.exists() {
+            std::fs::remove_dir_all(&to).expect("a folder of ours");
+        }
+        assert!(Command::new("cp").arg("-a").args([&from, &to]).status().expect("cp").success());
+    }
+
     pub fn address(&self, index: usize) -> SocketAddr {
         self.members[index].client.address
     }
@@ -154,10 +172,19 @@ fn folder() -> TempDir {
 
 /// Asks etcd's gateway for JSON, which needs no client of ours.
 pub fn post(address: SocketAddr, path: &str, body: &str) -> std::io::Result<serde_json::Value> {
+    send(address, path, body, "")
+}
+
+/// The same in the name of whoever the token was given to.
+pub fn post_as(address: SocketAddr, path: &str, body: &str, token: &str) -> std::io::Result<serde_json::Value> {
+    send(address, path, body, &format!("Authorization: {token}\r\n"))
+}
+
+fn send(address: SocketAddr, path: &str, body: &str, who: &str) -> std::io::Result<serde_json::Value> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     let length = body.len();
-    write!(stream, "POST {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}")?;
+    write!(stream, "POST {path} HTTP/1.0\r\n{who}Content-Length: {length}\r\n\r\n{body}")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);

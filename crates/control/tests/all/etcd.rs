@@ -1,13 +1,15 @@
 //! The suite on an etcd of three members, and what only a service elsewhere has: lost answers, members that go, TLS, users.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use control::catalogue::{
-    Catalogue, Condition, Error, Etcd, EtcdOptions, Outcome, Prefix, Revision, TlsFiles, Transaction, User,
+    Catalogue, Condition, Error, Etcd, EtcdOptions, Outcome, Prefix, Range, Revision, TlsFiles, Transaction, User,
 };
+use openssl::rsa::Rsa;
+use tls::Secret;
 
-use crate::cluster::{Cluster, post};
+use crate::cluster::{Cluster, post, post_as};
 use crate::proxy::Proxy;
 use crate::suite::{self, Shared};
 use crate::words::*;
@@ -166,13 +168,82 @@ async fn nobody_there_is_told_in_time() {
     assert_eq!(next(&mut watch).await.revision, revision);
 }
 
-#[tokio::test]
-async fn wrong_options_are_named() {
-    let refused = async |options: EtcdOptions| match Etcd::open(options).await {
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operation_ends_in_time_while_another_one_connects() {
+    const LIMIT: Duration = Duration::from_secs(4);
+    let cluster = Cluster::begin(1, "http", Vec::new());
+    cluster.settle().await;
+    let proxy = Proxy::to(cluster.address(0)).await;
+    let options = EtcdOptions { time_limit: LIMIT, ..EtcdOptions::new([proxy.endpoint.clone()]) };
+    let catalogue = Arc::new(Etcd::open(options).await.unwrap());
+    proxy.mute();
+    let read = |delay: Duration| {
+        let catalogue = catalogue.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(delay).await;
+            let start = Instant::now();
+            let told = catalogue.get(key("a")).await.unwrap_err();
+            assert!(matches!(told, Error::NoAnswer { .. }), "{told}");
+            start.elapsed()
+        })
+    };
+    // The first finds out at its end that the connection is dead; the third connects from then on, while the second ends.
+    let reads = [read(Duration::ZERO), read(LIMIT / 4), read(LIMIT + LIMIT / 8)];
+    for read in reads {
+        let lasted = read.await.unwrap();
+        assert!(lasted < LIMIT + LIMIT / 2, "an operation of {LIMIT:?} has lasted {lasted:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_that_a_full_etcd_has_refused_may_have_been_made() {
+    let cluster = Cluster::begin(1, "http", vec!["--quota-backend-bytes=33554432".into()]);
+    cluster.settle().await;
+    let catalogue = Arc::new(open(cluster.endpoints(), "").await);
+    // Many at once: they may be let in while there is room, and applied when there is none any more.
+    let write = |id: usize| {
+        let catalogue = catalogue.clone();
+        let large = vec![b'x'; 500_000];
+        let changes = vec![put(format!("{id:03}/a"), &large), put(format!("{id:03}/b"), &large)];
+        let once = Transaction::new(vec![Condition::absent(key(format!("{id:03}/a")))], changes).unwrap();
+        tokio::spawn(async move { catalogue.commit(once).await })
+    };
+    let (mut unknown, mut made) = (0, 0);
+    for round in 0..20 {
+        let commits: Vec<_> = (round * 16..(round + 1) * 16).map(|id| (id, write(id))).collect();
+        for (id, commit) in commits {
+            let told = commit.await.unwrap();
+            let is_there = get(&*catalogue, format!("{id:03}/a")).await.is_some();
+            match told {
+                Ok(_) => assert!(is_there),
+                Err(Error::OutcomeUnknown { why }) => {
+                    assert!(why.contains("database space exceeded") && why.contains("etcdctl alarm disarm"), "{why}");
+                    (unknown, made) = (unknown + 1, made + usize::from(is_there));
+                }
+                Err(told) => panic!("{told} (and the change was made: {is_there})"),
+            }
+        }
+        if unknown > 0 {
+            break;
+        }
+    }
+    println!("{unknown} unknown, of which {made} were made");
+    assert!(unknown > 0, "there was room for all");
+    // Reads go on, and what surely leaves nothing open says what it is.
+    assert!(matches!(catalogue.grant(ttl(60)).await, Err(Error::Full { .. })));
+    assert!(!read_all(&*catalogue, Range::of(Prefix::all()).entries(10).unwrap()).await.unwrap().1.is_empty());
+}
+
+async fn refused(options: EtcdOptions) -> String {
+    match Etcd::open(options).await {
         Err(Error::Options { what }) => what,
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("it was opened"),
-    };
+    }
+}
+
+#[tokio::test]
+async fn wrong_options_are_named() {
     assert!(refused(EtcdOptions::new(Vec::<String>::new())).await.contains("name 1 to 32"));
     for wrong in ["10.0.0.1:2379", "http://host", "ftp://host:1", "http://host:1/path", "http://"] {
         assert!(refused(EtcdOptions::new([wrong])).await.contains(wrong), "{wrong}");
@@ -184,28 +255,46 @@ async fn wrong_options_are_named() {
     assert!(refused(EtcdOptions { namespace, ..EtcdOptions::new(["http://localhost:1"]) }).await.contains("129 bytes"));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn users_are_known_by_their_password_and_kept_to_their_rights() {
-    // Tokens end after a second, so that they are renewed in the test.
-    let cluster = Cluster::begin(1, "http", vec!["--auth-token-ttl=1".into()]);
-    cluster.settle().await;
-    let ask =
-        |path: &str, body: &str| post(cluster.address(0), path, body).unwrap_or_else(|fault| panic!("{path}: {fault}"));
-    for user in ["root", "yagura"] {
+/// A change of users, roles and rights, before users are asked who they are.
+fn arrange(cluster: &Cluster, path: &str, body: &str) {
+    post(cluster.address(0), path, body).unwrap_or_else(|fault| panic!("{path}: {fault}"));
+}
+
+/// Of "yagura". Longer than what an allocator writes over in what was given back to it.
+pub const PASSWORD: &str = "secret of yagura, of which the end is looked for in memory";
+
+/// Users "root" and "yagura", who may read and write what is below "yagura/"; from here on each must say who it is.
+pub fn make_users(cluster: &Cluster) {
+    let ask = |path: &str, body: &str| arrange(cluster, path, body);
+    for (user, password) in [("root", "secret of root"), ("yagura", PASSWORD)] {
         ask("/v3/auth/role/add", &format!(r#"{{"name":"{user}"}}"#));
-        ask("/v3/auth/user/add", &format!(r#"{{"name":"{user}","password":"secret of {user}"}}"#));
+        ask("/v3/auth/user/add", &format!(r#"{{"name":"{user}","password":"{password}"}}"#));
         ask("/v3/auth/user/grant", &format!(r#"{{"user":"{user}","role":"{user}"}}"#));
     }
     // "yagura/" to "yagura0", reading and writing.
     let right = r#"{"name":"yagura","perm":{"permType":"READWRITE","key":"eWFndXJhLw==","range_end":"eWFndXJhMA=="}}"#;
     ask("/v3/auth/role/grant", right);
     ask("/v3/auth/enable", "{}");
-    let as_user = |password: &str| EtcdOptions {
-        user: Some(User { name: "yagura".into(), password: password.to_owned().into() }),
-        ..EtcdOptions::new(cluster.endpoints())
-    };
+}
+
+fn with_password(endpoints: Vec<String>, password: &str) -> EtcdOptions {
+    EtcdOptions {
+        user: Some(User { name: "yagura".into(), password: Secret::new(password.into()) }),
+        ..EtcdOptions::new(endpoints)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn users_are_known_by_their_password_and_kept_to_their_rights() {
+    // Tokens end after a second, so that they are renewed in the test.
+    let cluster = Cluster::begin(1, "http", vec!["--auth-token-ttl=1".into()]);
+    cluster.settle().await;
+    make_users(&cluster);
+    let as_user = |password: &str| with_password(cluster.endpoints(), password);
     assert!(!format!("{:?}", as_user("hidden")).contains("hidden"));
-    let catalogue = Etcd::open(as_user("secret of yagura")).await.unwrap();
+    let catalogue = Etcd::open(as_user(PASSWORD)).await.unwrap();
+    let lease = catalogue.grant(ttl(60)).await.unwrap();
+    change(&catalogue, vec![put_leased("leased", "1", lease.id)]).await;
     let revision = change(&catalogue, vec![put("a", "1")]).await;
     assert_eq!(next(&mut catalogue.watch(Prefix::all(), Revision(revision.0 - 1))).await.revision, revision);
     for _ in 0..3 {
@@ -213,9 +302,66 @@ async fn users_are_known_by_their_password_and_kept_to_their_rights() {
         tokio::time::sleep(Duration::from_millis(2500)).await;
         change(&catalogue, vec![put("a", "2")]).await;
     }
-    let elsewhere = EtcdOptions { namespace: b"others/".to_vec(), ..as_user("secret of yagura") };
+    let elsewhere = EtcdOptions { namespace: b"others/".to_vec(), ..as_user(PASSWORD) };
     for wrong in [as_user("wrong"), EtcdOptions::new(cluster.endpoints()), elsewhere] {
         let Err(told) = Etcd::open(wrong).await else { panic!("it was let in") };
         assert!(matches!(told, Error::Refused { .. }), "{told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_is_told_anew_when_the_rights_of_anybody_have_changed() {
+    // A token of this kind is of one state of all users and roles, and refused in every other.
+    let (folder, key) = (tempfile::tempdir().unwrap(), Rsa::generate(2048).unwrap());
+    let (private, public) = (folder.path().join("private.pem"), folder.path().join("public.pem"));
+    std::fs::write(&private, key.private_key_to_pem().unwrap()).unwrap();
+    std::fs::write(&public, key.public_key_to_pem().unwrap()).unwrap();
+    let (private, public) = (private.display(), public.display());
+    let token = format!("--auth-token=jwt,pub-key={public},priv-key={private},sign-method=RS256,ttl=10m");
+    let cluster = Cluster::begin(1, "http", vec![token]);
+    cluster.settle().await;
+    make_users(&cluster);
+    let as_root = |path: &str, body: &str| {
+        let who = r#"{"name":"root","password":"secret of root"}"#;
+        let known = post(cluster.address(0), "/v3/auth/authenticate", who).unwrap();
+        post_as(cluster.address(0), path, body, known["token"].as_str().unwrap()).unwrap();
+    };
+    let catalogue = Etcd::open(with_password(cluster.endpoints(), PASSWORD)).await.unwrap();
+    let written = change(&catalogue, vec![put("a", "1")]).await;
+    let mut watch = catalogue.watch(Prefix::all(), written);
+    as_root("/v3/auth/role/add", r#"{"name":"another"}"#);
+    assert!(get(&catalogue, "a").await.is_some());
+    as_root("/v3/auth/role/delete", r#"{"role":"another"}"#);
+    let written = change(&catalogue, vec![put("a", "2")]).await;
+    assert_eq!(next(&mut watch).await.revision, written);
+}
+
+#[tokio::test]
+async fn a_password_is_never_sent_for_all_to_read() {
+    for open in ["http://192.0.2.1:2379", "http://etcd.example:2379", "http://localhost:2379"] {
+        let endpoints = vec!["https://192.0.2.2:2379".into(), open.into()];
+        let what = refused(with_password(endpoints, "hidden")).await;
+        assert!(what.contains(open) && what.contains("https://") && what.contains("`plain_password`"), "{what}");
+    }
+    // Nobody is at port 1, and all that is asked is whether it may be tried.
+    let time_limit = Duration::from_secs(1);
+    let allowed = EtcdOptions { plain_password: true, ..with_password(vec!["http://localhost:1".into()], "hidden") };
+    let loopback = ["http://127.0.0.1:1", "http://[::1]:1"].map(|open| with_password(vec![open.into()], "hidden"));
+    for options in loopback.into_iter().chain([allowed]) {
+        let Err(told) = Etcd::open(EtcdOptions { time_limit, ..options }).await else {
+            panic!("somebody is at port 1")
+        };
+        assert!(matches!(told, Error::NoAnswer { .. }), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn a_password_in_the_name_of_a_member_is_refused_and_not_printed() {
+    for wrong in ["http://user:hidden@127.0.0.1:2379", "https://user:hidden@host", "user:hidden@", "http://hidden@ :1"]
+    {
+        let options = EtcdOptions::new([wrong]);
+        assert!(!format!("{options:?}").contains("hidden"), "{options:?}");
+        let what = refused(options).await;
+        assert!(!what.contains("hidden") && what.contains("`user`"), "{what}");
     }
 }

@@ -6,10 +6,13 @@ mod crash;
 mod embedded;
 mod etcd;
 mod failover;
+mod medium;
 mod model;
+mod older;
 #[path = "../../../cache/tests/all/port.rs"]
 mod port;
 mod proxy;
+mod secrets;
 mod suite;
 mod tls;
 mod transfer;

@@ -1,15 +1,16 @@
 //! A relay before a member, that can lose answers, end connections and refuse new ones.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-#[derive(Default)]
 struct Faults {
+    /// Who is behind it.
+    member: Mutex<SocketAddr>,
     /// What the member says is not passed on.
     is_mute: AtomicBool,
     /// No connection is let in.
@@ -27,8 +28,9 @@ impl Proxy {
     pub async fn to(member: SocketAddr) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let endpoint = format!("http://{}", listener.local_addr().expect("bound"));
-        let (faults, cuts) = (Arc::new(Faults::default()), watch::Sender::new(0));
-        tokio::spawn(accept(listener, member, faults.clone(), cuts.clone()));
+        let faults = Faults { member: Mutex::new(member), is_mute: false.into(), is_closed: false.into() };
+        let (faults, cuts) = (Arc::new(faults), watch::Sender::new(0));
+        tokio::spawn(accept(listener, faults.clone(), cuts.clone()));
         Proxy { endpoint, faults, cuts }
     }
 
@@ -43,16 +45,22 @@ impl Proxy {
         self.cuts.send_modify(|cuts| *cuts += 1);
     }
 
+    /// New connections are another member's.
+    pub fn turn_to(&self, member: SocketAddr) {
+        *self.faults.member.lock().expect("nobody has panicked") = member;
+    }
+
     pub fn open(&self) {
         self.faults.is_closed.store(false, Ordering::SeqCst);
     }
 }
 
-async fn accept(listener: TcpListener, member: SocketAddr, faults: Arc<Faults>, cuts: watch::Sender<u64>) {
+async fn accept(listener: TcpListener, faults: Arc<Faults>, cuts: watch::Sender<u64>) {
     while let Ok((client, _)) = listener.accept().await {
         if faults.is_closed.load(Ordering::SeqCst) {
             continue;
         }
+        let member = *faults.member.lock().expect("nobody has panicked");
         let Ok(server) = TcpStream::connect(member).await else { continue };
         let (client_read, client_write) = client.into_split();
         let (server_read, server_write) = server.into_split();

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use control::catalogue::{
-    Catalogue, Condition, Error, KEY_BYTES_MAX, Key, LeaseId, LimitError, Outcome, PAGE_ENTRIES_MAX, Prefix, Range,
-    Revision, TRANSACTION_PARTS_MAX, Transaction, Ttl, VALUE_BYTES_MAX, Value,
+    Catalogue, Condition, Error, KEY_BYTES_MAX, Key, LEASE_KEYS_MAX, LeaseId, LimitError, Outcome, PAGE_ENTRIES_MAX,
+    Prefix, Range, Revision, TRANSACTION_PARTS_MAX, Transaction, Ttl, VALUE_BYTES_MAX, Value,
 };
 
 use tokio::time::Instant;
@@ -254,6 +254,31 @@ pub async fn a_revoked_lease_takes_exactly_its_keys(catalogue: Shared) {
     assert!(matches!(unknown, Error::LeaseGone { .. }), "{unknown:?}");
 }
 
+pub async fn keys_of_a_lease_have_a_bound(catalogue: Shared) {
+    let (lease, other) = (catalogue.grant(ttl(600)).await.unwrap(), catalogue.grant(ttl(600)).await.unwrap());
+    let bind = |range: std::ops::Range<usize>, to: LeaseId| {
+        range.map(|index| put_leased(&format!("{index:04}"), "1", to)).collect::<Vec<_>>()
+    };
+    for start in (0..LEASE_KEYS_MAX).step_by(TRANSACTION_PARTS_MAX) {
+        change(&*catalogue, bind(start..start + TRANSACTION_PARTS_MAX, lease.id)).await;
+    }
+    // The member of an etcd that counts may be behind the one that has answered.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let told = catalogue.commit(transaction(Vec::new(), bind(LEASE_KEYS_MAX..LEASE_KEYS_MAX + 1, lease.id))).await;
+    assert!(matches!(told, Err(Error::LeaseFull { id }) if id == lease.id), "{told:?}");
+    assert_eq!(get(&*catalogue, format!("{LEASE_KEYS_MAX:04}")).await, None);
+    // Written again, in the place of one that goes, and bound to another one.
+    change(&*catalogue, bind(0..TRANSACTION_PARTS_MAX, lease.id)).await;
+    let mut changes = vec![delete("0000"), put("0001", "1"), put_leased("0002", "1", other.id)];
+    changes.extend((0..3).map(|index| put_leased(&format!("in the place of {index}"), "1", lease.id)));
+    change(&*catalogue, changes).await;
+    change(&*catalogue, bind(LEASE_KEYS_MAX..LEASE_KEYS_MAX + 1, other.id)).await;
+    let written = present(&*catalogue).await;
+    let mut watch = catalogue.watch(Prefix::all(), written);
+    catalogue.revoke(lease.id).await.unwrap();
+    assert_eq!(next(&mut watch).await.changes.len(), LEASE_KEYS_MAX);
+}
+
 pub async fn what_is_within_the_limits_is_taken_and_nothing_else(catalogue: Shared) {
     let (long, large) = (vec![b'k'; KEY_BYTES_MAX], vec![b'v'; VALUE_BYTES_MAX]);
     let start = present(&*catalogue).await;
@@ -331,6 +356,7 @@ macro_rules! cases {
             a_revision_that_has_not_been_is_told
             keys_of_a_lease_go_when_it_ends
             a_revoked_lease_takes_exactly_its_keys
+            keys_of_a_lease_have_a_bound
             what_is_within_the_limits_is_taken_and_nothing_else
             counters_lose_and_double_nothing
         }

@@ -1,6 +1,8 @@
 //! An etcd that is reached over TLS, and lets in only whom it knows by certificate.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use control::catalogue::{Catalogue, Error, Etcd, EtcdOptions, Prefix, Revision, TlsFiles};
@@ -53,6 +55,7 @@ fn write(folder: &Path, name: &str, what: &Authority) -> (PathBuf, PathBuf) {
     let (certificate, key) = (folder.join(format!("{name}.pem")), folder.join(format!("{name}.key")));
     std::fs::write(&certificate, what.certificate.to_pem().unwrap()).unwrap();
     std::fs::write(&key, what.key.private_key_to_pem_pkcs8().unwrap()).unwrap();
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
     (certificate, key)
 }
 
@@ -84,4 +87,63 @@ async fn both_ends_are_known_by_certificate() {
         let Err(told) = Etcd::open(wrong).await else { panic!("it was let in") };
         assert!(matches!(&told, Error::NoAnswer { why, .. } if why.contains(words)), "{told}");
     }
+}
+
+/// Whom the machine trusts is told by the environment, which must be so before a process begins: the second half is this program
+/// again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_authority_that_is_named_is_trusted_instead_of_the_machines() {
+    let folder = tempfile::tempdir().unwrap();
+    let (authority, stranger) = (certify("authority", None), certify("stranger", None));
+    let server = certify("server", Some(&authority));
+    let (authority, _) = write(folder.path(), "authority", &authority);
+    let (stranger, _) = write(folder.path(), "stranger", &stranger);
+    let (server, server_key) = write(folder.path(), "server", &server);
+    let more = [("cert-file", &server), ("key-file", &server_key)];
+    let more = more.iter().map(|(flag, file)| format!("--{flag}={}", file.display())).collect();
+    let cluster = Cluster::begin(1, "https", more);
+    let named = EtcdOptions {
+        tls: TlsFiles { authority: Some(authority.clone()), certificate: None },
+        time_limit: Duration::from_secs(120),
+        ..EtcdOptions::new(cluster.endpoints())
+    };
+    Etcd::open(named).await.expect("it is named");
+    for (named, expected) in [(None, "let in"), (Some(&stranger), "certificate verify failed")] {
+        let again = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "tls::asks_the_member_that_it_is_told_of", "--nocapture"])
+            .env("CATALOGUE_MEMBER", cluster.endpoint(0))
+            .env("CATALOGUE_AUTHORITY", named.unwrap_or(&PathBuf::new()))
+            .env("SSL_CERT_FILE", &authority)
+            .output()
+            .unwrap();
+        let printed = String::from_utf8_lossy(&again.stdout).into_owned() + &String::from_utf8_lossy(&again.stderr);
+        assert!(printed.contains(expected), "{printed}");
+    }
+}
+
+/// The second process of the test above; by itself it asks nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn asks_the_member_that_it_is_told_of() {
+    let Ok(member) = std::env::var("CATALOGUE_MEMBER") else { return };
+    let authority = std::env::var_os("CATALOGUE_AUTHORITY").map(PathBuf::from).filter(|path| path.is_file());
+    let tls = TlsFiles { authority, certificate: None };
+    let options = EtcdOptions { tls, time_limit: Duration::from_secs(5), ..EtcdOptions::new([member]) };
+    match Etcd::open(options).await {
+        Ok(_) => println!("let in"),
+        Err(told) => println!("{told}"),
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_others_can_read_is_not_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let (certificate, key) = write(folder.path(), "client", &certify("client", None));
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o640)).unwrap();
+    let tls = TlsFiles { authority: None, certificate: Some((certificate, key)) };
+    let time_limit = Duration::from_secs(1);
+    let Err(told) = Etcd::open(EtcdOptions { tls, time_limit, ..EtcdOptions::new(["https://127.0.0.1:1"]) }).await
+    else {
+        panic!("it was let in")
+    };
+    assert!(matches!(&told, Error::Options { what } if what.contains("chmod 600")), "{told}");
 }

@@ -117,6 +117,82 @@ async fn what_is_there_is_deleted_by_force_alone() {
     assert!(matches!(told, TransferError::NotEmpty { .. }), "{told}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_restore_by_force_is_done_though_the_same_dump_was_restored_last() {
+    let (source, target) = (fresh().await, fresh().await);
+    fill(&source).await;
+    let text = dump(&source).await;
+    assert_eq!(restore(&target, &text, false).await.unwrap(), WHOLE);
+    change(&target, vec![put("volumes/0004", "written since"), delete("large/a"), put("new", "1")]).await;
+    assert_eq!(restore(&target, &text, true).await.unwrap(), WHOLE);
+    assert_eq!(content(&target).await, content(&source).await);
+}
+
+/// Two dumps of one catalogue at one revision, as of a file that was copied and used twice.
+async fn twins() -> (String, String) {
+    let one = fresh().await;
+    let other = fresh().await;
+    for (catalogue, word) in [(&one, "one"), (&other, "other")] {
+        change(catalogue, (0..95).map(|index| put(format!("k{index:02}"), word)).collect()).await;
+    }
+    let (origin, copy) = (one.identity().await.unwrap(), other.identity().await.unwrap());
+    let mut told = [String::new(), String::new()];
+    for (text, catalogue) in told.iter_mut().zip([&one, &other]) {
+        let failing = Renamed { inner: catalogue, origin: origin.clone() };
+        *text = dump(&failing).await;
+        assert!(!text.contains(&copy));
+    }
+    let [one, other] = told;
+    assert_eq!(one.lines().next(), other.lines().next());
+    (one, other)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restore_that_was_cut_short_does_not_go_on_with_another_dump() {
+    let (one, other) = twins().await;
+    for (lines, found) in [(92, 90), (98, 95)] {
+        let target = fresh().await;
+        let short: Vec<&str> = one.lines().take(lines).collect();
+        let told = restore(&target, &short.join("\n"), false).await.unwrap_err();
+        assert!(matches!(told, TransferError::Short { .. }), "{told}");
+        let before = content(&target).await;
+        let told = restore(&target, &other, false).await.unwrap_err();
+        assert!(matches!(told, TransferError::OtherDump { .. }), "{told}");
+        assert_eq!(content(&target).await, before);
+        assert_eq!(restore(&target, &one, false).await.unwrap(), Restored { entries: 95, found, leased: 0 });
+        // Restored whole, the other one is none that was restored already.
+        let told = restore(&target, &other, false).await.unwrap_err();
+        assert!(matches!(told, TransferError::OtherDump { .. }), "{told}");
+        assert_eq!(restore(&target, &other, true).await.unwrap(), Restored { entries: 95, found: 0, leased: 0 });
+        assert!(content(&target).await.iter().all(|(_, value)| value == "other"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_move_goes_on_though_the_revision_has_risen_meanwhile() {
+    let (source, target) = (fresh().await, fresh().await);
+    fill(&source).await;
+    let failing = Failing { inner: &target, commits_left: AtomicU64::new(4), is_applied: false, goes_on: false };
+    move_all(&source, &failing, false).await.unwrap_err();
+    // As in an etcd that others use, and by a change behind what was moved.
+    change(&source, vec![put("zzz", "1")]).await;
+    change(&source, vec![delete("zzz"), put("volumes/9999", "new")]).await;
+    let moved = move_all(&source, &target, false).await.unwrap();
+    assert!(moved.found > 0, "{moved:?}");
+    assert_eq!(content(&target).await, content(&source).await);
+    // A change of what was moved is noticed.
+    let (source, target) = (fresh().await, fresh().await);
+    fill(&source).await;
+    let failing = Failing { inner: &target, commits_left: AtomicU64::new(4), is_applied: false, goes_on: false };
+    move_all(&source, &failing, false).await.unwrap_err();
+    let first = read_all(&source, Range::of(Prefix::all())).await.unwrap().1.remove(0);
+    change(&source, vec![put(first.key.as_bytes(), "changed")]).await;
+    let told = move_all(&source, &target, false).await.unwrap_err();
+    assert!(matches!(told, TransferError::OtherDump { .. }), "{told}");
+    assert_eq!(move_all(&source, &target, true).await.unwrap(), WHOLE);
+    assert_eq!(content(&target).await, content(&source).await);
+}
+
 type Damage = Box<dyn Fn(&mut Vec<String>)>;
 
 #[tokio::test(start_paused = true)]
@@ -151,7 +227,7 @@ async fn a_damaged_dump_is_refused_before_its_damage_is_applied() {
     let mut half = Dump::of(&target);
     let told = half.next().await.unwrap_err();
     assert!(matches!(told, TransferError::Unfinished { .. }), "{told}");
-    let other = text.replace("\"revision\":2", "\"revision\":3");
+    let other = text.replace("\"origin\":\"redb", "\"origin\":\"else");
     let told = restore(&target, &other, false).await.unwrap_err();
     assert!(matches!(told, TransferError::OtherDump { revision: 2, .. }), "{told}");
     let newer = text.replace("\"version\":1", "\"version\":2");
@@ -196,6 +272,41 @@ fn whatever_comes_as_a_dump_is_restored_or_refused() {
     runner.run(&proptest::collection::vec(edit, 1..4), run).unwrap();
 }
 
+/// A catalogue that says that it is another one.
+struct Renamed<'c> {
+    inner: &'c dyn Catalogue,
+    origin: String,
+}
+
+/// All but what is named is asked of the catalogue behind.
+macro_rules! delegate {
+    ($($name:ident($($argument:ident: $kind:ty)?) -> $answer:ty;)*) => {
+        $(fn $name(&self $(, $argument: $kind)?) -> Answer<'_, $answer> {
+            self.inner.$name($($argument)?)
+        })*
+
+        fn watch(&self, prefix: Prefix, after: Revision) -> Box<dyn Watch> {
+            self.inner.watch(prefix, after)
+        }
+    };
+}
+
+impl Catalogue for Renamed<'_> {
+    fn identity(&self) -> Answer<'_, String> {
+        Box::pin(async { Ok(self.origin.clone()) })
+    }
+
+    delegate! {
+        get(key: Key) -> Reading;
+        range(range: Range) -> Page;
+        commit(transaction: Transaction) -> Outcome;
+        compact(through: Revision) -> ();
+        grant(ttl: Ttl) -> Lease;
+        keep_alive(id: LeaseId) -> Lease;
+        revoke(id: LeaseId) -> ();
+    }
+}
+
 /// A catalogue whose n-th commit fails, and all that is asked after it: as one that crashes, seen from the process that restores.
 struct Failing<'c> {
     inner: &'c dyn Catalogue,
@@ -216,10 +327,6 @@ impl Failing<'_> {
 }
 
 impl Catalogue for Failing<'_> {
-    fn identity(&self) -> Answer<'_, String> {
-        self.inner.identity()
-    }
-
     fn get(&self, key: Key) -> Answer<'_, Reading> {
         Box::pin(async { self.check().and(Ok(self.inner.get(key).await?)) })
     }
@@ -242,24 +349,12 @@ impl Catalogue for Failing<'_> {
         })
     }
 
-    fn watch(&self, prefix: Prefix, after: Revision) -> Box<dyn Watch> {
-        self.inner.watch(prefix, after)
-    }
-
-    fn compact(&self, through: Revision) -> Answer<'_, ()> {
-        self.inner.compact(through)
-    }
-
-    fn grant(&self, ttl: Ttl) -> Answer<'_, Lease> {
-        self.inner.grant(ttl)
-    }
-
-    fn keep_alive(&self, id: LeaseId) -> Answer<'_, Lease> {
-        self.inner.keep_alive(id)
-    }
-
-    fn revoke(&self, id: LeaseId) -> Answer<'_, ()> {
-        self.inner.revoke(id)
+    delegate! {
+        identity() -> String;
+        compact(through: Revision) -> ();
+        grant(ttl: Ttl) -> Lease;
+        keep_alive(id: LeaseId) -> Lease;
+        revoke(id: LeaseId) -> ();
     }
 }
 

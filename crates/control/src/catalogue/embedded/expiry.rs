@@ -1,7 +1,7 @@
 //! Ends leases whose time is over.
 //!
-//! A lease that has ended is taken out of the leases' clock first, and its keys are deleted then: nobody can keep it alive in
-//! between. What could not be deleted is tried again, and again when the file is opened next, since the file still has the lease.
+//! Nobody can keep such a lease alive any more. What could not be deleted is tried again; if the process dies before, nobody was
+//! told of the end, and the lease lasts its time anew.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -16,24 +16,20 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// Runs until the catalogue is closed.
 pub async fn run(shared: Weak<Shared>, granted: Arc<Notify>) {
-    let mut ended: Vec<u64> = Vec::new();
     loop {
         let Some(open) = shared.upgrade() else { return };
-        ended.extend(open.leases().take_ended(Instant::now()));
-        let mut failed = Vec::new();
-        for id in ended.drain(..) {
-            let done =
-                open.run(Kind::Write, move |shared| shared.write(|write| write.end_lease(id, shared.bounds).map(Ok)));
-            if let Err(fault) = done.await {
+        let ended = open.leases().ended(Instant::now());
+        let mut has_failed = false;
+        for id in ended {
+            if let Err(fault) = open.run(Kind::Write, move |shared| shared.end_lease(id)).await {
                 tracing::warn!(%fault, id, "a lease has ended, and its keys are not deleted yet");
-                failed.push(id);
+                has_failed = true;
             }
         }
-        ended = failed;
         let next_end = open.leases().next_end();
         drop(open);
         match next_end {
-            _ if !ended.is_empty() => sleep_until(Instant::now() + AGAIN).await,
+            _ if has_failed => sleep_until(Instant::now() + AGAIN).await,
             // Woken by a new lease, or by the end of the next.
             Some(end) => drop(timeout_at(end, granted.notified()).await),
             None => granted.notified().await,

@@ -5,22 +5,21 @@
 
 mod expiry;
 mod leases;
+mod medium;
 mod owner;
 mod shared;
 mod tables;
 mod watch;
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use redb::backends::FileBackend;
-use redb::{Builder, DatabaseError, StorageBackend, StorageError};
+use redb::{DatabaseError, StorageBackend};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use self::medium::{Open, Opening};
 use self::shared::{Kind, Shared};
 use self::tables::Bounds;
 use self::watch::HistoryWatch;
@@ -28,8 +27,6 @@ use super::contract::{Answer, Catalogue, Watch};
 use super::error::Error;
 use super::types::{Change, Key, Lease, LeaseId, Outcome, Page, Prefix, Range, Reading, Revision, Transaction, Ttl};
 
-/// Memory for pages of the file. Chosen: a catalogue of some ten thousand entries fits whole.
-const CACHE_BYTES: usize = 16 * 1024 * 1024;
 /// Leases at a time. Chosen: several for each host of a large site; all are looked at when one ends.
 const LEASES_MAX: usize = 10_000;
 
@@ -70,9 +67,7 @@ impl Embedded {
     pub async fn open(path: impl Into<PathBuf>, options: EmbeddedOptions) -> Result<Embedded, Error> {
         let path: PathBuf = path.into();
         blocking(move || {
-            let database =
-                make(&path).and_then(|file| Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(file));
-            let shared = begin(database, &path, &options)?;
+            let shared = begin(medium::file(&path), &path, &options)?;
             if let Err(fault) = owner::note(&path, &options.owner) {
                 tracing::warn!(%fault, "who has the catalogue could not be noted beside its file");
             }
@@ -81,13 +76,10 @@ impl Embedded {
         .await
     }
 
-    /// Opens a catalogue on a medium of the caller's: what fails and stops in tests, say. The medium keeps others out, or not.
+    /// Opens a catalogue on a medium of the caller's: what fails and stops in tests, say. It is the caller who keeps others out.
     pub async fn on(medium: impl StorageBackend, options: EmbeddedOptions) -> Result<Embedded, Error> {
-        blocking(move || {
-            let database = Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(medium);
-            begin(database, Path::new("a medium of the caller"), &options)
-        })
-        .await
+        let open = medium::of_the_caller(medium);
+        blocking(move || begin(open, Path::new("a medium of the caller"), &options)).await
     }
 
     /// Closes the file when what was begun has ended; watchers get [`Error::Closed`].
@@ -109,12 +101,6 @@ impl Drop for Embedded {
     }
 }
 
-/// The file, which is its owner's alone: a catalogue may name secrets.
-fn make(path: &Path) -> Result<FileBackend, DatabaseError> {
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
-    FileBackend::new(file.map_err(StorageError::Io)?)
-}
-
 async fn blocking(open: impl FnOnce() -> Result<Shared, Error> + Send + 'static) -> Result<Embedded, Error> {
     let opened = tokio::task::spawn_blocking(open).await;
     let shared = Arc::new(opened.map_err(|fault| Error::Options { what: fault.to_string() })??);
@@ -122,14 +108,10 @@ async fn blocking(open: impl FnOnce() -> Result<Shared, Error> + Send + 'static)
     Ok(Embedded { shared, expiry })
 }
 
-fn begin(
-    database: Result<redb::Database, DatabaseError>,
-    path: &Path,
-    options: &EmbeddedOptions,
-) -> Result<Shared, Error> {
+fn begin(open: Open, path: &Path, options: &EmbeddedOptions) -> Result<Shared, Error> {
     let place = path.display().to_string();
     let storage = |fault: redb::Error| Error::Storage { place: place.clone(), source: Box::new(fault) };
-    let database = match database {
+    let database = match open(Opening::First) {
         Ok(database) => database,
         Err(DatabaseError::DatabaseAlreadyOpen) => {
             return Err(Error::InUse { path: place, owner: owner::read(path) });
@@ -140,7 +122,7 @@ fn begin(
     let opened = tables::open(&database, identity).map_err(storage)?;
     let opened = opened.map_err(|what| Error::Foreign { place: place.clone(), what })?;
     let bounds = Bounds { changes: options.history_changes, bytes: options.history_bytes };
-    Ok(Shared::new(database, place, &opened, bounds, options.time_limit))
+    Ok(Shared::new(database, open, place, &opened, bounds, options.time_limit))
 }
 
 /// The lease that a change binds a key to and that has ended.
@@ -153,7 +135,7 @@ fn ended_lease(shared: &Shared, transaction: &Transaction) -> Option<LeaseId> {
 }
 
 fn commit(shared: &Shared, transaction: &Transaction) -> Result<Outcome, Error> {
-    shared.write(|write| {
+    let outcome = shared.write(|write| {
         if let Some(missed) = write.missed(&transaction.conditions)? {
             return Ok(Ok(Outcome::Missed(missed)));
         }
@@ -161,8 +143,19 @@ fn commit(shared: &Shared, transaction: &Transaction) -> Result<Outcome, Error> 
         if let Some(id) = ended_lease(shared, transaction) {
             return Ok(Err(Error::LeaseGone { id }));
         }
-        Ok(Ok(Outcome::Committed(write.apply(&transaction.changes, shared.bounds)?)))
-    })
+        let revision = write.apply(&transaction.changes, shared.bounds)?;
+        // Looked at as it would be, and not committed then.
+        for id in transaction.leases() {
+            if write.has_full_lease(id.0)? {
+                return Ok(Err(Error::LeaseFull { id }));
+            }
+        }
+        Ok(Ok(Outcome::Committed(revision)))
+    });
+    if let Err(Error::LeaseGone { id }) = &outcome {
+        shared.end_lease(id.0)?;
+    }
+    outcome
 }
 
 fn grant(shared: &Shared, ttl: Ttl) -> Result<Lease, Error> {
@@ -212,17 +205,28 @@ impl Catalogue for Embedded {
     }
 
     fn keep_alive(&self, id: LeaseId) -> Answer<'_, Lease> {
-        let ttl = self.shared.leases().keep_alive(id.0, Instant::now());
-        Box::pin(async move { ttl.map(|ttl| Lease { id, ttl }).ok_or(Error::LeaseGone { id }) })
+        Box::pin(async move {
+            let again = move |shared: &Shared| shared.leases().keep_alive(id.0, Instant::now());
+            let kept = match again(&self.shared) {
+                Some(ttl) => Some(ttl),
+                // In turn, so that a grant that is under way is seen.
+                None => {
+                    let end = move |shared: &Shared| match again(shared) {
+                        Some(ttl) => Ok(Some(ttl)),
+                        None => shared.end_lease(id.0).map(|()| None),
+                    };
+                    self.change(end).await?
+                }
+            };
+            kept.map(|ttl| Lease { id, ttl }).ok_or(Error::LeaseGone { id })
+        })
     }
 
     fn revoke(&self, id: LeaseId) -> Answer<'_, ()> {
         Box::pin(self.change(move |shared| {
             // First: a key that is bound from here on is refused. If the keys can't be deleted now, the lease's end does it.
             shared.leases().begin(id.0, Duration::ZERO, Instant::now());
-            shared.write(|write| write.end_lease(id.0, shared.bounds).map(|_| Ok(())))?;
-            shared.leases().end(id.0);
-            Ok(())
+            shared.end_lease(id.0)
         }))
     }
 }

@@ -1,6 +1,7 @@
 //! What an open file has in common: the database, the leases' clock, and how work gets to threads that may block.
 
 use std::io::ErrorKind;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -9,11 +10,15 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
 
 use super::leases::Leases;
+use super::medium::{Open, Opening};
 use super::tables::{self, Bounds, Fault, Write};
 use crate::catalogue::error::Error;
 
 /// Threads that read at once. Chosen: what is asked for beyond that waits in its future, in order.
 const READERS_MAX: usize = 8;
+
+/// What a system says where a file can't grow.
+const NO_ROOM: [ErrorKind; 3] = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::FileTooLarge];
 
 /// Whether work may have changed something when no answer comes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,10 +27,21 @@ pub enum Kind {
     Write,
 }
 
+/// Begins the time of leases that a file has and that are not known yet.
+fn find_leases(leases: &mut Leases, opened: &tables::Opened) {
+    for (id, seconds) in &opened.leases {
+        leases.find(*id, Duration::from_secs(*seconds), Instant::now());
+    }
+}
+
 /// An open file.
 pub struct Shared {
-    /// None when the catalogue was closed. It is read within a turn, so that it is free when all turns have ended.
+    /// None when the catalogue was closed, or could not be opened anew. It is read within a turn, so that it is free when all turns
+    /// have ended.
     database: RwLock<Option<Database>>,
+    open: Open,
+    /// The medium has failed since it was opened: it is opened anew before anything else is done.
+    has_failed: AtomicBool,
     pub place: String,
     pub identity: u128,
     pub bounds: Bounds,
@@ -42,17 +58,18 @@ pub struct Shared {
 impl Shared {
     pub fn new(
         database: Database,
+        open: Open,
         place: String,
         opened: &tables::Opened,
         bounds: Bounds,
         time_limit: Duration,
     ) -> Shared {
         let mut leases = Leases::default();
-        for (id, seconds) in &opened.leases {
-            leases.begin(*id, Duration::from_secs(*seconds), Instant::now());
-        }
+        find_leases(&mut leases, opened);
         Shared {
             database: RwLock::new(Some(database)),
+            open,
+            has_failed: AtomicBool::new(false),
             place,
             identity: opened.identity,
             bounds,
@@ -116,7 +133,38 @@ impl Shared {
         let _closed = tokio::task::spawn_blocking(move || drop(database)).await;
     }
 
+    /// Opens the medium after it has failed. What it has is what counts, also of changes whose outcome was not known.
+    fn open_anew(&self) -> Result<(), Error> {
+        let mut database = self.database.write().unwrap_or_else(PoisonError::into_inner);
+        if !self.has_failed.load(Ordering::SeqCst) {
+            // Another turn has done it.
+            return Ok(());
+        }
+        drop(database.take());
+        let opened = (self.open)(Opening::Anew).map_err(|fault| self.fault(fault.into()))?;
+        let found = tables::look(&opened).map_err(|fault| self.fault(fault))?;
+        if found.identity != self.identity {
+            let what = format!("another catalogue, {}, in the place of {}", found.identity, self.identity);
+            return Err(Error::Foreign { place: self.place.clone(), what });
+        }
+        *database = Some(opened);
+        self.has_failed.store(false, Ordering::SeqCst);
+        find_leases(&mut self.leases(), &found);
+        self.granted.notify_one();
+        self.publish(found.revision);
+        tracing::warn!(place = self.place, "the catalogue's medium had failed, and was opened anew");
+        Ok(())
+    }
+
+    /// Wakes watchers if that revision is new.
+    fn publish(&self, revision: u64) {
+        self.committed.send_if_modified(|newest| std::mem::replace(newest, revision.max(*newest)) < revision);
+    }
+
     fn with<T>(&self, work: impl FnOnce(&Database) -> Result<T, Error>) -> Result<T, Error> {
+        if self.has_failed.load(Ordering::SeqCst) {
+            self.open_anew()?;
+        }
         let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
         work(database.as_ref().ok_or(Error::Closed)?)
     }
@@ -131,11 +179,23 @@ impl Shared {
                 (done, write.revision().map_err(|fault| self.fault(fault))?)
             };
             // From here on the medium may have taken it, whatever it says.
-            let why = |fault: redb::CommitError| Error::OutcomeUnknown { why: format!("{}: {fault}", self.place) };
-            transaction.commit().map_err(why)?;
-            self.committed.send_if_modified(|newest| std::mem::replace(newest, revision.max(*newest)) < revision);
+            transaction.commit().map_err(|fault| {
+                self.has_failed.store(true, Ordering::SeqCst);
+                Error::OutcomeUnknown { why: format!("{}: {fault}", self.place) }
+            })?;
+            self.publish(revision);
             Ok(done)
         })
+    }
+
+    /// Ends a lease whose time is over, or that was revoked: when it is stable that its keys are gone, the lease is forgotten. Of a
+    /// lease that the file does not have nothing is written.
+    pub fn end_lease(&self, id: u64) -> Result<(), Error> {
+        if self.read(|read| tables::has_lease(read, id).map(Ok))? {
+            self.write(|write| write.end_lease(id, self.bounds).map(|_| Ok(())))?;
+        }
+        self.leases().forget(id);
+        Ok(())
     }
 
     /// One redb transaction that reads.
@@ -147,8 +207,10 @@ impl Shared {
     }
 
     fn fault(&self, fault: Fault) -> Error {
+        // Of a kind that passes or not: to open it anew costs little, and nobody meets what was left of the failure.
+        self.has_failed.store(true, Ordering::SeqCst);
         match fault {
-            Fault::Io(io) if io.kind() == ErrorKind::StorageFull => {
+            Fault::Io(io) if NO_ROOM.contains(&io.kind()) => {
                 Error::Full { place: self.place.clone(), why: io.to_string() }
             }
             fault => Error::Storage { place: self.place.clone(), source: Box::new(fault) },

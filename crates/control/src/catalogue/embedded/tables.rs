@@ -24,6 +24,7 @@ use redb::{
 };
 
 use crate::catalogue::error::Error;
+use crate::catalogue::limits::LEASE_KEYS_MAX;
 use crate::catalogue::types::{
     Change, Changed, Commit, Condition, Entry, Key, LeaseId, Missed, Page, Prefix, Range, Reading, Revision, Test,
     Value,
@@ -84,28 +85,32 @@ pub fn open(database: &Database, identity_new: u128) -> Result<Result<Opened, St
         transaction.abort()?;
         return Ok(Err(format!("tables {}", tables.join(", "))));
     }
-    let (identity, format, revision, leases);
-    {
+    let format = {
         let mut write = Write::open(&transaction)?;
-        let mut identities = transaction.open_table(IDENTITY)?;
         if is_new {
-            identities.insert((), identity_new)?;
+            transaction.open_table(IDENTITY)?.insert((), identity_new)?;
             write.state.insert("format", FORMAT)?;
             write.state.insert("revision", REVISION_FIRST)?;
             write.state.insert("compacted", 0)?;
         }
-        identity = identities.get(())?.map_or(0, |id| id.value());
-        format = number(&write.state, "format")?;
-        revision = number(&write.state, "revision")?;
-        let rows = write.leases.iter()?.map(|row| row.map(|(id, ttl)| (id.value(), ttl.value())));
-        leases = rows.collect::<Result<Vec<_>, _>>()?;
-    }
+        number(&write.state, "format")?
+    };
     if format != FORMAT {
         transaction.abort()?;
         return Ok(Err(format!("format {format}, this version has {FORMAT}")));
     }
     transaction.commit()?;
-    Ok(Ok(Opened { identity, revision, leases }))
+    look(database).map(Ok)
+}
+
+/// What a file with tables says of itself.
+pub fn look(database: &Database) -> Result<Opened, Fault> {
+    let read = read(database)?;
+    let identity = read.open_table(IDENTITY)?.get(())?.map_or(0, |id| id.value());
+    let revision = number(&read.open_table(STATE)?, "revision")?;
+    let leases = read.open_table(LEASES)?;
+    let leases = leases.iter()?.map(|row| row.map(|(id, ttl)| (id.value(), ttl.value()))).collect::<Result<_, _>>()?;
+    Ok(Opened { identity, revision, leases })
 }
 
 fn number(state: &impl ReadableTable<&'static str, u64>, name: &str) -> Result<u64, Fault> {
@@ -279,6 +284,11 @@ impl<'t> Write<'t> {
         Ok(id)
     }
 
+    /// Whether a lease has more keys than it may.
+    pub fn has_full_lease(&self, id: u64) -> Result<bool, Fault> {
+        Ok(self.lease_keys.range((id, &[][..])..(id + 1, &[][..]))?.nth(LEASE_KEYS_MAX).is_some())
+    }
+
     /// Ends a lease: its keys go as one revision.
     pub fn end_lease(&mut self, id: u64, bounds: Bounds) -> Result<Revision, Fault> {
         let mut changes = Vec::new();
@@ -390,6 +400,11 @@ pub fn commits(read: &ReadTransaction, prefix: &Prefix, after: u64) -> Result<Re
         }
     }
     Ok(Ok(batch))
+}
+
+/// Whether the file has a lease.
+pub fn has_lease(read: &ReadTransaction, id: u64) -> Result<bool, Fault> {
+    Ok(read.open_table(LEASES)?.get(id)?.is_some())
 }
 
 /// A transaction that reads.

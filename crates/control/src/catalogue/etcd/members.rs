@@ -6,7 +6,7 @@
 //! again.
 
 use std::pin::Pin;
-use std::sync::OnceLock;
+use std::sync::{MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use http::Uri;
@@ -19,7 +19,7 @@ use tonic::{Code, Status};
 use super::connection::{Connection, Failure};
 use super::options::{EtcdOptions, User};
 use super::wire::{AuthenticateRequest, AuthenticateResponse, RangeRequest, RangeResponse, path};
-use crate::catalogue::error::Error;
+use crate::catalogue::error::{Error, MAKE_ROOM};
 
 /// Operations under way at once. Chosen: what is beyond waits in its future; etcd refuses too many by itself.
 const CALLS_MAX: usize = 64;
@@ -59,6 +59,9 @@ enum Verdict {
     Elsewhere,
     /// Nobody knows.
     Unclear,
+    /// There is no room. A change may have been made all the same: at its quota etcd applies a transaction, and refuses it then,
+    /// in the same words in which it refuses what was not begun.
+    Full,
     /// It is refused, here and elsewhere.
     Final,
 }
@@ -69,16 +72,21 @@ fn verdict(status: &Status) -> Verdict {
         Code::ResourceExhausted if status.message().contains("too many requests") => Verdict::Elsewhere,
         // A token that is too old, or that another member gave: a new connection gets a new one.
         Code::Unauthenticated => Verdict::Elsewhere,
-        Code::InvalidArgument if status.message().contains("revision in header is old") => Verdict::Elsewhere,
-        Code::InvalidArgument
-        | Code::NotFound
-        | Code::FailedPrecondition
-        | Code::ResourceExhausted
-        | Code::PermissionDenied => Verdict::Final,
+        _ if is_of_old_rights(status) => Verdict::Elsewhere,
+        Code::ResourceExhausted => Verdict::Full,
+        Code::InvalidArgument | Code::NotFound | Code::FailedPrecondition | Code::PermissionDenied => Verdict::Final,
         // Of reads: the revision is compacted, or has not been.
         Code::OutOfRange if status.message().contains("required revision") => Verdict::Final,
         _ => Verdict::Unclear,
     }
+}
+
+/// A user, a role or a right has changed since the token was given, or since the request was sent on to be agreed on: each member
+/// looks before it begins the request, and refuses. The code and the words are those of versions that have no name for it
+/// (`Unknown`, "auth: revision in header is old"), and of those that have (`InvalidArgument`).
+fn is_of_old_rights(status: &Status) -> bool {
+    let words = status.message();
+    words.contains("revision of auth store is old") || words.contains("revision in header is old")
 }
 
 /// The members, and the connection that is in use.
@@ -90,7 +98,10 @@ pub struct Members {
     /// A key that whoever asks may read.
     probe: Vec<u8>,
     cluster: OnceLock<u64>,
-    current: Mutex<Current>,
+    /// Never held while anything is waited for: who gives a connection up must not wait for who connects.
+    current: std::sync::Mutex<Current>,
+    /// Whose turn it is to connect.
+    connecting: Mutex<()>,
     calls: Semaphore,
 }
 
@@ -112,7 +123,8 @@ impl Members {
             time_limit: options.time_limit,
             probe,
             cluster: OnceLock::new(),
-            current: Mutex::new(Current { connection: None, turn: 0 }),
+            current: std::sync::Mutex::new(Current { connection: None, turn: 0 }),
+            connecting: Mutex::new(()),
             calls: Semaphore::new(CALLS_MAX),
         })
     }
@@ -133,11 +145,15 @@ impl Members {
 
     /// A new connection to a member that is well, the one of number `turn` asked first.
     pub async fn connect(&self, turn: usize, until: Instant) -> Result<Connection, Fault> {
-        let mut last = String::new();
+        let (mut last, mut strangers, mut found) = (String::new(), 0, 0);
         for member in (0..self.members.len()).map(|step| &self.members[(turn + step) % self.members.len()]) {
             let until = until.min(Instant::now() + CONNECT_LIMIT);
             match self.connect_one(member, until).await {
-                Ok(connection) => return Ok(connection),
+                Ok((connection, cluster)) if *self.cluster.get_or_init(|| cluster) == cluster => return Ok(connection),
+                Ok((_, cluster)) => {
+                    (strangers, found) = (strangers + 1, cluster);
+                    last = format!("{member}: it belongs to another cluster ({cluster:x})");
+                }
                 Err(Failure::Told(status)) if matches!(verdict(&status), Verdict::Final) => {
                     return Err(Fault::Told(status));
                 }
@@ -145,51 +161,76 @@ impl Members {
                 Err(Failure::NotSent(why) | Failure::Lost(why)) => last = why,
             }
         }
-        Err(Fault::Error(self.no_answer(last)))
+        Err(Fault::Error(match self.cluster() {
+            // One alone may be named wrongly, and others that are right may come back. If all are, waiting is of no use.
+            Some(known) if strangers == self.members.len() => {
+                Error::AnotherCluster { place: self.place(), known, found }
+            }
+            _ => self.no_answer(last),
+        }))
     }
 
-    async fn connect_one(&self, member: &Uri, until: Instant) -> Result<Connection, Failure> {
+    /// A connection to a member that sees a leader, and the number of the member's cluster.
+    async fn connect_one(&self, member: &Uri, until: Instant) -> Result<(Connection, u64), Failure> {
         let tls = self.tls.as_ref().filter(|_| member.scheme_str() == Some("https"));
         let mut connection = Connection::open(member, tls, until).await?;
         if let Some(user) = &self.user {
-            let who = AuthenticateRequest { name: user.name.clone(), password: user.password.to_string() };
+            let who = AuthenticateRequest { name: user.name.clone(), password: user.password.expose().to_vec() };
             let known: AuthenticateResponse = connection.ask(path::AUTHENTICATE, who, until).await?;
             connection = connection.with_token(&known.token)?;
         }
         // The member refuses it if it sees no leader, as all that is asked. Newer ones tell their status to administrators alone.
         let look = RangeRequest { key: self.probe.clone(), limit: 1, serializable: true, ..RangeRequest::default() };
         let answer: RangeResponse = connection.ask(path::RANGE, look, until).await?;
-        let cluster = answer.header.unwrap_or_default().cluster_id;
-        if *self.cluster.get_or_init(|| cluster) != cluster {
-            return Err(Failure::NotSent(format!("{member}: it belongs to another cluster ({cluster:x})")));
-        }
-        Ok(connection)
+        Ok((connection, answer.header.unwrap_or_default().cluster_id))
+    }
+
+    fn state(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The connection in use and its number.
+    fn connected(&self) -> Option<(Connection, usize)> {
+        let current = self.state();
+        current.connection.clone().map(|connection| (connection, current.turn))
     }
 
     /// The connection in use and its number, or a new one.
     async fn current(&self, until: Instant) -> Result<(Connection, usize), Fault> {
+        if let Some(current) = self.connected() {
+            return Ok(current);
+        }
         let late = |_| Fault::Error(self.no_answer("no connection in time".into()));
-        let mut current = timeout_at(until, self.current.lock()).await.map_err(late)?;
-        if let Some(connection) = &current.connection {
-            return Ok((connection.clone(), current.turn));
+        let _alone = timeout_at(until, self.connecting.lock()).await.map_err(late)?;
+        if let Some(current) = self.connected() {
+            return Ok(current);
         }
         // Counted before: if this is dropped midway, the next one begins with another member.
-        current.turn += 1;
-        let connection = self.connect(current.turn - 1, until).await?;
-        current.connection = Some(connection.clone());
-        Ok((connection, current.turn))
+        let turn = {
+            let mut current = self.state();
+            current.turn += 1;
+            current.turn
+        };
+        let connection = self.connect(turn - 1, until).await?;
+        self.state().connection = Some(connection.clone());
+        Ok((connection, turn))
     }
 
     /// The connection of that number has failed.
-    async fn give_up(&self, turn: usize) {
-        let mut current = self.current.lock().await;
+    fn give_up(&self, turn: usize) {
+        let mut current = self.state();
         if current.turn == turn {
             current.connection = None;
         }
     }
 
+    /// When an operation that begins now has to end, whatever it asks one after the other.
+    pub fn until(&self) -> Instant {
+        Instant::now() + self.time_limit
+    }
+
     /// One request, one answer, from whichever member is well.
-    pub async fn ask<M, A>(&self, path: &'static str, message: M, again: Again) -> Result<A, Fault>
+    pub async fn ask<M, A>(&self, path: &'static str, message: M, again: Again, until: Instant) -> Result<A, Fault>
     where
         M: Message + Clone + 'static,
         A: Message + Default + 'static,
@@ -198,11 +239,17 @@ impl Members {
             let message = message.clone();
             Box::pin(async move { connection.ask(path, message, until).await })
         };
-        self.tries(again, attempt).await
+        self.tries(again, until, attempt).await
     }
 
     /// One request, and the first message of the stream that answers it.
-    pub async fn ask_first<M, A>(&self, path: &'static str, message: M, again: Again) -> Result<A, Fault>
+    pub async fn ask_first<M, A>(
+        &self,
+        path: &'static str,
+        message: M,
+        again: Again,
+        until: Instant,
+    ) -> Result<A, Fault>
     where
         M: Message + Clone + Sync + 'static,
         A: Message + Default + 'static,
@@ -211,14 +258,13 @@ impl Members {
             let message = message.clone();
             Box::pin(async move { connection.ask_first(path, message, until).await })
         };
-        self.tries(again, attempt).await
+        self.tries(again, until, attempt).await
     }
 
-    async fn tries<A, T>(&self, again: Again, attempt: T) -> Result<A, Fault>
+    async fn tries<A, T>(&self, again: Again, until: Instant, attempt: T) -> Result<A, Fault>
     where
         T: Fn(Connection, Instant) -> Attempt<A>,
     {
-        let until = Instant::now() + self.time_limit;
         let turn = timeout_at(until, self.calls.acquire()).await;
         let _turn = turn.map_err(|_| Fault::Error(self.no_answer("too many operations are under way".into())))?;
         let mut pause = PAUSE_FIRST;
@@ -253,12 +299,16 @@ impl Members {
             Failure::NotSent(why) => (false, why),
             Failure::Lost(why) => (true, why),
             Failure::Told(status) => match verdict(&status) {
-                Verdict::Final => return Err(Fault::Told(status)),
+                Verdict::Full if again == Again::Never => {
+                    let why = format!("the catalogue at {} is full ({}): {MAKE_ROOM}", self.place(), status.message());
+                    return Err(Fault::Error(Error::OutcomeUnknown { why }));
+                }
+                Verdict::Final | Verdict::Full => return Err(Fault::Told(status)),
                 Verdict::Elsewhere => (false, status.message().to_owned()),
                 Verdict::Unclear => (true, status.message().to_owned()),
             },
         };
-        self.give_up(turn).await;
+        self.give_up(turn);
         if is_unclear && again == Again::Never {
             return Err(Fault::Error(Error::OutcomeUnknown { why }));
         }

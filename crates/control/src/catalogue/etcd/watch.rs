@@ -9,7 +9,9 @@
 //!   had already forgotten the deletes: one that was asked for from the revision after the place could miss a delete without a
 //!   word.
 //! - Before each begin, a read that a majority confirms shows that the catalogue stands at the place or later. One that was put
-//!   back to an older copy would let the watcher wait, and then give it other changes under the same revisions.
+//!   back to an older copy would let the watcher wait, and then give it other changes under the same revisions. Where such a copy
+//!   has gone on past the place, one of two things shows it: its term is below one that was seen, or what it has put at the place
+//!   is not what was put there (what, not whether it was deleted: a compaction of that very revision may have forgotten deletes).
 //!
 //! Notices of progress do not move the place: a watcher of what seldom changes may be told to read anew after a compaction, which
 //! costs a reading; a notice that comes too early would cost a change.
@@ -17,10 +19,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use prost::Message;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tokio_stream::StreamExt;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::connection::Failure;
 use super::members::{Again, Fault, Members};
@@ -48,7 +52,9 @@ pub struct EtcdWatch {
 impl EtcdWatch {
     pub fn new(members: Arc<Members>, names: Names, prefix: Prefix, after: Revision) -> EtcdWatch {
         let (sender, commits) = mpsc::channel(COMMITS_WAITING_MAX);
-        let follower = Follower { members, names, prefix, place: after.0, partial: Vec::new(), sender };
+        let (partial, term) = (Vec::new(), 0);
+        let follower =
+            Follower { members, names, prefix, place: after.0, term, put: None, is_checked: false, partial, sender };
         EtcdWatch { commits, task: tokio::spawn(follower.run()) }
     }
 }
@@ -81,6 +87,12 @@ struct Follower {
     prefix: Prefix,
     /// All up to here was given.
     place: u64,
+    /// The highest term that a majority has confirmed.
+    term: u64,
+    /// What was put at the place, once that is known.
+    put: Option<u64>,
+    /// Whether this connection has shown what it has put at the place.
+    is_checked: bool,
     /// What was received of a revision of which more may follow.
     partial: Vec<Event>,
     sender: mpsc::Sender<Result<Commit, Error>>,
@@ -111,6 +123,7 @@ impl Follower {
     /// Gives what one member tells, until it fails.
     async fn follow(&mut self, turn: usize) -> End {
         self.partial.clear();
+        self.is_checked = false;
         if let Err(end) = self.confirm().await {
             return end;
         }
@@ -145,14 +158,30 @@ impl Follower {
         WatchRequest { create: Some(WatchCreateRequest { key, range_end, start_revision, fragment: true }) }
     }
 
-    /// A majority stands at the place, or later.
-    async fn confirm(&self) -> Result<(), End> {
+    /// A majority stands at the place, or later, and has not gone back.
+    async fn confirm(&mut self) -> Result<(), End> {
         let (key, _) = self.names.bounds(&self.prefix, None);
         let read = RangeRequest { key, limit: 1, ..RangeRequest::default() };
-        let answer: RangeResponse =
-            self.members.ask(path::RANGE, read, Again::Safe).await.map_err(|fault| self.end(fault))?;
+        let answer: RangeResponse = self
+            .members
+            .ask(path::RANGE, read, Again::Safe, self.members.until())
+            .await
+            .map_err(|fault| self.end(fault))?;
         let (asked, present) = (Revision(self.place), revision(answer.header));
-        if present < asked { Err(End::Over(Error::NotYet { asked, present })) } else { Ok(()) }
+        if present < asked {
+            return Err(End::Over(Error::NotYet { asked, present }));
+        }
+        // Of a read that a majority confirms: a term that was seen by one is seen by all that follow.
+        let term = answer.header.unwrap_or_default().raft_term;
+        if term < self.term {
+            return Err(self.put_back());
+        }
+        self.term = term;
+        Ok(())
+    }
+
+    fn put_back(&self) -> End {
+        End::Over(Error::PutBack { place: self.members.place(), after: Revision(self.place) })
     }
 
     fn end(&self, fault: Fault) -> End {
@@ -174,32 +203,37 @@ impl Follower {
             return Err(if is_refused { End::Over(Error::Refused { place, why }) } else { End::Failed(why) });
         }
         self.partial.extend(answer.events);
-        while let Some(commit) = self.complete(answer.fragment) {
-            let revision = commit.revision.0;
-            self.sender.send(Ok(commit)).await.map_err(|_| End::Unwanted)?;
-            self.place = revision;
-        }
-        Ok(())
-    }
-
-    /// Takes the next whole commit out of what was received; the last one is not whole while another part follows.
-    fn complete(&mut self, is_partial: bool) -> Option<Commit> {
-        loop {
-            let first = self.partial.first()?;
-            let revision = revision_of(first);
-            let count = self.partial.iter().take_while(|event| revision_of(event) == revision).count();
-            if is_partial && count == self.partial.len() {
-                return None;
+        while let Some(events) = self.complete(answer.fragment) {
+            let (revision, put) = (revision_of(&events[0]), put_by(&events));
+            // The watch is asked for from the place on: what is there comes first, if anything is.
+            let put_at_place = if revision == self.place { put } else { put_by(&[]) };
+            if !self.is_checked && revision >= self.place {
+                if self.put.is_some_and(|known| known != put_at_place) {
+                    return Err(self.put_back());
+                }
+                (self.is_checked, self.put) = (true, Some(put_at_place));
             }
-            let events: Vec<Event> = self.partial.drain(..count).collect();
             if revision <= self.place {
                 // Given before.
                 continue;
             }
             let mut changes: Vec<Changed> = events.iter().filter_map(|event| self.changed(event)).collect();
             changes.sort_by(|one, other| one.key().cmp(other.key()));
-            return Some(Commit { revision: Revision(revision), changes });
+            let commit = Commit { revision: Revision(revision), changes };
+            self.sender.send(Ok(commit)).await.map_err(|_| End::Unwanted)?;
+            (self.place, self.put) = (revision, Some(put));
         }
+        Ok(())
+    }
+
+    /// Takes the events of the next whole revision out of what was received; the last one is not whole while another part follows.
+    fn complete(&mut self, is_partial: bool) -> Option<Vec<Event>> {
+        let revision = revision_of(self.partial.first()?);
+        let count = self.partial.iter().take_while(|event| revision_of(event) == revision).count();
+        if is_partial && count == self.partial.len() {
+            return None;
+        }
+        Some(self.partial.drain(..count).collect())
     }
 
     fn changed(&self, event: &Event) -> Option<Changed> {
@@ -210,6 +244,13 @@ impl Follower {
             self.names.entry(stored).map(Changed::Put)
         }
     }
+}
+
+/// What the events have put, in a number: keys and values, and when and how often each key was written before. Whatever order the
+/// events come in the number is the same.
+fn put_by(events: &[Event]) -> u64 {
+    let put = events.iter().filter(|event| event.kind != DELETE).filter_map(|event| event.kv.as_ref());
+    put.fold(0, |sum, stored| sum.wrapping_add(xxh3_64(&stored.encode_to_vec())))
 }
 
 fn revision_of(event: &Event) -> u64 {

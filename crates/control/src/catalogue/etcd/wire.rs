@@ -1,7 +1,10 @@
 //! The messages of etcd's API, version 3, as far as they are used: names, numbers and types of fields are etcd's, which has kept
 //! them since version 3.0. What is left out is skipped when it is read.
 
+use std::fmt;
+
 use prost::{Message, Oneof};
+use zeroize::Zeroize;
 
 /// Where the methods are.
 pub mod path {
@@ -12,23 +15,32 @@ pub mod path {
     pub const LEASE_GRANT: &str = "/etcdserverpb.Lease/LeaseGrant";
     pub const LEASE_REVOKE: &str = "/etcdserverpb.Lease/LeaseRevoke";
     pub const LEASE_KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
+    pub const LEASE_TIME_TO_LIVE: &str = "/etcdserverpb.Lease/LeaseTimeToLive";
     pub const AUTHENTICATE: &str = "/etcdserverpb.Auth/Authenticate";
 }
 
-#[derive(Clone, PartialEq, Message)]
+#[derive(Clone, Copy, PartialEq, Message)]
 pub struct ResponseHeader {
     #[prost(uint64, tag = "1")]
     pub cluster_id: u64,
     #[prost(int64, tag = "3")]
     pub revision: i64,
+    /// Rises with each election.
+    #[prost(uint64, tag = "4")]
+    pub raft_term: u64,
 }
 
 #[derive(Clone, PartialEq, Message)]
 pub struct KeyValue {
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
+    #[prost(int64, tag = "2")]
+    pub create_revision: i64,
     #[prost(int64, tag = "3")]
     pub mod_revision: i64,
+    /// Changes of the key since it was made.
+    #[prost(int64, tag = "4")]
+    pub version: i64,
     #[prost(bytes = "vec", tag = "5")]
     pub value: Vec<u8>,
     #[prost(int64, tag = "6")]
@@ -227,13 +239,41 @@ pub struct LeaseRequest {
     pub id: i64,
 }
 
-/// Its text is not to be printed: it has a password.
 #[derive(Clone, PartialEq, Message)]
+pub struct LeaseKeysRequest {
+    #[prost(int64, tag = "1")]
+    pub id: i64,
+    #[prost(bool, tag = "2")]
+    pub keys: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct LeaseKeysResponse {
+    #[prost(bytes = "vec", repeated, tag = "5")]
+    pub keys: Vec<Vec<u8>>,
+}
+
+/// The password is wiped when this is dropped, and not printed.
+#[derive(Clone, PartialEq, Message)]
+#[prost(skip_debug)]
 pub struct AuthenticateRequest {
     #[prost(string, tag = "1")]
     pub name: String,
-    #[prost(string, tag = "2")]
-    pub password: String,
+    /// A text to etcd; in either case these are its bytes.
+    #[prost(bytes = "vec", tag = "2")]
+    pub password: Vec<u8>,
+}
+
+impl fmt::Debug for AuthenticateRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (password not shown)", self.name)
+    }
+}
+
+impl Drop for AuthenticateRequest {
+    fn drop(&mut self) {
+        self.password.zeroize();
+    }
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A dump of the same catalogue at the same revision is the same to the byte (no date, no chance), so that a transfer which was
-//! interrupted is known again by its header. Entries bound to a lease are left out: who holds the lease is there with the catalogue
-//! that was dumped, and writes them anew where that one is.
+//! interrupted is known again by its content. Entries bound to a lease are left out: who holds the lease is there with the
+//! catalogue that was dumped, and writes them anew where that one is.
 
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
@@ -172,7 +172,7 @@ impl Bytes {
     }
 }
 
-/// The sum over a stream's lines but its checks.
+/// A sum over lines: over all of a stream but its checks, or over its entries alone.
 pub struct Sum(Xxh3);
 
 impl Sum {

@@ -14,8 +14,8 @@ pub use restore::{Restore, Restored};
 /// Moves all entries of `source` into `target`: a dump that is restored as it comes. The source stays as it is.
 ///
 /// Nobody should change the source meanwhile; what is changed after the dump's moment is not moved. A move that was interrupted is
-/// called again: if the source has not changed it goes on, and otherwise it says [`TransferError::OtherDump`] and is begun anew by
-/// force.
+/// called again: it goes on as of the moment of that call if what was moved already is as it was, whatever the source's revision is
+/// (others use the same etcd), and otherwise it says [`TransferError::OtherDump`] and is begun anew by force.
 pub async fn move_all(
     source: &dyn Catalogue,
     target: &dyn Catalogue,

@@ -1,9 +1,10 @@
 //! How far a restore has come: a key of the catalogue's own, written in the same transaction as what it tells of.
 //!
-//! States after a crash, and what the next restore of the same dump does:
+//! States after a crash, and what the next restore of the same dump does if it is not by force; by force it begins anew:
 //! - no note: nothing was restored; it begins.
 //! - `clearing`: what was there is being deleted, by force; it goes on deleting.
-//! - `filling`, N entries: exactly the first N entries of the dump are there; it leaves them out and goes on.
+//! - `filling`, N entries: exactly the first N entries of the dump are there; it leaves them out and goes on, with that dump or
+//!   with another one of the same catalogue that begins with them.
 //! - `done`: it has nothing to do.
 
 use serde::{Deserialize, Serialize};
@@ -26,6 +27,8 @@ pub struct Note {
     pub dump: Header,
     pub state: State,
     pub entries: u64,
+    /// The sum of the lines of these entries: a header alone does not tell one dump from another.
+    pub xxh3: String,
     /// Rises with each transaction, so that none is like the one before.
     pub step: u64,
 }

@@ -11,6 +11,17 @@ use crate::catalogue::error::Error;
 use crate::catalogue::limits::PAGE_ENTRIES_MAX;
 use crate::catalogue::types::{Change, Key, Outcome, Prefix, Range, Transaction, Value};
 
+/// Whether a restore of the dump may go on where the note was left.
+fn is_continued(note: &Note, dump: &Header) -> bool {
+    note.dump == *dump || (note.state != State::Done && note.dump.origin == dump.origin)
+}
+
+/// What is there is of another dump than the one that the next note would be of.
+fn other_dump(noted: &Noted, next: &Note) -> TransferError {
+    let Header { origin, revision, .. } = noted.note.as_ref().unwrap_or(next).dump.clone();
+    TransferError::OtherDump { origin, revision }
+}
+
 /// Tries of one transaction whose outcome stays unknown. Chosen: an election or two; each try has waited for the time limit.
 const TRIES_MAX: usize = 5;
 
@@ -30,6 +41,8 @@ pub struct Restore<'c> {
     catalogue: &'c dyn Catalogue,
     is_forced: bool,
     sum: Sum,
+    /// Of the lines of entries alone: what tells a part of one dump from that of another.
+    content: Sum,
     lines: u64,
     /// Entries of the stream, up to the last check.
     entries: u64,
@@ -40,10 +53,12 @@ pub struct Restore<'c> {
 }
 
 impl<'c> Restore<'c> {
-    /// Into an empty catalogue, or by force into any: then all that is there is deleted first, when the dump's first line has come.
+    /// Into an empty catalogue, or one that holds a part of the same dump, which is left out; or by force into any: then all that
+    /// is there is deleted first, when the dump's first line has come. A part of the same dump is also one that a dump of the same
+    /// catalogue at another revision begins with.
     pub fn into(catalogue: &'c dyn Catalogue, is_forced: bool) -> Restore<'c> {
-        let (sum, part) = (Sum::new(), Vec::new());
-        Restore { catalogue, is_forced, sum, lines: 0, entries: 0, part, noted: None, found: 0, ended: None }
+        let (sum, content, part) = (Sum::new(), Sum::new(), Vec::new());
+        Restore { catalogue, is_forced, sum, content, lines: 0, entries: 0, part, noted: None, found: 0, ended: None }
     }
 
     /// The next line, without its line feed.
@@ -60,6 +75,7 @@ impl<'c> Restore<'c> {
             }
             (Line::Entry { key, value }, true, false) => {
                 self.sum.add(line);
+                self.content.add(line);
                 self.entry(key, value)
             }
             (Line::Check(check), true, false) => self.check(&check).await,
@@ -82,17 +98,19 @@ impl<'c> Restore<'c> {
             return Err(TransferError::Version { version: dump.version });
         }
         let noted = note::read(self.catalogue).await?;
-        let mut note = match &noted.note {
-            Some(note) if note.dump == dump => note.clone(),
-            Some(other) if other.state != State::Done && !self.is_forced => {
-                let Header { origin, revision, .. } = other.dump.clone();
-                return Err(TransferError::OtherDump { origin, revision });
+        let (mut note, mut noted) = match noted.note.clone() {
+            // Of the same catalogue: at another revision, too, what is there may be the beginning of this dump. It shows where that
+            // part ends.
+            Some(note) if is_continued(&note, &dump) && !self.is_forced => (Note { dump, ..note }, noted),
+            Some(other) if other.state != State::Done && !self.is_forced => return Err(other_dump(&noted, &other)),
+            // By force it begins anew, whatever is there: also where it is a part of this dump, or all of it and changed since.
+            other => {
+                let mut note = self.first_note(dump, other.map_or(0, |other| other.step)).await?;
+                let noted = self.commit(&mut note, Vec::new(), noted).await?;
+                (note, noted)
             }
-            other => self.first_note(dump, other.as_ref().map_or(0, |other| other.step)).await?,
         };
         self.found = note.entries;
-        let mut noted =
-            if noted.note.as_ref() == Some(&note) { noted } else { self.commit(&mut note, Vec::new(), noted).await? };
         if note.state == State::Clearing {
             noted = self.clear(&mut note, noted).await?;
         }
@@ -108,7 +126,7 @@ impl<'c> Restore<'c> {
             Some(_) if self.is_forced => State::Clearing,
             Some(entry) => return Err(TransferError::NotEmpty { key: entry.key.to_string() }),
         };
-        Ok(Note { dump, state, entries: 0, step })
+        Ok(Note { dump, state, entries: 0, xxh3: Sum::new().text(), step })
     }
 
     /// Deletes all that is there.
@@ -151,16 +169,18 @@ impl<'c> Restore<'c> {
         let part = std::mem::take(&mut self.part);
         let Some((mut note, noted)) = self.noted.take() else { return Err(self.damaged("there is no header")) };
         if note.entries >= self.entries {
-            // An earlier restore has brought them.
+            // An earlier restore has brought them; where it stopped, they must be those of this dump.
+            if note.entries == self.entries && note.xxh3 != self.content.text() {
+                return Err(other_dump(&noted, &note));
+            }
             self.noted = Some((note, noted));
             return Ok(());
         }
         if note.entries != before {
-            return Err(
-                self.damaged("an earlier restore of a dump with the same header stopped elsewhere: restore by force")
-            );
+            return Err(other_dump(&noted, &note));
         }
         note.entries = self.entries;
+        note.xxh3 = self.content.text();
         let noted = self.commit(&mut note, part, noted).await?;
         self.noted = Some((note, noted));
         Ok(())
@@ -171,6 +191,9 @@ impl<'c> Restore<'c> {
         let Some((mut note, noted)) = self.noted.take().filter(|_| is_whole) else {
             return Err(self.damaged("what stands before it is not what was dumped"));
         };
+        if note.entries != self.entries {
+            return Err(other_dump(&noted, &note));
+        }
         if note.state != State::Done {
             note.state = State::Done;
             self.commit(&mut note, Vec::new(), noted).await?;
