@@ -10,7 +10,8 @@ use ::bench::{
 };
 
 use crate::cli::{
-    BenchCacheStartArgs, BenchDeviceArgs, BenchVerb, BenchWireArgs, DeviceRow, RemoteAccess, Rounds, WireRow,
+    BenchCacheStartArgs, BenchDeviceArgs, BenchScaleArgs, BenchVerb, BenchWireArgs, DeviceRow, RemoteAccess, Rounds,
+    WireRow,
 };
 use crate::exit::Failure;
 use crate::{output, stop};
@@ -34,14 +35,10 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
             };
             (&args.rounds, remote_row::run(&options, &progress).map(|row| rows.push(row)))
         }
-        BenchVerb::Scale(args) => {
-            let members = args.members.iter().map(|&members| usize::from(members)).collect();
-            let options = scale_row::Options { members, rounds: usize::from(args.rounds.rounds) };
-            (&args.rounds, scale_row::run(&options, &progress).map(|row| rows.push(row)))
-        }
+        BenchVerb::Scale(args) => (&args.rounds, scale(args, &progress).map(|row| rows.push(row))),
         BenchVerb::Table(args) => {
-            let (page_size, pages) = (args.page_size, args.pages);
-            let options = fill_row::Options { rounds: usize::from(args.rounds.rounds), page_size, pages };
+            let rounds = usize::from(args.rounds.rounds);
+            let options = fill_row::Options { rounds, page_size: args.page_size, pages: args.pages };
             (&args.rounds, fill_row::run(options, &progress).map(|row| rows.push(row)))
         }
         BenchVerb::Volume(args) => {
@@ -86,6 +83,11 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
         report(rounds, &rows)?;
     }
     ended.map_err(failure)
+}
+
+fn scale(args: &BenchScaleArgs, progress: &Progress) -> anyhow::Result<Row> {
+    let members = args.members.iter().map(|&members| usize::from(members)).collect();
+    scale_row::run(&scale_row::Options { members, rounds: usize::from(args.rounds.rounds) }, progress)
 }
 
 fn device(args: &BenchDeviceArgs, progress: &Progress, rows: &mut Vec<Row>) -> anyhow::Result<()> {

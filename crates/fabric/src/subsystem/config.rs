@@ -152,8 +152,8 @@ pub struct HostConfig {
     /// It may make, delete, attach and detach the namespaces of its subsystem's stores (NVMe Base 2.0c §8.12), also those of other
     /// hosts. Nobody may who was not told so: who may use a namespace must not thereby be able to destroy all.
     pub manage: bool,
-    /// The shared namespaces that it makes are for every host that is let in, from each one's next controller on: those of a control
-    /// plane, which makes them for hosts that are not there yet.
+    /// The shared namespaces that it makes are for every host that is let in, from each one's next controller on: a control plane
+    /// makes them for hosts that are not there yet.
     pub makes_for_all: bool,
 }
 

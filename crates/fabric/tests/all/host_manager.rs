@@ -1,6 +1,7 @@
 //! Namespaces made, handed out and deleted by a host, on a drive's target, over real sockets.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,23 +30,27 @@ fn refused<T>(outcome: Result<T, ConnectError>) -> Status {
     }
 }
 
+/// The target of a drive that is made, until the task is dropped.
+async fn served(path: &Path, subsystem: &Nqn) -> (Target, SocketAddr, task::Task<()>) {
+    let options = FormatOptions { create: Some(64 << 20), extent_bytes: 1 << 20, ..FormatOptions::default() };
+    let drive = Drive::format(path, &options).await.expect("a drive");
+    let target = Target::default();
+    target.add_subsystem(subsystem.clone(), "1").expect("a subsystem");
+    target.add_store(subsystem, Arc::new(drive)).expect("a store");
+    let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
+    let (address, control) = (listener.local_addr(), target.clone());
+    (control, address, task::spawn(async move { match target.serve(listener, Vec::new()).await {} }))
+}
+
 #[test]
 fn a_namespace_is_made_for_a_host_that_may_not_make_any() {
     let folder = tempfile::tempdir().expect("a folder");
     run(async {
-        let options = FormatOptions { create: Some(64 << 20), extent_bytes: 1 << 20, ..FormatOptions::default() };
-        let drive = Drive::format(&folder.path().join("drive"), &options).await.expect("a drive");
-        let target = Target::default();
         let (subsystem, operator, user) = (name("drive"), name("operator"), name("user"));
-        target.add_subsystem(subsystem.clone(), "1").expect("a subsystem");
-        target.add_store(&subsystem, Arc::new(drive)).expect("a store");
+        let (control, address, _serving) = served(&folder.path().join("drive"), &subsystem).await;
         let manages = HostConfig { manage: true, ..HostConfig::default() };
-        target.allow_host(&subsystem, &operator, manages).expect("a host");
-        target.allow_host(&subsystem, &user, HostConfig::default()).expect("a host");
-        let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
-        let address = listener.local_addr();
-        let control = target.clone();
-        let _serving = task::spawn(async move { match target.serve(listener, Vec::new()).await {} });
+        control.allow_host(&subsystem, &operator, manages).expect("a host");
+        control.allow_host(&subsystem, &user, HostConfig::default()).expect("a host");
         let by = |nqn: &Nqn| {
             let host = HostIdentity { nqn: nqn.clone(), ..HostIdentity::random() };
             Options { host, ..Options::new(address, subsystem.clone(), 1) }
