@@ -247,7 +247,8 @@ fn every_range_of_bytes_reads_as_it_was_written() {
 #[test]
 fn writers_of_one_block_keep_each_others_bytes() {
     run(async {
-        let (address, ..) = &server();
+        let (noting, _) = noting();
+        let (address, _server, _accepting) = &serving(vec![Export::new("a", "", noting, false)]);
         let writers = (0..8u8).map(|number| {
             let address = *address;
             task::spawn(async move {
@@ -361,6 +362,12 @@ fn a_server_that_stops_answers_what_it_has_received() {
     });
 }
 
+fn noting() -> (AnyNamespace, Arc<Mutex<Vec<&'static str>>>) {
+    let noted = Arc::new(Mutex::new(Vec::new()));
+    let memory = Memory::new(BYTES, BLOCK, [1; 16]).expect("a namespace");
+    (AnyNamespace::other(Noting { memory, noted: noted.clone() }), noted)
+}
+
 /// A namespace that notes how its commands were to be made stable.
 struct Noting {
     memory: Memory,
@@ -375,8 +382,15 @@ impl Noting {
 
 impl Namespace for Noting {
     device::delegate_namespace!(this => { Noting { memory, .. } => memory };
-        info, read, compare, compare_and_write, deallocate, verify, write_uncorrectable, hint_lifetime, writability,
+        info, compare, compare_and_write, deallocate, verify, write_uncorrectable, hint_lifetime, writability,
         used_blocks, link, attribute, set_attribute);
+
+    /// Others get between it and what follows from it.
+    async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
+        let read = self.memory.read(lba, buf).await;
+        task::yield_now().await;
+        read
+    }
 
     async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
         self.note(["write", "stable write"], durability);
@@ -397,9 +411,7 @@ impl Namespace for Noting {
 #[test]
 fn what_is_to_be_stable_is_told_to_the_namespace() {
     run(async {
-        let noted = Arc::new(Mutex::new(Vec::new()));
-        let memory = Memory::new(BYTES, BLOCK, [1; 16]).expect("a namespace");
-        let noting = AnyNamespace::other(Noting { memory, noted: noted.clone() });
+        let (noting, noted) = noting();
         let (address, _server, _accepting) = serving(vec![Export::new("", "", noting, false)]);
         let client = Client::of(address, "").await;
         let whole = (0, BLOCK);

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use tls::AskingContext;
+
 use crate::membership::address;
 use crate::support::{Server, certificate, finished, run};
 use crate::volume::{done, made, three};
@@ -110,8 +112,12 @@ fn over_tls_who_shows_a_certificate_is_let_in() {
     };
     let (list, abort) = (b"IHAVEOPT\0\0\0\x03\0\0\0\0", b"IHAVEOPT\0\0\0\x02\0\0\0\0");
     assert_eq!(said(&[&list[..], abort].concat())[8..16], [0, 0, 0, 3, 0x80, 0, 0, 5], "TLS is required");
-    let injected = said(&[b"IHAVEOPT\0\0\0\x05\0\0\0\0", &list[..]].concat());
-    assert_eq!((&injected[8..16], injected.len()), (&[0, 0, 0, 5, 0, 0, 0, 1][..], 20), "acknowledged, then closed");
+    let mut stream = TcpStream::connect(at).expect("connected");
+    stream.write_all(&[&[0, 0, 0, 3][..], b"IHAVEOPT\0\0\0\x05\0\0\0\0", list].concat()).expect("sent");
+    stream.read_exact(&mut [0; 18 + 20]).expect("greeted, and TLS acknowledged");
+    let own = Some((Path::new(&cert), Path::new(&key)));
+    let asking = AskingContext::new(Some(Path::new(&cert)), own).expect("certificates");
+    assert!(asking.connect(stream, "127.0.0.1").is_err(), "TLS begins behind bytes that could be anybody's");
 
     // What would let strangers in is refused.
     let attach = |more: &[&str]| {
