@@ -67,8 +67,8 @@ pub(crate) struct Conn {
     pub(crate) slot: usize,
     taken: Taken,
     pub(crate) label: Label,
-    /// When it was there.
-    pub(crate) since: Instant,
+    /// When the volume got it.
+    pub(crate) since: Cell<Instant>,
     name: String,
     /// What the record block holds, as far as this connection knows.
     block: Cell<RecordBlock>,
@@ -76,6 +76,8 @@ pub(crate) struct Conn {
     bytes: RefCell<View>,
     log: RefCell<Log>,
     is_ended: Cell<bool>,
+    /// Why, in words.
+    reason: RefCell<String>,
     /// The medium has refused a write: to connect again does not help.
     is_refused: Cell<bool>,
     /// Nanoseconds; the average.
@@ -116,12 +118,13 @@ impl Conn {
             slot,
             taken,
             label,
-            since: time::now(),
+            since: Cell::new(time::now()),
             name,
             block: Cell::new(block),
             bytes: RefCell::new(bytes.freeze()),
             log,
             is_ended: Cell::new(false),
+            reason: RefCell::default(),
             is_refused: Cell::new(false),
             latency: Cell::new(0),
             changed: Notify::new(),
@@ -157,12 +160,25 @@ impl Conn {
         }
     }
 
+    fn end_by(&self, error: &device::Error) {
+        if !self.is_ended.get() {
+            *self.reason.borrow_mut() = error.to_string();
+            self.end();
+        }
+    }
+
+    /// Why it has ended, in words.
+    pub(crate) fn reason(&self) -> String {
+        let reason = self.reason.borrow();
+        if reason.is_empty() { format!("the connection to {} was lost", self.name) } else { reason.clone() }
+    }
+
     /// It ends since its medium takes no writes.
     pub(crate) fn refuse(&self, error: &device::Error) {
         if !self.is_ended.get() {
             tracing::warn!(holder = self.name, %error, "a replica takes no writes, and is left behind");
             self.is_refused.set(true);
-            self.end();
+            self.end_by(error);
         }
     }
 
@@ -193,8 +209,7 @@ impl Conn {
                 | device::Error::Aborted
                 | device::Error::Reserved(_)),
             ) => {
-                tracing::debug!(holder = self.name, %error, "a connection ends");
-                self.end();
+                self.end_by(&error);
                 Err(Lost::Ended)
             }
             Err(error) => Err(Lost::Refused(error)),
@@ -285,8 +300,7 @@ impl Conn {
         let swapped = self.run(swap).await?;
         if let Err(Lost::Refused(error)) = self.judge(swapped) {
             // Of an unequal compare: nobody else may write it while the reservation is ours, so it is not.
-            tracing::debug!(holder = self.name, %error, "a record was not taken");
-            self.end();
+            self.end_by(&error);
         }
         if !self.is_up() {
             return Err(Lost::Ended);

@@ -17,6 +17,7 @@ use engine::task::{self, LocalFuture};
 use engine::time::{self, Sleep};
 
 use crate::conn::{Change, Conn, Lost};
+use crate::patience::Patience;
 use crate::record::{HOLDERS_MAX, Set};
 use crate::regions::Span;
 use crate::shared::{Phase, Shared};
@@ -48,8 +49,8 @@ impl Future for Finishing {
             this.change = None;
             return Poll::Ready(result);
         }
+        // Counted from the first time on: a replica that comes and goes is not waited for anew each time.
         if !this.shared.is_short() {
-            this.patience = None;
             return Poll::Pending;
         }
         let wait_max = this.shared.options.wait_max;
@@ -96,12 +97,22 @@ struct Puts<'a, F> {
     has_begun: bool,
     /// A replica may have it, wholly or in part, without having said so.
     is_in_doubt: bool,
+    patience: Patience,
 }
 
 impl<F: Future<Output = Result<(), Lost>>> Puts<'_, F> {
     fn stop(&mut self, slot: usize) {
         self.puts[slot].set(None);
         self.over[slot] = None;
+    }
+
+    /// The connection has ended under the change.
+    fn ended(&mut self, shared: &Shared, slot: usize) {
+        self.is_in_doubt = true;
+        self.stop(slot);
+        if self.patience.is_over(slot, shared.options.give_up_after) {
+            shared.give_up(slot);
+        }
     }
 
     /// Goes on with one replica. An error is the whole change's.
@@ -119,8 +130,9 @@ impl<F: Future<Output = Result<(), Lost>>> Puts<'_, F> {
             _ => false,
         };
         if !is_same {
-            self.is_in_doubt |= self.over[slot].is_some();
-            self.stop(slot);
+            if self.over[slot].is_some() {
+                self.ended(shared, slot);
+            }
             if let Some(conn) = &conn {
                 self.has_begun = true;
                 self.puts[slot].set(Some(begin(conn)));
@@ -135,8 +147,7 @@ impl<F: Future<Output = Result<(), Lost>>> Puts<'_, F> {
                 self.stop(slot);
             }
             Poll::Ready(Err(Lost::Ended)) => {
-                self.is_in_doubt = true;
-                self.stop(slot);
+                self.ended(shared, slot);
             }
             Poll::Ready(Err(Lost::Refused(error))) => {
                 // The last good replica's word is the volume's, where it says that nothing was written. Where it does not, reads
@@ -167,8 +178,8 @@ pub(crate) async fn fan_out(
     let _busy = Busy::new(shared, span);
     let begin = |conn: &Rc<Conn>| Rc::clone(conn).put(lba, change.clone(), span);
     let (first, second, third) = (pin!(None), pin!(None), pin!(None));
-    let mut puts =
-        Puts { puts: [first, second, third], over: [None, None, None], done, has_begun: false, is_in_doubt: false };
+    let (puts, over, patience) = ([first, second, third], [None, None, None], Patience::default());
+    let mut puts = Puts { puts, over, done, has_begun: false, is_in_doubt: false, patience };
     let mut changed = pin!(shared.changed.notified());
     poll_fn(|cx| {
         loop {

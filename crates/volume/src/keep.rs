@@ -12,7 +12,7 @@ use crate::shared::Shared;
 
 /// Pauses between tries. Guessed: the first is a round trip or two, the longest is what a target that is back waits for us.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
-/// The pause after a medium has refused a write. Guessed: it is not soon that it takes one.
+/// The pause after a medium has refused a write, or does none. Guessed: it is not soon that it takes one.
 const PAUSE_REFUSED: Duration = Duration::from_secs(5);
 
 /// Ends when the volume is over. `first`: a connection that is there already.
@@ -25,7 +25,7 @@ pub(crate) async fn keep(shared: Rc<Shared>, slot: usize, first: Option<Rc<Conn>
             None => match open(&shared, slot).await {
                 Ok(conn) => conn,
                 Err(error) => {
-                    tracing::debug!(volume = shared.name(), slot, %error, "a holder can't be had");
+                    shared.note(slot, error.to_string());
                     time::sleep(jittered(backoff.pause())).await;
                     continue;
                 }
@@ -35,12 +35,14 @@ pub(crate) async fn keep(shared: Rc<Shared>, slot: usize, first: Option<Rc<Conn>
             return;
         }
         shared.connected(&conn);
-        if serve(&shared, &conn).await {
+        serve(&shared, &conn).await;
+        // What ends each connection soon is not to be asked all the time.
+        if conn.since.get().elapsed() >= PAUSE.1 {
             backoff.reset();
         }
         shared.sweep();
         // Where two hosts take a holder from each other, chance has to part them.
-        let pause = if conn.is_refused() { PAUSE_REFUSED } else { backoff.pause() };
+        let pause = if shared.is_refused(slot) { PAUSE_REFUSED } else { backoff.pause() };
         if !shared.is_over() {
             time::sleep(jittered(pause)).await;
         }
@@ -57,27 +59,20 @@ async fn open(shared: &Rc<Shared>, slot: usize) -> Result<Rc<Conn>, Error> {
     Ok(conn)
 }
 
-/// Writes each record over the connection until that ends. Whether any was accepted.
-async fn serve(shared: &Rc<Shared>, conn: &Rc<Conn>) -> bool {
-    let mut any = false;
+/// Writes each record over the connection until that ends.
+async fn serve(shared: &Rc<Shared>, conn: &Rc<Conn>) {
     loop {
         let changed = shared.changed.notified();
         if shared.is_over() || !conn.is_up() {
-            return any;
+            return;
         }
         let record = shared.mirror.borrow().to_send(conn.slot);
         match record {
             None => changed.await,
             Some(record) => match conn.accept(&record).await {
-                Ok(Said::Yes) if conn.is_up() => {
-                    shared.accepted(conn.slot, &record);
-                    any = true;
-                }
-                Ok(Said::Yes) | Err(_) => return any,
-                Ok(Said::Higher) => {
-                    shared.supersede();
-                    return any;
-                }
+                Ok(Said::Yes) if conn.is_up() => shared.accepted(conn.slot, &record),
+                Ok(Said::Yes) | Err(_) => return,
+                Ok(Said::Higher) => return shared.supersede(),
             },
         }
     }

@@ -21,6 +21,7 @@ mod log;
 mod mirror;
 mod nvmeof;
 mod options;
+mod patience;
 mod reach;
 mod read;
 mod record;

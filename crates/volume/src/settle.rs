@@ -16,6 +16,7 @@ use engine::{Buf, View, task, time};
 
 use crate::conn::{Change, Lost};
 use crate::fan_out::fan_out;
+use crate::patience::Patience;
 use crate::record::Set;
 use crate::shared::Shared;
 
@@ -113,7 +114,7 @@ pub(crate) async fn chosen(
     bytes: usize,
     is_of_use: impl Fn() -> bool,
 ) -> Result<(usize, View), device::Error> {
-    let mut faulty = Set::default();
+    let (mut faulty, mut patience) = (Set::default(), Patience::default());
     loop {
         let changed = shared.changed.notified();
         if shared.is_over() || !is_of_use() {
@@ -128,7 +129,12 @@ pub(crate) async fn chosen(
         };
         match conn.read(lba, Buf::with_len(bytes)).await {
             Ok(copy) => return Ok((conn.slot, copy.freeze())),
-            Err(Lost::Ended) => shared.sweep(),
+            Err(Lost::Ended) => {
+                shared.sweep();
+                if patience.is_over(conn.slot, shared.options.give_up_after) {
+                    faulty = faulty.with(Set::one(conn.slot));
+                }
+            }
             Err(Lost::Refused(_)) => faulty = faulty.with(Set::one(conn.slot)),
         }
     }

@@ -44,10 +44,13 @@ pub(crate) struct Shared {
     pub(crate) mirror: RefCell<Mirror>,
     conns: RefCell<[Option<Rc<Conn>>; HOLDERS_MAX]>,
     pub(crate) reaches: RefCell<Vec<Rc<dyn Reach>>>,
-    /// Since when a slot has had no usable connection.
+    /// Since when a slot has had no connection that lasted: see [`Shared::sweep`].
     down_since: [Cell<Option<Instant>>; HOLDERS_MAX],
-    /// The medium of a slot has refused a write.
+    began: Instant,
+    /// The medium of a slot has refused a write, or does none.
     refused: [Cell<bool>; HOLDERS_MAX],
+    /// Why a slot was lost last, in words.
+    reasons: RefCell<[String; HOLDERS_MAX]>,
     /// Told when anything here has changed that somebody may wait for.
     pub(crate) changed: Notify,
     /// The locks of the volume's blocks.
@@ -90,8 +93,10 @@ impl Shared {
             mirror: RefCell::new(begin.mirror),
             conns: RefCell::default(),
             reaches: RefCell::new(begin.reaches),
-            down_since: std::array::from_fn(|_| Cell::new(Some(now))),
+            down_since: Default::default(),
+            began: now,
             refused: Default::default(),
+            reasons: RefCell::default(),
             changed: begin.changed,
             locks: Arc::new(RangeLocks::new(begin.shape.region_blocks.ilog2())),
             lease_until: Cell::default(),
@@ -176,12 +181,14 @@ impl Shared {
 
     /// A connection has preempted.
     pub(crate) fn connected(&self, conn: &Rc<Conn>) {
+        conn.since.set(time::now());
         self.mirror.borrow_mut().connected(conn.slot, conn.label.life);
         self.conns.borrow_mut()[conn.slot] = Some(Rc::clone(conn));
         self.changed.notify_all();
     }
 
-    /// Takes note of connections that have ended.
+    /// Takes note of connections that have ended. One that was there for less time than a replica has to come back was no return:
+    /// what ends each connection soon is as good as away from the first of them on.
     pub(crate) fn sweep(&self) {
         let mut any = false;
         for slot in 0..self.shape.holders() {
@@ -190,9 +197,12 @@ impl Shared {
             self.conns.borrow_mut()[slot] = None;
             self.mirror.borrow_mut().down(slot);
             self.refused[slot].set(conn.is_refused());
-            if self.down_since[slot].get().is_none() {
+            let has_lasted = conn.since.get().elapsed() >= self.options.give_up_after;
+            if has_lasted || self.down_since[slot].get().is_none() {
                 self.down_since[slot].set(Some(time::now()));
+                self.reasons.borrow_mut()[slot].clear();
             }
+            self.note(slot, conn.reason());
             any = true;
         }
         if any {
@@ -201,14 +211,41 @@ impl Shared {
         }
     }
 
-    /// Whether the slot's medium has refused a write.
+    /// Why a slot can't be had: told once, not with every try.
+    pub(crate) fn note(&self, slot: usize, reason: String) {
+        let mut reasons = self.reasons.borrow_mut();
+        if reasons[slot] != reason {
+            tracing::warn!(volume = self.name(), slot, reason, "a holder is lost");
+            reasons[slot] = reason;
+        }
+    }
+
+    /// Why a slot was lost last.
+    pub(crate) fn reason(&self, slot: usize) -> String {
+        self.reasons.borrow()[slot].clone()
+    }
+
+    /// A replica ends each connection under the same command: it is left out, as one that is away. The last one is not.
+    pub(crate) fn give_up(&self, slot: usize) {
+        if self.mirror.borrow().targets() == Set::one(slot) {
+            return;
+        }
+        if let Some(conn) = self.conn(slot) {
+            conn.end();
+        }
+        self.sweep();
+        self.refused[slot].set(true);
+        self.changed.notify_all();
+    }
+
+    /// Whether the slot's medium has refused a write, or does none.
     pub(crate) fn is_refused(&self, slot: usize) -> bool {
         self.refused[slot].get()
     }
 
-    /// Since when a slot has had no usable connection.
-    pub(crate) fn down_since(&self, slot: usize) -> Option<Instant> {
-        self.down_since[slot].get()
+    /// Since when a slot has had no connection that lasted.
+    pub(crate) fn down_since(&self, slot: usize) -> Instant {
+        self.down_since[slot].get().unwrap_or(self.began)
     }
 
     // The record.
@@ -216,7 +253,6 @@ impl Shared {
     /// A record is stable at a holder.
     pub(crate) fn accepted(&self, slot: usize, record: &Record) {
         let is_stable = self.mirror.borrow_mut().accepted(slot, record);
-        self.down_since[slot].set(None);
         self.refused[slot].set(false);
         if is_stable {
             let Record { version, in_sync, .. } = *self.mirror.borrow().current();

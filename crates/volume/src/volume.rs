@@ -77,6 +77,11 @@ impl Volume {
         self.shared.mirror.borrow().readable()
     }
 
+    /// Why the holder of a slot was lost last, in words; empty: it was not.
+    pub fn reason(&self, slot: usize) -> String {
+        self.shared.reason(slot)
+    }
+
     /// Whether every replica is in sync, no region may differ, and no holder is being changed.
     pub fn is_whole(&self) -> bool {
         let mirror = self.shared.mirror.borrow();

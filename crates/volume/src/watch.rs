@@ -17,7 +17,10 @@ pub(crate) async fn watch(shared: Rc<Shared>) {
         shared.sweep();
         let (bad, due) = look(&shared);
         if shared.propose(|mirror| mirror.leave_out(bad)) {
-            tracing::warn!(volume = shared.name(), ?bad, "the volume goes on without replicas");
+            for slot in bad.iter() {
+                let reason = shared.reason(slot);
+                tracing::warn!(volume = shared.name(), slot, reason, "the volume goes on without a replica");
+            }
             continue;
         }
         if shared.propose(|mirror| mirror.change_holders()) {
@@ -50,7 +53,7 @@ fn look(shared: &Shared) -> (Set, Option<Instant>) {
         }
         // A connection that has come has its time to take the record: were it given up for the time before, the last replica in
         // sync, which can't be left out, would never come back.
-        let since = conn.as_ref().map_or_else(|| shared.down_since(slot).unwrap_or(now), |conn| conn.since);
+        let since = conn.as_ref().map_or_else(|| shared.down_since(slot), |conn| conn.since.get());
         let at = since + shared.options.give_up_after;
         match &conn {
             None if at <= now => bad = bad.with(Set::one(slot)),

@@ -3,6 +3,7 @@
 mod basics;
 mod cluster;
 mod crash;
+mod faulty;
 mod fencing;
 mod gated;
 mod real;

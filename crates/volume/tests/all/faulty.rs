@@ -1,0 +1,193 @@
+//! Holders that answer with errors: media that are full, that fail again and again, or that can't be read.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use device::{Durability, Error, Lba, Namespace};
+use engine::task::LocalFuture;
+use engine::{Buf, View, time};
+use fabric::host::AnyRemote;
+use volume::{Label, Options, Reach, Set, Taken, Volume};
+
+use crate::basics::{equal, get, put};
+use crate::cluster::{BLOCK, Cluster, format, options, run, whole};
+
+/// What the commands of a holder are answered with.
+#[derive(Default)]
+pub struct Told {
+    pub data_writes: RefCell<Option<Error>>,
+    pub log_writes: RefCell<Option<Error>>,
+    /// How long a write of data takes.
+    pub takes: Cell<Duration>,
+    /// Blocks of the volume that can't be read. A write mends a read fault.
+    pub reads: RefCell<Vec<(u64, Error)>>,
+    pub deallocates: RefCell<Option<Error>>,
+    /// Connections that have taken the holder.
+    pub taken: Cell<u64>,
+}
+
+struct Holder {
+    inner: AnyRemote,
+    data_first: u64,
+    told: Rc<Told>,
+}
+
+impl Namespace for Holder {
+    device::delegate_namespace!(this => { Holder { inner, .. } => inner }; info, flush, compare, compare_and_write,
+        write_zeroes, verify, write_uncorrectable, hint_lifetime, writability, used_blocks, link, attribute,
+        set_attribute);
+
+    async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
+        let blocks = (buf.len() / BLOCK) as u64;
+        let told = self.told.reads.borrow().clone();
+        let is_there = |at: u64| (lba.0..lba.0 + blocks).contains(&(self.data_first + at));
+        match told.into_iter().find(|(at, _)| is_there(*at)) {
+            Some((_, error)) => (Err(error), buf),
+            None => self.inner.read(lba, buf).await,
+        }
+    }
+
+    async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
+        let is_data = lba.0 >= self.data_first;
+        if is_data && !self.told.takes.get().is_zero() {
+            time::sleep(self.told.takes.get()).await;
+        }
+        let told = if is_data { &self.told.data_writes } else { &self.told.log_writes };
+        if let Some(error) = told.borrow().clone() {
+            return Err(error);
+        }
+        let blocks = lba.0..lba.0 + (data.len() / BLOCK) as u64;
+        let is_mended =
+            |at: &u64, error: &Error| blocks.contains(&(self.data_first + at)) && matches!(error, Error::ReadFault(_));
+        self.told.reads.borrow_mut().retain(|(at, error)| !is_mended(at, error));
+        self.inner.write(lba, data, durability).await
+    }
+
+    async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        let told = self.told.deallocates.borrow().clone();
+        if let Some(error) = told { Err(error) } else { self.inner.deallocate(lba, blocks).await }
+    }
+}
+
+struct ToldReach(Rc<dyn Reach>, Rc<Told>);
+
+impl Reach for ToldReach {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn look(&self) -> LocalFuture<'_, Result<AnyRemote, volume::Error>> {
+        self.0.look()
+    }
+
+    fn take(&self) -> LocalFuture<'_, Result<Taken, volume::Error>> {
+        Box::pin(async move {
+            let taken = self.0.take().await?;
+            self.1.taken.set(self.1.taken.get() + 1);
+            let (_, block) = taken.namespace.read(Lba(0), Buf::with_len(BLOCK)).await;
+            let data_first = Label::decode(&block).map_or(u64::MAX, |label| label.data_first.max(2));
+            let holder = Holder { inner: taken.namespace.clone(), data_first, told: Rc::clone(&self.1) };
+            Ok(Taken { namespace: AnyRemote::from(Rc::new(holder)), ..taken })
+        })
+    }
+}
+
+/// What the holders are told, by slot.
+pub type All = Vec<Rc<Told>>;
+
+pub fn nothing_told() -> All {
+    (0..3).map(|_| Rc::default()).collect()
+}
+
+/// How `host` reaches holders that answer as they are told.
+pub fn reaches(cluster: &Cluster, host: &str, told: &All) -> Vec<Rc<dyn Reach>> {
+    let all = cluster.places.reaches(host).into_iter().zip(told);
+    all.map(|(reach, told)| Rc::new(ToldReach(reach, Rc::clone(told))) as Rc<dyn Reach>).collect()
+}
+
+async fn attached(cluster: &Cluster, replicas: u8, how: Options) -> (Rc<Volume>, All) {
+    format(&cluster.places, replicas).await;
+    let told = nothing_told();
+    let volume = volume::attach(reaches(cluster, "a", &told), how).await.expect("all nodes are up");
+    (Rc::new(volume), told)
+}
+
+async fn within<T>(seconds: u64, what: impl Future<Output = T>) -> Option<T> {
+    time::timeout(Duration::from_secs(seconds), what).await.ok()
+}
+
+/// Waits until it is so.
+async fn until(seconds: u64, is_so: impl Fn() -> bool) -> bool {
+    let waited = within(seconds, async {
+        while !is_so() {
+            time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    waited.await.is_some()
+}
+
+fn unreadable() -> Error {
+    Error::ReadFault("told to fail".into())
+}
+
+/// It was taken back after each answer, and the write was sent again, for ever.
+#[test]
+fn a_replica_that_fails_each_write_is_left_out() {
+    for takes in [Duration::ZERO, Duration::from_secs(1)] {
+        run(31, 3, 0, async |world, cluster| {
+            let (volume, told) = attached(cluster, 3, options()).await;
+            put(&volume, 5, 1).await.expect("all is well");
+            told[1].data_writes.replace(Some(Error::Aborted));
+            told[1].takes.set(takes);
+            assert_eq!(within(10, put(&volume, 5, 2)).await, Some(Ok(())));
+            assert_eq!(volume.in_sync(), Set(0b101));
+            assert!(volume.reason(1).contains("aborted"), "{}", volume.reason(1));
+            told[1].data_writes.replace(None);
+            told[1].takes.set(Duration::ZERO);
+            whole(&volume).await;
+            equal(world, cluster, 3);
+        });
+    }
+}
+
+/// The same with reads: each of them ended the connection that the others used, too.
+#[test]
+fn a_replica_that_fails_each_read_is_left_out() {
+    run(32, 3, 0, async |_, cluster| {
+        let (volume, told) = attached(cluster, 3, options()).await;
+        put(&volume, 5, 1).await.expect("all is well");
+        told[1].reads.replace(vec![(5, Error::Aborted)]);
+        let reads = async {
+            while volume.in_sync().has(1) {
+                assert_eq!(get(&volume, 5).await, Ok(1));
+                time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        assert!(within(30, reads).await.is_some(), "it is taken back for ever");
+    });
+}
+
+/// A volume in which slot 0 alone is in sync.
+async fn alone(world: &engine::sim::World, cluster: &Cluster) -> (Rc<Volume>, All) {
+    let (volume, told) = attached(cluster, 2, options()).await;
+    put(&volume, 5, 1).await.expect("all is well");
+    world.crash(cluster.nodes[1]);
+    put(&volume, 5, 2).await.expect("the other one goes on");
+    (volume, told)
+}
+
+/// Whoever copied the region held its lock, and asked again, for ever.
+#[test]
+fn a_source_that_fails_each_read_holds_no_write_up() {
+    run(33, 2, 0, async |world, cluster| {
+        let (volume, told) = alone(world, cluster).await;
+        told[0].reads.replace(vec![(5, Error::Aborted)]);
+        cluster.restart(world, 1);
+        time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(within(10, put(&volume, 6, 3)).await, Some(Ok(())), "of another block of the same region");
+        told[0].reads.replace(vec![]);
+        whole(&volume).await;
+        equal(world, cluster, 2);
+    });
+}
