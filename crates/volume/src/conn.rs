@@ -21,7 +21,7 @@ use engine::sync::Notify;
 use engine::time::Instant;
 use engine::{Buf, View, task, time};
 
-use crate::block::{Found, look};
+use crate::block::is_sound;
 use crate::error::Error;
 use crate::figures::{Figures, ReplicaFigures};
 use crate::label::{Kind, LOG_BLOCK, Label, RECORD_BLOCK};
@@ -332,7 +332,7 @@ impl Conn {
             Ok(blocks) => blocks,
             Err(error) => return self.judge(Err(error)).map(|()| false),
         };
-        Ok(blocks.chunks_exact(block_size).all(|block| look(block) != Found::Other))
+        Ok(blocks.chunks_exact(block_size).all(is_sound))
     }
 
     // The log.
