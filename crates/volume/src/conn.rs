@@ -489,7 +489,7 @@ pub(crate) async fn read_block(namespace: &impl Namespace, lba: u64) -> Result<B
 }
 
 /// Reads blocks of the namespace itself, in pieces.
-async fn read_blocks(namespace: &impl Namespace, lba: u64, blocks: u64) -> Result<Vec<u8>, device::Error> {
+pub(crate) async fn read_blocks(namespace: &impl Namespace, lba: u64, blocks: u64) -> Result<Vec<u8>, device::Error> {
     let info = namespace.info();
     let block_size = u64::from(info.block_size);
     let most = (PIECE_BYTES as u64 / block_size).min(u64::from(info.transfer_blocks_max)).max(1);

@@ -2,8 +2,9 @@
 //!
 //! Invariants:
 //! - What is there is looked at before anything is taken or written; what is in use is left alone but by force.
-//! - The record comes first and the label last, by compare-and-write from what was looked at: a namespace without a label of this
-//!   volume is no holder, and of two who format at once one fails.
+//! - The first block says that the namespace is being formatted before anything else is changed, by compare-and-write from what was
+//!   looked at: the volume that it belonged to sees at once that it lost it, and of two who format at once one fails. The label
+//!   comes last. Whoever formats such a namespace again has to say `force`: somebody may be at it.
 //! - A log is born clean only where the replicas read as zeroes: otherwise they may differ anywhere.
 
 use std::rc::Rc;
@@ -14,7 +15,7 @@ use engine::task::{self, LocalFuture};
 use engine::{Buf, View};
 
 use crate::block::log_entries;
-use crate::conn::read_block;
+use crate::conn::{read_block, read_blocks};
 use crate::error::Error;
 use crate::label::{
     Born, DATA_ALIGN, Kind, LEASE_MS, LOG_BLOCK, Label, LabelError, Life, RECORD_BLOCK, REGIONS_MAX, REPLICAS_MAX,
@@ -27,6 +28,9 @@ use crate::record::{Ballot, HOLDERS_MAX, Record, RecordBlock, Set};
 const REGION_BYTES: u64 = 1 << 20;
 /// The log has room for so many times the size that a volume is made with.
 const GROWTH: u64 = 16;
+/// Bytes at either end of a namespace that are zeroes where it is blank. Chosen: partition tables, file systems, md, LVM and others
+/// have something in the one or in the other.
+const ENDS_BYTES: u64 = 1 << 20;
 /// Bytes of volume that the log has room for, at least.
 const LOG_ROOM_MIN: u64 = 64 << 30;
 
@@ -60,6 +64,13 @@ struct Candidate {
 }
 
 impl Candidate {
+    /// Its first block while it is being formatted.
+    fn unfinished(&self, label: &Label) -> View {
+        let mut bytes = Buf::with_len(label.shape.block_size as usize);
+        label.encode_unfinished(&mut bytes);
+        bytes.freeze()
+    }
+
     fn failed(&self, source: device::Error) -> Error {
         Error::Device { holder: self.name.clone(), source }
     }
@@ -94,10 +105,8 @@ pub fn format(reaches: Vec<Rc<dyn Reach>>, options: FormatOptions) -> LocalFutur
         };
         let mut taken = Vec::new();
         for (slot, candidate) in candidates.iter().enumerate() {
-            let holder = take(candidate).await?;
             let label = label(&shape, slot, born, lives[slot]);
-            prepare(candidate, &holder, &label, record).await?;
-            taken.push((holder, label));
+            taken.push((prepare(candidate, &label, record).await?, label));
         }
         // A crash before the last of these leaves a volume that attaches with those that have a label, or none.
         for (candidate, (holder, label)) in candidates.iter().zip(&taken) {
@@ -126,8 +135,7 @@ pub fn format_replacement(
         let life = uuid();
         let label = label(&shape, slot, Born::Intent, life);
         check(&candidate, &shape, label.kind)?;
-        let holder = take(&candidate).await?;
-        prepare(&candidate, &holder, &label, Record::default()).await?;
+        let holder = prepare(&candidate, &label, Record::default()).await?;
         write_label(&candidate, &holder, &label).await?;
         Ok(life)
     })
@@ -155,7 +163,12 @@ async fn look(reach: &Rc<dyn Reach>, force: bool) -> Result<Candidate, Error> {
         Err(source) => return Err(Error::Device { holder: name, source }),
     };
     let by = match Label::decode(&first) {
-        Err(LabelError::Blank) => None,
+        Err(LabelError::Blank) if force => None,
+        Err(LabelError::Blank) => {
+            let is_blank = is_blank(&namespace).await;
+            let is_blank = is_blank.map_err(|source| Error::Device { holder: name.clone(), source })?;
+            (!is_blank).then(|| "there is something in its first or last MiB".to_owned())
+        }
         Ok(label) => Some(format!("it is in slot {} of volume {:032x}", label.slot, label.shape.volume)),
         Err(_) if first.starts_with(b"YAGURASB") => Some("it is a member of a pool".to_owned()),
         Err(error) => Some(error.to_string()),
@@ -164,6 +177,17 @@ async fn look(reach: &Rc<dyn Reach>, force: bool) -> Result<Candidate, Error> {
         return Err(in_use(by));
     }
     Ok(Candidate { reach: Rc::clone(reach), name, info, first: first.freeze() })
+}
+
+async fn is_blank(namespace: &impl Namespace) -> Result<bool, device::Error> {
+    let info = namespace.info();
+    let most = (ENDS_BYTES / u64::from(info.block_size)).clamp(1, info.blocks);
+    for first in [0, info.blocks - most] {
+        if read_blocks(namespace, first, most).await?.iter().any(|&byte| byte != 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The places of log and data on a replica: log blocks, and where the data begins.
@@ -224,14 +248,13 @@ fn shape(candidates: &[Candidate], options: &FormatOptions) -> Result<Shape, Err
     Ok(shape)
 }
 
-async fn take(candidate: &Candidate) -> Result<Taken, Error> {
-    candidate.reach.take().await
-}
-
-/// All but the label: zeroes, where that costs nothing, and the record.
-async fn prepare(candidate: &Candidate, holder: &Taken, label: &Label, record: Record) -> Result<(), Error> {
+/// Takes the namespace, says that it is being formatted, and does all but the label: zeroes, where that costs nothing, and the
+/// record.
+async fn prepare(candidate: &Candidate, label: &Label, record: Record) -> Result<Taken, Error> {
+    let holder = candidate.reach.take().await?;
     let namespace = &holder.namespace;
     let failed = |source| candidate.failed(source);
+    swap(candidate, &holder, candidate.first.clone(), candidate.unfinished(label)).await?;
     if label.kind == Kind::Replica && label.born == Born::Clean {
         let end = label.data_first + label.shape.blocks;
         namespace.deallocate(Lba(LOG_BLOCK), end - LOG_BLOCK).await.map_err(failed)?;
@@ -240,14 +263,19 @@ async fn prepare(candidate: &Candidate, holder: &Taken, label: &Label, record: R
     let mut bytes = Buf::with_len(label.shape.block_size as usize);
     let promised = record.ballot;
     RecordBlock { life: label.life, promised, accepted: record }.encode(&mut bytes);
-    namespace.write(Lba(RECORD_BLOCK), bytes.freeze(), Durability::Stable).await.map_err(failed)
+    namespace.write(Lba(RECORD_BLOCK), bytes.freeze(), Durability::Stable).await.map_err(failed)?;
+    Ok(holder)
 }
 
 async fn write_label(candidate: &Candidate, holder: &Taken, label: &Label) -> Result<(), Error> {
     let mut bytes = Buf::with_len(label.shape.block_size as usize);
     label.encode(&mut bytes);
-    let (expected, bytes) = (candidate.first.clone(), bytes.freeze());
-    let written = holder.namespace.compare_and_write(Lba(0), expected, bytes, Durability::Stable).await;
+    swap(candidate, holder, candidate.unfinished(label), bytes.freeze()).await
+}
+
+/// Changes the first block.
+async fn swap(candidate: &Candidate, holder: &Taken, from: View, to: View) -> Result<(), Error> {
+    let written = holder.namespace.compare_and_write(Lba(0), from, to, Durability::Stable).await;
     written.map_err(|error| match error {
         device::Error::CompareFailure => {
             Error::InUse { holder: candidate.name.clone(), by: "somebody else has written its first block".into() }

@@ -14,6 +14,9 @@ use crate::shared::Shared;
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 /// The pause after a medium has refused a write, or does none. Guessed: it is not soon that it takes one.
 const PAUSE_REFUSED: Duration = Duration::from_secs(5);
+/// The pause after a namespace that is no holder of the volume, or none any more. Chosen: to look at it takes it from whoever uses
+/// it now, or makes a holder of it.
+const PAUSE_UNFIT: Duration = Duration::from_secs(60);
 
 /// Ends when the volume is over. `first`: a connection that is there already.
 pub(crate) async fn keep(shared: Rc<Shared>, slot: usize, first: Option<Rc<Conn>>) {
@@ -26,7 +29,8 @@ pub(crate) async fn keep(shared: Rc<Shared>, slot: usize, first: Option<Rc<Conn>
                 Ok(conn) => conn,
                 Err(error) => {
                     shared.note(slot, error.to_string());
-                    time::sleep(jittered(backoff.pause())).await;
+                    let pause = if error.may_pass() { backoff.pause() } else { PAUSE_UNFIT };
+                    pause_for(&shared, slot, jittered(pause)).await;
                     continue;
                 }
             },
@@ -43,8 +47,20 @@ pub(crate) async fn keep(shared: Rc<Shared>, slot: usize, first: Option<Rc<Conn>
         shared.sweep();
         // Where two hosts take a holder from each other, chance has to part them.
         let pause = if shared.is_refused(slot) { PAUSE_REFUSED } else { backoff.pause() };
-        if !shared.is_over() {
-            time::sleep(jittered(pause)).await;
+        pause_for(&shared, slot, jittered(pause)).await;
+    }
+}
+
+/// Ends sooner when the volume is over, or the holder is reached in another way.
+async fn pause_for(shared: &Shared, slot: usize, pause: Duration) {
+    let until = time::now() + pause;
+    let reach = shared.reaches.borrow()[slot].clone();
+    loop {
+        let changed = shared.changed.notified();
+        let is_same = Rc::ptr_eq(&reach, &shared.reaches.borrow()[slot]);
+        let left = until.duration_since(time::now());
+        if shared.is_over() || !is_same || time::timeout(left, changed).await.is_err() {
+            return;
         }
     }
 }

@@ -18,6 +18,7 @@
 //!  88  lease                u32   milliseconds
 //!  92  zero
 //! ```
+//! While it is formatted the block has the magic "YAGURAVF" instead, and of the fields slot, volume and life alone.
 //! Of a witness all fields of the log and the data are zero, but those of the volume: block size, region blocks, blocks.
 
 use crate::block::{self, Instead, Reader, Writer, log_entries};
@@ -36,6 +37,8 @@ pub const REGIONS_MAX: u64 = 16 << 20;
 pub const LEASE_MS: std::ops::RangeInclusive<u32> = 500..=120_000;
 
 const LABEL: block::Kind = block::Kind { magic: *b"YAGURAVL", format: 1 };
+
+const FORMATTING: block::Kind = block::Kind { magic: *b"YAGURAVF", format: 1 };
 
 /// A life of a namespace: random, new with every format.
 pub type Life = u128;
@@ -118,6 +121,14 @@ pub enum LabelError {
     /// All zeroes.
     #[error("no label: the namespace belongs to no volume")]
     Blank,
+    /// A format was begun, and has not come to its end.
+    #[error("it is being formatted as slot {slot} of volume {volume:032x}, or was and that broke off: format it anew")]
+    Unfinished {
+        /// The slot.
+        slot: u8,
+        /// The volume.
+        volume: u128,
+    },
     /// Something else.
     #[error("foreign or damaged content where the label of a volume should be")]
     Foreign,
@@ -145,6 +156,14 @@ impl Label {
             .seal(LABEL);
     }
 
+    /// The block of a namespace while it is being formatted: what was there is void, and what is to be is not there yet.
+    pub fn encode_unfinished(&self, block: &mut [u8]) {
+        Writer::new(block, [self.slot, 0, 0, 0])
+            .bytes(&self.shape.volume.to_le_bytes())
+            .bytes(&self.life.to_le_bytes())
+            .seal(FORMATTING);
+    }
+
     /// Reads block 0 of a namespace.
     ///
     /// # Errors
@@ -153,7 +172,7 @@ impl Label {
         let (word, mut rest) = block::open(block, LABEL).map_err(|instead| match instead {
             Instead::Blank => LabelError::Blank,
             Instead::Newer(format) => LabelError::Newer(format),
-            Instead::Other => LabelError::Foreign,
+            Instead::Other => unfinished(block).unwrap_or(LabelError::Foreign),
         })?;
         let label = read(word, &mut rest).ok_or(LabelError::Invalid("it is too short"))??;
         label.check(block.len()).map_or(Ok(label), |fault| Err(LabelError::Invalid(fault)))
@@ -187,6 +206,11 @@ impl Label {
             }
         })
     }
+}
+
+fn unfinished(block: &[u8]) -> Option<LabelError> {
+    let ([slot, ..], mut rest) = block::open(block, FORMATTING).ok()?;
+    Some(LabelError::Unfinished { slot, volume: rest.u128()? })
 }
 
 /// `None`: too short.
@@ -248,6 +272,9 @@ pub(crate) mod tests {
         assert_eq!(bytes[88..92], 9000u32.to_le_bytes());
         assert_eq!(Label::decode(&[0; 512]), Err(LabelError::Blank));
         assert_eq!(Label::decode(&[1; 512]), Err(LabelError::Foreign));
+        let mut block = [0xAA; 512];
+        sample().encode_unfinished(&mut block);
+        assert_eq!(Label::decode(&block), Err(LabelError::Unfinished { slot: 1, volume: 7 }));
     }
 
     #[test]

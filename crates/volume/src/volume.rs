@@ -113,6 +113,7 @@ impl Volume {
             conn.end();
         }
         self.shared.sweep();
+        self.shared.changed.notify_all();
     }
 
     /// The lives of the holders: a replacement has a new one.

@@ -191,3 +191,57 @@ fn a_source_that_fails_each_read_holds_no_write_up() {
         equal(world, cluster, 2);
     });
 }
+
+#[test]
+fn a_namespace_with_anything_at_its_beginning_or_end_is_in_use() {
+    run(45, 1, 0, async |_, cluster| {
+        let reach = cluster.places.reach(0, "x");
+        let look = async || loop {
+            if let Ok(namespace) = reach.look().await {
+                return namespace;
+            }
+            time::sleep(Duration::from_millis(10)).await;
+        };
+        let blocks = look().await.info().blocks;
+        for (at, what) in
+            [(16, "btrfs"), (255, "the first MiB"), (blocks - 2, "md 1.0"), (blocks - 256, "the last MiB")]
+        {
+            let namespace = look().await;
+            let write = async |byte: u8| {
+                let data = Buf::copy_from(&[byte; BLOCK]).freeze();
+                namespace.write(Lba(at), data, Durability::Stable).await.expect("it is up");
+            };
+            write(7).await;
+            let made = volume::format(cluster.places.reaches("x"), crate::cluster::format_options(1)).await;
+            assert!(matches!(made, Err(volume::Error::InUse { .. })), "{what}: {made:?}");
+            write(0).await;
+        }
+        format(&cluster.places, 1).await;
+    });
+}
+
+#[test]
+fn a_format_that_was_begun_is_seen_by_all() {
+    run(46, 3, 0, async |_, cluster| {
+        let (volume, _) = attached(cluster, 3, options()).await;
+        let told = nothing_told();
+        told[1].deallocates.replace(Some(Error::WriteFault("told to fail".into())));
+        let forced = || volume::FormatOptions { force: true, ..crate::cluster::format_options(3) };
+        let made = volume::format(reaches(cluster, "operator", &told), forced()).await;
+        assert!(matches!(made, Err(volume::Error::Device { .. })), "{made:?}");
+        // The volume does not take back what is not its own any more.
+        let lost = within(30, put(&volume, 5, 2)).await;
+        assert!(matches!(lost, Some(Err(Error::Disconnected(_)))), "{lost:?}");
+        let refused = volume::format(cluster.places.reaches("operator"), crate::cluster::format_options(3)).await;
+        assert!(matches!(refused, Err(volume::Error::InUse { .. })), "{refused:?}");
+        for slot in 0..2 {
+            let found = volume::inspect(&*cluster.places.reach(slot, "x"), true).await;
+            let said = found.map(|_| ()).map_err(|error| error.to_string());
+            assert!(said.as_ref().is_err_and(|said| said.contains("being formatted")), "slot {slot}: {said:?}");
+        }
+        drop(volume);
+        volume::format(cluster.places.reaches("operator"), forced()).await.expect("by force");
+        let volume = crate::cluster::attach(&cluster.places, "b").await;
+        assert_eq!(get(&volume, 5).await, Ok(0));
+    });
+}
