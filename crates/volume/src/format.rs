@@ -251,6 +251,8 @@ fn shape(candidates: &[Candidate], options: &FormatOptions) -> Result<Shape, Err
 /// Takes the namespace, says that it is being formatted, and does all but the label: zeroes, where that costs nothing, and the
 /// record.
 async fn prepare(candidate: &Candidate, label: &Label, record: Record) -> Result<Taken, Error> {
+    // Twice: the second one preempts the first. A target that can't do that would be found out by the second host that attaches.
+    candidate.reach.take().await?;
     let holder = candidate.reach.take().await?;
     let namespace = &holder.namespace;
     let failed = |source| candidate.failed(source);

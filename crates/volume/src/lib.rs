@@ -26,6 +26,7 @@ mod reach;
 mod read;
 mod record;
 mod regions;
+mod reserve;
 mod resync;
 mod settle;
 mod shared;
