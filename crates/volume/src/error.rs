@@ -49,7 +49,7 @@ pub enum Error {
         slot: u8,
     },
     /// Too few holders were reached, or too few of those that count.
-    #[error("no majority of the volume's holders was reached in time: {reasons}")]
+    #[error("no majority of the volume's holders can be counted: {reasons}")]
     NoMajority {
         /// What each of the others says.
         reasons: String,

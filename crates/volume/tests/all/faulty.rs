@@ -192,6 +192,27 @@ fn a_source_that_fails_each_read_holds_no_write_up() {
     });
 }
 
+/// It promised first, and saw then that none in sync was there.
+#[test]
+fn who_can_not_attach_takes_nothing_from_who_has() {
+    run(44, 2, 0, async |world, cluster| {
+        let slowly = Options { resync_bytes_per_second: Some(1), ..options() };
+        let (volume, _) = attached(cluster, 2, slowly).await;
+        put(&volume, 5, 1).await.expect("all is well");
+        world.crash(cluster.nodes[1]);
+        put(&volume, 5, 2).await.expect("the other one goes on");
+        cluster.restart(world, 1);
+        let other = world.node("b");
+        world.partition(other, cluster.nodes[0]);
+        let reaches = cluster.places.reaches("b");
+        let attached = world.spawn_on(other, async move { volume::attach(reaches, options()).await.map(drop) });
+        let refused = attached.await;
+        assert!(matches!(refused, Err(volume::Error::NoneInSync { .. })), "{refused:?}");
+        assert_eq!(within(10, put(&volume, 5, 3)).await, Some(Ok(())));
+        assert!(!volume.is_superseded());
+    });
+}
+
 #[test]
 fn a_namespace_with_anything_at_its_beginning_or_end_is_in_use() {
     run(45, 1, 0, async |_, cluster| {
@@ -243,5 +264,20 @@ fn a_format_that_was_begun_is_seen_by_all() {
         volume::format(cluster.places.reaches("operator"), forced()).await.expect("by force");
         let volume = crate::cluster::attach(&cluster.places, "b").await;
         assert_eq!(get(&volume, 5).await, Ok(0));
+    });
+}
+
+/// They were said not to have answered in time.
+#[test]
+fn holders_that_were_formatted_since_are_told_as_that() {
+    run(47, 3, 0, async |_, cluster| {
+        let shape = format(&cluster.places, 3).await;
+        for slot in 1..3 {
+            let made = volume::format_replacement(cluster.places.reach(slot, "x"), shape, slot, true).await;
+            made.expect("all nodes are up");
+        }
+        let refused = volume::attach(cluster.places.reaches("a"), options()).await.map(drop);
+        let said = refused.expect_err("one of three").to_string();
+        assert!(said.contains("slot 1 is another than the record says") && said.contains("slot 2 is"), "{said}");
     });
 }
