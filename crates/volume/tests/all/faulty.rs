@@ -208,6 +208,8 @@ fn who_can_not_attach_takes_nothing_from_who_has() {
         let attached = world.spawn_on(other, async move { volume::attach(reaches, options()).await.map(drop) });
         let refused = attached.await;
         assert!(matches!(refused, Err(volume::Error::NoneInSync { .. })), "{refused:?}");
+        // Until the leases would have shown it.
+        time::sleep(Duration::from_secs(5)).await;
         assert_eq!(within(10, put(&volume, 5, 3)).await, Some(Ok(())));
         assert!(!volume.is_superseded());
     });
