@@ -22,6 +22,7 @@ use engine::time::Instant;
 use engine::{Buf, View, task, time};
 
 use crate::block::is_sound;
+use crate::blocks::{PIECE_BYTES, read_block, read_blocks, read_label};
 use crate::error::Error;
 use crate::figures::{Figures, ReplicaFigures};
 use crate::label::{Kind, LOG_BLOCK, Label, RECORD_BLOCK};
@@ -31,9 +32,6 @@ use crate::record::{Ballot, Record, RecordBlock};
 
 /// Weight of a new latency in the average, as a power of two. Guessed: the last eight count.
 const AVERAGE_SHIFT: u32 = 3;
-/// Bytes of one write of zeroes where a target has no command for that, and of a read of the log. Chosen: costs little more than
-/// its transfer.
-const PIECE_BYTES: usize = 1 << 20;
 
 /// Why a command has no result that counts.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -62,6 +60,16 @@ pub(crate) enum Change {
     Zero { blocks: u64, gives_back: bool },
 }
 
+impl Change {
+    /// How many blocks it changes.
+    pub(crate) fn blocks(&self, block_size: u32) -> u64 {
+        match self {
+            Change::Write(data) => data.len() as u64 / u64::from(block_size),
+            Change::Zero { blocks, .. } => *blocks,
+        }
+    }
+}
+
 /// See the module.
 pub(crate) struct Conn {
     pub(crate) slot: usize,
@@ -80,6 +88,8 @@ pub(crate) struct Conn {
     reason: RefCell<String>,
     /// The medium has refused a write: to connect again does not help.
     is_refused: Cell<bool>,
+    /// Writes of log blocks that were refused, and the last one's error.
+    log_refused: RefCell<(u64, Option<device::Error>)>,
     /// Nanoseconds; the average.
     latency: Cell<u64>,
     /// Told when the connection ends, and when a log block was written.
@@ -126,6 +136,7 @@ impl Conn {
             is_ended: Cell::new(false),
             reason: RefCell::default(),
             is_refused: Cell::new(false),
+            log_refused: RefCell::default(),
             latency: Cell::new(0),
             changed: Notify::new(),
             ended,
@@ -347,6 +358,7 @@ impl Conn {
         if (first..=last).all(|region| self.log.borrow().is_marked(region)) {
             return Ok(());
         }
+        let refused = self.log_refused.borrow().0;
         for region in (first..=last).filter(|&region| !self.log.borrow().is_marked(region)) {
             self.set_entry(region, INTENT);
         }
@@ -357,6 +369,11 @@ impl Conn {
             }
             if (first..=last).all(|region| self.log.borrow().is_marked(region)) {
                 return Ok(());
+            }
+            if let (count, Some(error)) = &*self.log_refused.borrow()
+                && *count > refused
+            {
+                return Err(Lost::Refused(error.clone()));
             }
             changed.await;
         }
@@ -380,8 +397,14 @@ impl Conn {
             match written.and_then(|written| self.judge(written)) {
                 Ok(()) => {}
                 Err(Lost::Ended) => return,
-                // Without marks it can take no data.
-                Err(Lost::Refused(error)) => return self.refuse(&error),
+                Err(Lost::Refused(error)) if error.outcome_unknown() => return self.refuse(&error),
+                // Whoever waits for a mark sends no data. A mark that was to be taken away stays.
+                Err(Lost::Refused(error)) => {
+                    self.log.borrow_mut().failed(block);
+                    let count = self.log_refused.borrow().0 + 1;
+                    self.log_refused.replace((count, Some(error)));
+                    return self.changed.notify_all();
+                }
             }
             self.log.borrow_mut().written(block, &view);
             self.changed.notify_all();
@@ -426,6 +449,13 @@ impl Conn {
             Change::Write(data) => self.write(lba, data).await,
             Change::Zero { blocks, gives_back } => self.zero(lba, blocks, gives_back).await,
         }
+    }
+
+    /// Makes a block unreadable, which nobody whose copy counts can read.
+    pub(crate) async fn spoil(self: &Rc<Self>, lba: u64, region: u64) -> Result<(), Lost> {
+        self.mark((region, region)).await?;
+        let spoilt = self.run(self.taken.namespace.write_uncorrectable(self.place(lba), 1)).await?;
+        self.judge(spoilt)
     }
 
     async fn write(&self, lba: u64, data: View) -> Result<(), Lost> {
@@ -473,32 +503,4 @@ fn in_part(lost: Lost) -> Lost {
         Lost::Refused(error) if !error.outcome_unknown() => Lost::Refused(device::Error::WriteFault(error.to_string())),
         lost => lost,
     }
-}
-
-/// The label of a namespace.
-pub(crate) async fn read_label(namespace: &impl Namespace, holder: &str) -> Result<Label, Error> {
-    let failed = |source| Error::Device { holder: holder.to_owned(), source };
-    let bytes = read_block(namespace, 0).await.map_err(failed)?;
-    Label::decode(&bytes).map_err(|source| Error::Label { holder: holder.to_owned(), source })
-}
-
-/// Reads a block of the namespace itself.
-pub(crate) async fn read_block(namespace: &impl Namespace, lba: u64) -> Result<Buf, device::Error> {
-    let (result, buf) = namespace.read(Lba(lba), Buf::with_len(namespace.info().block_size as usize)).await;
-    result.map(|()| buf)
-}
-
-/// Reads blocks of the namespace itself, in pieces.
-pub(crate) async fn read_blocks(namespace: &impl Namespace, lba: u64, blocks: u64) -> Result<Vec<u8>, device::Error> {
-    let info = namespace.info();
-    let block_size = u64::from(info.block_size);
-    let most = (PIECE_BYTES as u64 / block_size).min(u64::from(info.transfer_blocks_max)).max(1);
-    let mut all = Vec::with_capacity((blocks * block_size) as usize);
-    for first in (0..blocks).step_by(most as usize) {
-        let now = most.min(blocks - first);
-        let (result, piece) = namespace.read(Lba(lba + first), Buf::with_len((now * block_size) as usize)).await;
-        result?;
-        all.extend_from_slice(&piece);
-    }
-    Ok(all)
 }

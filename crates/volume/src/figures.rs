@@ -72,12 +72,22 @@ pub struct Figures(Arc<Inner>);
 struct Inner {
     replicas: [ReplicaFigures; HOLDERS_MAX],
     jobs: Jobs,
+    stuck: AtomicU64,
 }
 
 impl Figures {
     /// Those of the replica in a slot.
     pub fn replica(&self, slot: usize) -> &ReplicaFigures {
         &self.0.replicas[slot]
+    }
+
+    /// Regions that can't be settled, or copied to a replica that lacks them: no replica in sync can read a block of theirs.
+    pub fn regions_stuck(&self) -> u64 {
+        self.0.stuck.load(Relaxed)
+    }
+
+    pub(crate) fn stuck(&self, regions: usize) {
+        self.0.stuck.store(regions as u64, Relaxed);
     }
 
     /// What goes on in the background.
@@ -106,6 +116,8 @@ impl Collector for Figures {
         let help = "Whether a replica is away (0), behind (1), joining (2) or in sync (3).";
         let states = slots().map(|(replica, slot)| (slot, replica.state.load(Relaxed) as i64));
         figures::gauges(&mut encoder, ("yagura_volume_replica_state", help), "slot", states)?;
+        let help = "Regions that can't be settled or copied, since no replica in sync can read all of their blocks.";
+        figures::gauge(&mut encoder, "yagura_volume_regions_stuck", help, self.regions_stuck())?;
         let latencies = self.0.replicas.iter().map(|replica| &replica.latency);
         let help = "Latency of the commands of a volume at its replicas, in seconds.";
         figures::merged(&mut encoder, "yagura_volume_latency_seconds", help, latencies)?;

@@ -15,7 +15,7 @@ use engine::task::{self, LocalFuture};
 use engine::{Buf, View};
 
 use crate::block::log_entries;
-use crate::conn::{read_block, read_blocks};
+use crate::blocks::{read_block, read_blocks};
 use crate::error::Error;
 use crate::label::{
     Born, DATA_ALIGN, Kind, LEASE_MS, LOG_BLOCK, Label, LabelError, Life, RECORD_BLOCK, REGIONS_MAX, REPLICAS_MAX,

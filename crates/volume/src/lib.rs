@@ -6,6 +6,7 @@
 mod attach;
 mod bitmap;
 mod block;
+mod blocks;
 mod clear;
 mod conn;
 mod error;

@@ -121,6 +121,11 @@ impl Log {
         Some(buf)
     }
 
+    /// A write of the block was refused. What it was to change stays unknown, and goes out with the next write.
+    pub(crate) fn failed(&mut self, block: usize) {
+        self.writing[block] = false;
+    }
+
     /// The block was written with these bytes, and that is stable.
     pub(crate) fn written(&mut self, block: usize, bytes: &[u8]) {
         self.writing[block] = false;

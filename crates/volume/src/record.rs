@@ -58,6 +58,11 @@ impl Set {
         self.0 == 0
     }
 
+    /// How many it has.
+    pub fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
     /// With those of the other.
     pub fn with(self, other: Set) -> Set {
         Set(self.0 | other.0)

@@ -64,6 +64,8 @@ pub(crate) struct Shared {
     pub(crate) urgent: RefCell<VecDeque<u64>>,
     /// Regions that are written anew where a replica could not read them.
     pub(crate) mending: RefCell<BTreeSet<u64>>,
+    /// Regions that can't be settled, or copied to a replica that lacks them.
+    stuck: RefCell<BTreeSet<u64>>,
     /// What the replica that joins lacks still.
     pub(crate) lacks: RefCell<Bitmap>,
     pub(crate) figures: Figures,
@@ -106,6 +108,7 @@ impl Shared {
             unsettled: RefCell::new(begin.unsettled),
             urgent: RefCell::default(),
             mending: RefCell::default(),
+            stuck: RefCell::default(),
             lacks: RefCell::default(),
             figures: begin.figures,
         }
@@ -125,8 +128,27 @@ impl Shared {
     /// A region in pieces that one command reads or writes: the first block of each and how many.
     pub(crate) fn pieces(&self, region: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
         let (first, blocks) = self.shape.region(region);
+        self.cut(first, blocks)
+    }
+
+    /// The same of any blocks.
+    pub(crate) fn cut(&self, first: u64, blocks: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
         let step = u64::from(self.info.transfer_blocks_max).min(blocks).max(1);
         (0..blocks).step_by(step as usize).map(move |at| (first + at, step.min(blocks - at)))
+    }
+
+    /// Nobody in sync can read a block of the region, which keeps it from being settled or copied. Told once.
+    pub(crate) fn stuck(&self, region: u64, error: &device::Error) {
+        if self.stuck.borrow_mut().insert(region) {
+            tracing::warn!(volume = self.name(), region, %error, "a region can't be settled, or copied to who lacks it");
+        }
+        self.figures.stuck(self.stuck.borrow().len());
+    }
+
+    /// The region is settled, or copied.
+    pub(crate) fn unstuck(&self, region: u64) {
+        self.stuck.borrow_mut().remove(&region);
+        self.figures.stuck(self.stuck.borrow().len());
     }
 
     /// Whether commands may begin, and if not, what they fail with.

@@ -23,6 +23,9 @@ pub struct Told {
     /// Blocks of the volume that can't be read. A write mends a read fault.
     pub reads: RefCell<Vec<(u64, Error)>>,
     pub deallocates: RefCell<Option<Error>>,
+    /// A write of data that fails has written its first block.
+    pub halves: Cell<bool>,
+    pub can_not_spoil: Cell<bool>,
     /// Connections that have taken the holder.
     pub taken: Cell<u64>,
 }
@@ -35,7 +38,7 @@ struct Holder {
 
 impl Namespace for Holder {
     device::delegate_namespace!(this => { Holder { inner, .. } => inner }; info, flush, compare, compare_and_write,
-        write_zeroes, verify, write_uncorrectable, hint_lifetime, writability, used_blocks, link, attribute,
+        write_zeroes, verify, hint_lifetime, writability, used_blocks, link, attribute,
         set_attribute);
 
     async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
@@ -54,7 +57,11 @@ impl Namespace for Holder {
             time::sleep(self.told.takes.get()).await;
         }
         let told = if is_data { &self.told.data_writes } else { &self.told.log_writes };
-        if let Some(error) = told.borrow().clone() {
+        let told = told.borrow().clone();
+        if let Some(error) = told {
+            if is_data && self.told.halves.get() {
+                self.inner.write(lba, data.slice(..BLOCK), durability).await?;
+            }
             return Err(error);
         }
         let blocks = lba.0..lba.0 + (data.len() / BLOCK) as u64;
@@ -62,6 +69,13 @@ impl Namespace for Holder {
             |at: &u64, error: &Error| blocks.contains(&(self.data_first + at)) && matches!(error, Error::ReadFault(_));
         self.told.reads.borrow_mut().retain(|(at, error)| !is_mended(at, error));
         self.inner.write(lba, data, durability).await
+    }
+
+    async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        match self.told.can_not_spoil.get() {
+            true => Err(Error::Unsupported("Write Uncorrectable")),
+            false => self.inner.write_uncorrectable(lba, blocks).await,
+        }
     }
 
     async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
@@ -188,6 +202,145 @@ fn a_source_that_fails_each_read_holds_no_write_up() {
         assert_eq!(within(10, put(&volume, 6, 3)).await, Some(Ok(())), "of another block of the same region");
         told[0].reads.replace(vec![]);
         whole(&volume).await;
+        equal(world, cluster, 2);
+    });
+}
+
+#[test]
+fn a_full_log_is_told_and_the_volume_goes_on_when_there_is_room() {
+    run(34, 1, 0, async |_, cluster| {
+        let (volume, told) = attached(cluster, 1, options()).await;
+        told[0].log_writes.replace(Some(Error::OutOfSpace));
+        assert_eq!(within(5, put(&volume, 5, 1)).await, Some(Err(Error::OutOfSpace)));
+        assert_eq!(within(5, get(&volume, 5)).await, Some(Ok(0)));
+        told[0].log_writes.replace(None);
+        assert_eq!(within(5, put(&volume, 5, 2)).await, Some(Ok(())));
+        assert_eq!(get(&volume, 5).await, Ok(2));
+    });
+}
+
+#[test]
+fn replicas_that_are_all_full_stay_in_sync() {
+    for of_log in [false, true] {
+        run(35, 3, 0, async |world, cluster| {
+            let (volume, told) = attached(cluster, 3, options()).await;
+            put(&volume, 5, 1).await.expect("all is well");
+            let full = |error: Option<Error>| {
+                let of = |told: &Rc<Told>| {
+                    if of_log {
+                        told.log_writes.replace(error.clone())
+                    } else {
+                        told.data_writes.replace(error.clone())
+                    }
+                };
+                told.iter().for_each(|told| drop(of(told)));
+            };
+            full(Some(Error::OutOfSpace));
+            assert_eq!(within(5, put(&volume, 40, 2)).await, Some(Err(Error::OutOfSpace)));
+            assert_eq!((volume.in_sync(), within(5, get(&volume, 40)).await), (Set::first(3), Some(Ok(0))));
+            full(None);
+            assert_eq!(within(5, put(&volume, 40, 3)).await, Some(Ok(())));
+            assert!(volume.is_whole(), "nothing was to be copied");
+            equal(world, cluster, 3);
+        });
+    }
+}
+
+#[test]
+fn of_full_replicas_that_differ_one_is_gone_by() {
+    run(48, 3, 0, async |world, cluster| {
+        let (volume, told) = attached(cluster, 3, options()).await;
+        told.iter().for_each(|told| drop(told.data_writes.replace(Some(Error::OutOfSpace))));
+        told[1].halves.set(true);
+        let two = Buf::copy_from(&[7; 2 * BLOCK]).freeze();
+        let written = within(5, volume.write(Lba(40), two, Durability::Stable)).await;
+        assert_eq!((written, volume.in_sync()), (Some(Err(Error::OutOfSpace)), Set(0b101)));
+        for _ in 0..200 {
+            assert_eq!(get(&volume, 40).await, Ok(0));
+        }
+        told.iter().for_each(|told| drop(told.data_writes.replace(None)));
+        whole(&volume).await;
+        equal(world, cluster, 3);
+    });
+}
+
+#[test]
+fn one_full_replica_is_left_out_and_not_asked_all_the_time() {
+    run(36, 3, 0, async |world, cluster| {
+        let (volume, told) = attached(cluster, 3, options()).await;
+        told[1].data_writes.replace(Some(Error::OutOfSpace));
+        assert_eq!(within(5, put(&volume, 40, 2)).await, Some(Ok(())));
+        assert_eq!(volume.in_sync(), Set(0b101));
+        let before = told[1].taken.get();
+        time::sleep(Duration::from_secs(60)).await;
+        let taken = told[1].taken.get() - before;
+        assert!(taken <= 25, "{taken} connections in a minute");
+        told[1].data_writes.replace(None);
+        whole(&volume).await;
+        equal(world, cluster, 3);
+    });
+}
+
+#[test]
+fn what_one_replica_alone_has_is_not_settled() {
+    run(37, 1, 0, async |_, cluster| {
+        let (volume, told) = attached(cluster, 1, options()).await;
+        put(&volume, 5, 1).await.expect("all is well");
+        assert!(volume.regions_marked() > 0);
+        drop(volume);
+        told[0].reads.replace(vec![(6, unreadable())]);
+        let volume = volume::attach(reaches(cluster, "b", &told), options()).await.expect("it is up");
+        assert_eq!(within(5, get(&volume, 5)).await, Some(Ok(1)), "nobody has anything else");
+        assert!(matches!(within(5, get(&volume, 6)).await, Some(Err(Error::ReadFault(_)))));
+    });
+}
+
+#[test]
+fn of_a_region_each_block_is_settled_from_who_can_read_it() {
+    run(38, 3, 0, async |world, cluster| {
+        let (volume, told) = attached(cluster, 3, options()).await;
+        put(&volume, 5, 1).await.expect("all is well");
+        drop(volume);
+        for (slot, told) in told.iter().enumerate() {
+            told.reads.replace(vec![(4 + slot as u64, unreadable())]);
+        }
+        let volume = volume::attach(reaches(cluster, "b", &told), options()).await.expect("all nodes are up");
+        assert_eq!(within(5, get(&volume, 5)).await, Some(Ok(1)));
+        assert!(until(5, || volume.is_whole()).await);
+        assert!(told.iter().all(|told| told.reads.borrow().is_empty()), "they were written anew");
+        equal(world, cluster, 3);
+    });
+}
+
+#[test]
+fn a_block_that_nobody_can_read_does_not_keep_others_from_being_copied() {
+    run(39, 2, 0, async |world, cluster| {
+        let (volume, told) = alone(world, cluster).await;
+        told[0].reads.replace(vec![(6, unreadable())]);
+        cluster.restart(world, 1);
+        whole(&volume).await;
+        assert_eq!(get(&volume, 5).await, Ok(2));
+        for _ in 0..200 {
+            assert!(matches!(get(&volume, 6).await, Err(Error::ReadFault(_))), "never what was not written there");
+        }
+        put(&volume, 6, 7).await.expect("all is well");
+        assert_eq!(get(&volume, 6).await, Ok(7));
+        equal(world, cluster, 2);
+    });
+}
+
+#[test]
+fn what_keeps_a_replica_from_being_filled_is_told() {
+    run(49, 2, 0, async |world, cluster| {
+        let (volume, told) = alone(world, cluster).await;
+        told[0].reads.replace(vec![(6, unreadable())]);
+        told[1].can_not_spoil.set(true);
+        cluster.restart(world, 1);
+        assert!(until(30, || volume.figures().regions_stuck() == 1).await);
+        assert!(until(30, || volume.reason(1).contains("can be read")).await, "{}", volume.reason(1));
+        put(&volume, 6, 7).await.expect("all is well");
+        whole(&volume).await;
+        assert_eq!(volume.figures().regions_stuck(), 0);
         equal(world, cluster, 2);
     });
 }
