@@ -23,6 +23,7 @@ use engine::{Buf, View, task, time};
 
 use crate::block::is_sound;
 use crate::blocks::{PIECE_BYTES, read_block, read_blocks, read_label};
+use crate::change::Change;
 use crate::error::Error;
 use crate::figures::{Figures, ReplicaFigures};
 use crate::label::{Kind, LOG_BLOCK, Label, RECORD_BLOCK};
@@ -49,25 +50,6 @@ pub(crate) enum Said {
     Yes,
     /// A newer host was promised more.
     Higher,
-}
-
-/// A change of blocks that comes out the same when it is made again.
-#[derive(Clone)]
-pub(crate) enum Change {
-    /// These bytes.
-    Write(View),
-    /// Zeroes; `gives_back`: the room may be given back.
-    Zero { blocks: u64, gives_back: bool },
-}
-
-impl Change {
-    /// How many blocks it changes.
-    pub(crate) fn blocks(&self, block_size: u32) -> u64 {
-        match self {
-            Change::Write(data) => data.len() as u64 / u64::from(block_size),
-            Change::Zero { blocks, .. } => *blocks,
-        }
-    }
 }
 
 /// See the module.

@@ -17,7 +17,8 @@ use engine::Buf;
 use engine::task::{self, LocalFuture};
 use engine::time::{self, Sleep};
 
-use crate::conn::{Change, Conn, Lost};
+use crate::change::Change;
+use crate::conn::{Conn, Lost};
 use crate::patience::Patience;
 use crate::record::{HOLDERS_MAX, Set};
 use crate::regions::Span;

@@ -21,7 +21,8 @@ use engine::sync::Semaphore;
 use engine::time;
 
 use crate::bitmap::Bitmap;
-use crate::conn::{Change, Conn, Lost};
+use crate::change::Change;
+use crate::conn::{Conn, Lost};
 use crate::log;
 use crate::settle::chosen;
 use crate::shared::Shared;

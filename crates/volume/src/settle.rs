@@ -15,7 +15,8 @@ use device::Mode;
 use engine::job::Job;
 use engine::{Buf, View, task, time};
 
-use crate::conn::{Change, Lost};
+use crate::change::Change;
+use crate::conn::Lost;
 use crate::fan_out::fan_out;
 use crate::patience::Patience;
 use crate::record::Set;

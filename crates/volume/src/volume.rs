@@ -13,8 +13,9 @@ use engine::file::Lifetime;
 use engine::task::{LocalFuture, Task};
 use engine::{Buf, View, time};
 
+use crate::change::Change;
 use crate::clear::clear_idle;
-use crate::conn::{Change, Lost};
+use crate::conn::Lost;
 use crate::fan_out::finish;
 use crate::figures::Figures;
 use crate::label::{Life, Shape};
