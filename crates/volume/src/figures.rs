@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use engine::figures;
@@ -22,7 +22,7 @@ pub enum State {
     Behind = 1,
     /// It is being resynchronised.
     Joining = 2,
-    /// It has every acknowledged write.
+    /// It has every acknowledged write. A witness: it is connected.
     InSync = 3,
 }
 
@@ -73,6 +73,8 @@ struct Inner {
     replicas: [ReplicaFigures; HOLDERS_MAX],
     jobs: Jobs,
     stuck: AtomicU64,
+    /// How many holders the volume has.
+    holders: AtomicUsize,
 }
 
 impl Figures {
@@ -88,6 +90,10 @@ impl Figures {
 
     pub(crate) fn stuck(&self, regions: usize) {
         self.0.stuck.store(regions as u64, Relaxed);
+    }
+
+    pub(crate) fn has_holders(&self, holders: usize) {
+        self.0.holders.store(holders, Relaxed);
     }
 
     /// What goes on in the background.
@@ -108,12 +114,13 @@ impl Collector for Figures {
             ("yagura_volume_replica_connections", "Connections made to it.", |of| of.connections.load(Relaxed)),
             ("yagura_volume_replica_queue", "Commands under way at it.", |of| of.queue.load(Relaxed)),
         ];
-        let slots = || self.0.replicas.iter().zip(["0", "1", "2"]);
+        let slots = || self.0.replicas.iter().zip(["0", "1", "2"]).take(self.0.holders.load(Relaxed));
         for (name, help, value) in all {
             let values = slots().map(|(replica, slot)| (slot, i64::try_from(value(replica)).unwrap_or(i64::MAX)));
             figures::gauges(&mut encoder, (name, help), "slot", values)?;
         }
-        let help = "Whether a replica is away (0), behind (1), joining (2) or in sync (3).";
+        let help =
+            "Whether a replica is away (0), behind (1), joining (2) or in sync (3); a witness is away or there (3).";
         let states = slots().map(|(replica, slot)| (slot, replica.state.load(Relaxed) as i64));
         figures::gauges(&mut encoder, ("yagura_volume_replica_state", help), "slot", states)?;
         let help = "Regions that can't be settled or copied, since no replica in sync can read all of their blocks.";

@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::reach::{Reach, Taken};
 use crate::reserve;
 
-/// How long a replica may take for a command, usually. Chosen: a hundred times what a busy drive takes, and less than applications
+/// How long a replica may take for a command. Chosen: a hundred times what a busy drive takes, and less than applications
 /// wait.
 const COMMAND_TIME_MAX: Duration = Duration::from_secs(3);
 
@@ -27,8 +27,9 @@ pub struct NvmeReach {
 
 impl NvmeReach {
     /// The namespace that `options` lead to. Of its host identity the name is used. Its time limit for a command is what a slow
-    /// replica has until it counts as lost.
-    pub fn new(options: Options) -> NvmeReach {
+    /// replica has until it counts as lost: three seconds at most.
+    pub fn new(mut options: Options) -> NvmeReach {
+        options.command_timeout = options.command_timeout.min(COMMAND_TIME_MAX);
         NvmeReach { options }
     }
 
@@ -36,7 +37,7 @@ impl NvmeReach {
     pub fn at(address: SocketAddr, subsystem: Nqn, nsid: u32, host: Nqn) -> NvmeReach {
         let usual = Options::new(address, subsystem, nsid);
         let host = HostIdentity { nqn: host, ..usual.host };
-        NvmeReach::new(Options { host, command_timeout: COMMAND_TIME_MAX, ..usual })
+        NvmeReach::new(Options { host, ..usual })
     }
 
     async fn connect(&self) -> Result<RemoteNamespace, Error> {
@@ -80,4 +81,19 @@ fn identifier() -> [u8; 16] {
 /// 0 means that there is no key.
 fn key() -> u64 {
     task::random_u64() | 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The command line's holders had the host's ten seconds.
+    #[test]
+    fn no_replica_has_longer_than_three_seconds() {
+        let nqn: Nqn = "nqn.2026-01.example.sim:a".parse().expect("the form is an NQN");
+        let usual = Options::new(SocketAddr::from(([127, 0, 0, 1], 4420)), nqn, 1);
+        let time = |options: Options| NvmeReach::new(options).options.command_timeout;
+        assert_eq!(time(usual.clone()), COMMAND_TIME_MAX);
+        assert_eq!(time(Options { command_timeout: Duration::from_secs(2), ..usual }), Duration::from_secs(2));
+    }
 }

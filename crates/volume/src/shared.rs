@@ -2,12 +2,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
 use std::time::Duration;
 
-use device::{Namespace, NamespaceInfo, RangeLocks};
+use device::{Mode, Namespace, NamespaceInfo, RangeGuard, RangeLocks};
 use engine::sync::{Notified, Notify};
 use engine::time::{self, Instant};
 
@@ -87,6 +90,7 @@ pub(crate) struct Begin {
 impl Shared {
     pub(crate) fn new(begin: Begin) -> Shared {
         let now = time::now();
+        begin.figures.has_holders(begin.shape.holders());
         Shared {
             shape: begin.shape,
             ballot: begin.ballot,
@@ -302,7 +306,7 @@ impl Shared {
             let state = match () {
                 () if mirror.joining().has(slot) => State::Joining,
                 () if self.conns.borrow()[slot].is_none() => State::Away,
-                () if mirror.current().in_sync.has(slot) => State::InSync,
+                () if mirror.current().in_sync.has(slot) || slot >= usize::from(self.shape.replicas) => State::InSync,
                 () => State::Behind,
             };
             self.figures.replica(slot).state.store(state as u64, Relaxed);
@@ -341,6 +345,17 @@ impl Shared {
         let deadline = *since.get_or_insert_with(time::now) + self.options.wait_max;
         let left = deadline.duration_since(time::now());
         time::timeout(left, changed).await.map_err(|_| device::Error::NotConnected(self.name()))
+    }
+
+    /// Takes the lock of blocks, at most as long as commands wait: who holds it may be a change that no replica takes.
+    pub(crate) async fn lock(&self, first: u64, blocks: u64, mode: Mode) -> Result<RangeGuard, device::Error> {
+        let mut lock = pin!(self.locks.lock(first, blocks, mode));
+        // Without a timer, where it is free.
+        if let Poll::Ready(guard) = poll_fn(|cx| Poll::Ready(lock.as_mut().poll(cx))).await {
+            return Ok(guard);
+        }
+        let locked = time::timeout(self.options.wait_max, lock).await;
+        locked.map_err(|_| device::Error::NotConnected(self.name()))
     }
 
     /// Waits until no block of these regions may differ between replicas.

@@ -223,7 +223,7 @@ impl Volume {
     async fn enter(&self, lba: Lba, blocks: u64, mode: Mode) -> Result<RangeGuard, Error> {
         self.shared.check()?;
         self.shared.settled(self.shared.span(lba.0, blocks)).await?;
-        let guard = self.shared.locks.lock(lba.0, blocks, mode).await;
+        let guard = self.shared.lock(lba.0, blocks, mode).await?;
         self.shared.check()?;
         Ok(guard)
     }

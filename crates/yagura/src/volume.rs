@@ -129,8 +129,12 @@ struct Verified {
     volume: String,
     in_sync: Vec<usize>,
     regions: u64,
+    /// Of each slot, the regions that were read there as a whole.
+    compared: Vec<u64>,
     differing: Vec<u64>,
     unreadable: Vec<(usize, u64)>,
+    /// Slots whose label, record or log is damaged.
+    damaged: Vec<usize>,
 }
 
 async fn verify(args: &VolumeVerifyArgs) -> Result<(), Failure> {
@@ -152,17 +156,31 @@ async fn verify(args: &VolumeVerifyArgs) -> Result<(), Failure> {
         volume: name(volume.shape().volume),
         in_sync: in_sync.iter().collect(),
         regions: found.regions,
+        compared: found.compared[..volume.shape().replicas.into()].to_vec(),
         differing: found.differing.clone(),
         unreadable: found.unreadable.clone(),
+        damaged: found.damaged.clone(),
     };
-    output::report(args.common.json, &verified, |verified| {
-        let Verified { regions, differing, unreadable, .. } = verified;
-        format!("{regions} regions compared, {} differ, {} unreadable\n", differing.len(), unreadable.len())
-    })?;
+    output::report(args.common.json, &verified, describe_verified)?;
     match found.is_clean() {
         true => Ok(()),
-        false => Err(Failure::check("replicas in sync differ or can't be read: replace the medium that lost them")),
+        false => {
+            Err(Failure::check("replicas in sync differ, are damaged or can't be read: replace the medium that did it"))
+        }
     }
+}
+
+fn describe_verified(verified: &Verified) -> String {
+    let Verified { regions, compared, differing, unreadable, damaged, .. } = verified;
+    let (differ, unread) = (differing.len(), unreadable.len());
+    let mut text = format!("{regions} regions compared, {differ} differ, {unread} unreadable\n");
+    for (slot, compared) in compared.iter().enumerate() {
+        text += &format!("slot {slot}: {compared} regions read as a whole\n");
+    }
+    for slot in damaged {
+        text += &format!("slot {slot}: its label, record or log is damaged: replace the holder\n");
+    }
+    text
 }
 
 #[derive(Serialize, Debug)]

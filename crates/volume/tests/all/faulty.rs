@@ -120,14 +120,14 @@ pub fn reaches(cluster: &Cluster, host: &str, told: &All) -> Vec<Rc<dyn Reach>> 
     all.map(|(reach, told)| Rc::new(ToldReach(reach, Rc::clone(told))) as Rc<dyn Reach>).collect()
 }
 
-async fn attached(cluster: &Cluster, replicas: u8, how: Options) -> (Rc<Volume>, All) {
+pub async fn attached(cluster: &Cluster, replicas: u8, how: Options) -> (Rc<Volume>, All) {
     format(&cluster.places, replicas).await;
     let told = nothing_told();
     let volume = volume::attach(reaches(cluster, "a", &told), how).await.expect("all nodes are up");
     (Rc::new(volume), told)
 }
 
-async fn within<T>(seconds: u64, what: impl Future<Output = T>) -> Option<T> {
+pub async fn within<T>(seconds: u64, what: impl Future<Output = T>) -> Option<T> {
     time::timeout(Duration::from_secs(seconds), what).await.ok()
 }
 
@@ -345,94 +345,33 @@ fn what_keeps_a_replica_from_being_filled_is_told() {
     });
 }
 
-/// It promised first, and saw then that none in sync was there.
 #[test]
-fn who_can_not_attach_takes_nothing_from_who_has() {
-    run(44, 2, 0, async |world, cluster| {
-        let slowly = Options { resync_bytes_per_second: Some(1), ..options() };
-        let (volume, _) = attached(cluster, 2, slowly).await;
+fn a_lock_is_not_waited_for_for_ever() {
+    run(40, 1, 0, async |world, cluster| {
+        let (volume, _) = attached(cluster, 1, Options { wait_max: Duration::from_secs(2), ..options() }).await;
         put(&volume, 5, 1).await.expect("all is well");
-        world.crash(cluster.nodes[1]);
-        put(&volume, 5, 2).await.expect("the other one goes on");
-        cluster.restart(world, 1);
-        let other = world.node("b");
-        world.partition(other, cluster.nodes[0]);
-        let reaches = cluster.places.reaches("b");
-        let attached = world.spawn_on(other, async move { volume::attach(reaches, options()).await.map(drop) });
-        let refused = attached.await;
-        assert!(matches!(refused, Err(volume::Error::NoneInSync { .. })), "{refused:?}");
-        // Until the leases would have shown it.
-        time::sleep(Duration::from_secs(5)).await;
-        assert_eq!(within(10, put(&volume, 5, 3)).await, Some(Ok(())));
-        assert!(!volume.is_superseded());
+        world.crash(cluster.nodes[0]);
+        assert!(matches!(within(5, put(&volume, 5, 2)).await, Some(Err(Error::Disconnected(_)))));
+        assert!(matches!(within(5, put(&volume, 5, 3)).await, Some(Err(Error::NotConnected(_)))));
+        assert!(matches!(within(5, Volume::verify(&volume, None)).await, Some(Err(Error::NotConnected(_)))));
+        cluster.restart(world, 0);
+        assert_eq!(within(10, put(&volume, 5, 4)).await, Some(Ok(())));
+        assert_eq!(get(&volume, 5).await, Ok(4));
     });
 }
 
 #[test]
-fn a_namespace_with_anything_at_its_beginning_or_end_is_in_use() {
-    run(45, 1, 0, async |_, cluster| {
-        let reach = cluster.places.reach(0, "x");
-        let look = async || loop {
-            if let Ok(namespace) = reach.look().await {
-                return namespace;
-            }
-            time::sleep(Duration::from_millis(10)).await;
-        };
-        let blocks = look().await.info().blocks;
-        for (at, what) in
-            [(16, "btrfs"), (255, "the first MiB"), (blocks - 2, "md 1.0"), (blocks - 256, "the last MiB")]
-        {
-            let namespace = look().await;
-            let write = async |byte: u8| {
-                let data = Buf::copy_from(&[byte; BLOCK]).freeze();
-                namespace.write(Lba(at), data, Durability::Stable).await.expect("it is up");
-            };
-            write(7).await;
-            let made = volume::format(cluster.places.reaches("x"), crate::cluster::format_options(1)).await;
-            assert!(matches!(made, Err(volume::Error::InUse { .. })), "{what}: {made:?}");
-            write(0).await;
-        }
-        format(&cluster.places, 1).await;
-    });
-}
-
-#[test]
-fn a_format_that_was_begun_is_seen_by_all() {
-    run(46, 3, 0, async |_, cluster| {
-        let (volume, _) = attached(cluster, 3, options()).await;
-        let told = nothing_told();
-        told[1].deallocates.replace(Some(Error::WriteFault("told to fail".into())));
-        let forced = || volume::FormatOptions { force: true, ..crate::cluster::format_options(3) };
-        let made = volume::format(reaches(cluster, "operator", &told), forced()).await;
-        assert!(matches!(made, Err(volume::Error::Device { .. })), "{made:?}");
-        // The volume does not take back what is not its own any more.
-        let lost = within(30, put(&volume, 5, 2)).await;
-        assert!(matches!(lost, Some(Err(Error::Disconnected(_)))), "{lost:?}");
-        let refused = volume::format(cluster.places.reaches("operator"), crate::cluster::format_options(3)).await;
-        assert!(matches!(refused, Err(volume::Error::InUse { .. })), "{refused:?}");
-        for slot in 0..2 {
-            let found = volume::inspect(&*cluster.places.reach(slot, "x"), true).await;
-            let said = found.map(|_| ()).map_err(|error| error.to_string());
-            assert!(said.as_ref().is_err_and(|said| said.contains("being formatted")), "slot {slot}: {said:?}");
-        }
-        drop(volume);
-        volume::format(cluster.places.reaches("operator"), forced()).await.expect("by force");
-        let volume = crate::cluster::attach(&cluster.places, "b").await;
-        assert_eq!(get(&volume, 5).await, Ok(0));
-    });
-}
-
-/// They were said not to have answered in time.
-#[test]
-fn holders_that_were_formatted_since_are_told_as_that() {
-    run(47, 3, 0, async |_, cluster| {
-        let shape = format(&cluster.places, 3).await;
-        for slot in 1..3 {
-            let made = volume::format_replacement(cluster.places.reach(slot, "x"), shape, slot, true).await;
-            made.expect("all nodes are up");
-        }
-        let refused = volume::attach(cluster.places.reaches("a"), options()).await.map(drop);
-        let said = refused.expect_err("one of three").to_string();
-        assert!(said.contains("slot 1 is another than the record says") && said.contains("slot 2 is"), "{said}");
+fn a_replica_that_was_lost_meanwhile_is_not_called_unreadable() {
+    run(41, 3, 0, async |_, cluster| {
+        let (volume, told) = attached(cluster, 3, options()).await;
+        told[1].reads.replace(vec![(40, Error::Aborted)]);
+        let report = Volume::verify(&volume, None).await.expect("it is attached");
+        assert_eq!(report.unreadable, []);
+        let [first, second, third] = report.compared;
+        assert!(first == third && second < first && report.regions == first, "{:?}", report.compared);
+        told[1].reads.replace(vec![(40, unreadable())]);
+        time::sleep(Duration::from_secs(2)).await;
+        let report = Volume::verify(&volume, None).await.expect("it is attached");
+        assert_eq!(report.unreadable, [(1, 10)]);
     });
 }

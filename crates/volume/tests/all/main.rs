@@ -8,3 +8,4 @@ mod fencing;
 mod gated;
 mod real;
 mod sim;
+mod taking;
