@@ -99,6 +99,14 @@ pub enum Error {
         /// By what.
         by: String,
     },
+    /// What was asked for may lose what was acknowledged.
+    #[error("{holder}: writes that were acknowledged may be lost, since {what} (say so by `force`)")]
+    Loses {
+        /// Whose copy it would go on with.
+        holder: String,
+        /// Why.
+        what: String,
+    },
     /// A target lacks something.
     #[error("{holder} does not offer {what}, which a holder of a volume needs")]
     Lacks {

@@ -56,11 +56,11 @@ impl Default for FormatOptions {
 }
 
 /// A namespace that is to be a holder, with what stood in its first block.
-struct Candidate {
+pub(crate) struct Candidate {
     reach: Rc<dyn Reach>,
-    name: String,
-    info: NamespaceInfo,
-    first: View,
+    pub(crate) name: String,
+    pub(crate) info: NamespaceInfo,
+    pub(crate) first: View,
 }
 
 impl Candidate {
@@ -71,7 +71,7 @@ impl Candidate {
         bytes.freeze()
     }
 
-    fn failed(&self, source: device::Error) -> Error {
+    pub(crate) fn failed(&self, source: device::Error) -> Error {
         Error::Device { holder: self.name.clone(), source }
     }
 }
@@ -141,12 +141,12 @@ pub fn format_replacement(
     })
 }
 
-fn uuid() -> u128 {
+pub(crate) fn uuid() -> u128 {
     u128::from(task::random_u64()) << 64 | u128::from(task::random_u64() | 1)
 }
 
 /// Looks at a namespace, without taking it.
-async fn look(reach: &Rc<dyn Reach>, force: bool) -> Result<Candidate, Error> {
+pub(crate) async fn look(reach: &Rc<dyn Reach>, force: bool) -> Result<Candidate, Error> {
     let namespace = reach.look().await?;
     let (name, info) = (reach.name(), namespace.info());
     if info.compare_and_write_blocks_max == 0 {
@@ -201,14 +201,14 @@ fn places(shape: &Shape) -> (u64, u64) {
     (log_blocks, head_bytes.next_multiple_of(DATA_ALIGN) / block_size)
 }
 
-fn label(shape: &Shape, slot: usize, born: Born, life: Life) -> Label {
+pub(crate) fn label(shape: &Shape, slot: usize, born: Born, life: Life) -> Label {
     let is_witness = slot >= usize::from(shape.replicas);
     let kind = if is_witness { Kind::Witness } else { Kind::Replica };
     let (log_blocks, data_first) = if is_witness { (0, 0) } else { places(shape) };
     Label { shape: *shape, slot: slot as u8, kind, born, life, log_blocks, data_first }
 }
 
-fn check(candidate: &Candidate, shape: &Shape, kind: Kind) -> Result<(), Error> {
+pub(crate) fn check(candidate: &Candidate, shape: &Shape, kind: Kind) -> Result<(), Error> {
     let holder = candidate.name.clone();
     let (found, blocks) = (candidate.info.block_size, candidate.info.blocks);
     if found != shape.block_size {
@@ -250,7 +250,7 @@ fn shape(candidates: &[Candidate], options: &FormatOptions) -> Result<Shape, Err
 
 /// Takes the namespace, says that it is being formatted, and does all but the label: zeroes, where that costs nothing, and the
 /// record.
-async fn prepare(candidate: &Candidate, label: &Label, record: Record) -> Result<Taken, Error> {
+pub(crate) async fn prepare(candidate: &Candidate, label: &Label, record: Record) -> Result<Taken, Error> {
     // Twice: the second one preempts the first. A target that can't do that would be found out by the second host that attaches.
     candidate.reach.take().await?;
     let holder = candidate.reach.take().await?;
@@ -269,14 +269,14 @@ async fn prepare(candidate: &Candidate, label: &Label, record: Record) -> Result
     Ok(holder)
 }
 
-async fn write_label(candidate: &Candidate, holder: &Taken, label: &Label) -> Result<(), Error> {
+pub(crate) async fn write_label(candidate: &Candidate, holder: &Taken, label: &Label) -> Result<(), Error> {
     let mut bytes = Buf::with_len(label.shape.block_size as usize);
     label.encode(&mut bytes);
     swap(candidate, holder, candidate.unfinished(label), bytes.freeze()).await
 }
 
 /// Changes the first block.
-async fn swap(candidate: &Candidate, holder: &Taken, from: View, to: View) -> Result<(), Error> {
+pub(crate) async fn swap(candidate: &Candidate, holder: &Taken, from: View, to: View) -> Result<(), Error> {
     let written = holder.namespace.compare_and_write(Lba(0), from, to, Durability::Stable).await;
     written.map_err(|error| match error {
         device::Error::CompareFailure => {

@@ -9,7 +9,9 @@ use device::Error::Reserved;
 use kv::resp::execute::together;
 use serde::Serialize;
 
-use crate::cli::{VolumeCreateArgs, VolumeReplaceArgs, VolumeStatusArgs, VolumeVerb, VolumeVerifyArgs};
+use crate::cli::{
+    VolumeCreateArgs, VolumeRecoverArgs, VolumeReplaceArgs, VolumeStatusArgs, VolumeVerb, VolumeVerifyArgs,
+};
 use crate::exit::Failure;
 use crate::size::Size;
 use crate::{output, reactors};
@@ -23,6 +25,7 @@ pub fn run(verb: &VolumeVerb) -> Result<(), Failure> {
         VolumeVerb::Status(args) => reactors::run_one(status(args)),
         VolumeVerb::Verify(args) => reactors::run_one(verify(args)),
         VolumeVerb::Replace(args) => reactors::run_one(replace(args)),
+        VolumeVerb::Recover(args) => reactors::run_one(recover(args)),
     }
 }
 
@@ -199,5 +202,21 @@ async fn replace(args: &VolumeReplaceArgs) -> Result<(), Failure> {
     output::report(args.common.json, &replaced, |replaced| {
         let next = "attach the volume with it in the slot, and it is filled";
         format!("slot {} of volume {}: a new holder; {next}\n", replaced.slot, replaced.volume)
+    })
+}
+
+#[derive(Serialize, Debug)]
+struct Recovered {
+    volume: String,
+    from: u8,
+}
+
+async fn recover(args: &VolumeRecoverArgs) -> Result<(), Failure> {
+    let reaches = reach::reaches(&args.holders)?;
+    let shape = ::volume::recover(reaches, args.from.into(), args.force).await.map_err(failure)?;
+    let recovered = Recovered { volume: name(shape.volume), from: args.from };
+    output::report(args.common.json, &recovered, |recovered| {
+        let Recovered { volume, from } = recovered;
+        format!("volume {volume}: a new one, of the copy in slot {from}; attach it, and the others are filled\n")
     })
 }
