@@ -6,7 +6,8 @@ use engine::Buf;
 use crate::error::Error;
 use crate::label::Label;
 
-/// Bytes of one read, and of one write of zeroes where a target has no command for that. Chosen: costs little more than its transfer.
+/// Bytes of one read, and of one write of zeroes where a target has no command for that. Chosen: costs little more than its
+/// transfer.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
 
 /// The label of a namespace.

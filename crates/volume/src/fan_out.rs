@@ -175,8 +175,8 @@ impl<F: Future<Output = Result<(), Lost>>> Puts<'_, F> {
     /// What the replicas have said comes to; `None`: that is not known yet.
     ///
     /// A refusal of all of NEED is the volume's, where each says that it has done nothing. Where one has made the change, or may
-    /// have, the change goes on until it is made: reads might see the one value and, from another replica or after a power loss, the
-    /// other. So those that refuse it are left behind.
+    /// have, the change goes on until it is made: reads might see the one value and, from another replica or after a power loss,
+    /// the other. So those that refuse it are left behind.
     fn judge(&mut self, shared: &Shared) -> Option<Outcome> {
         let (need, targets) = (shared.mirror.borrow().need(), shared.mirror.borrow().targets());
         let left = targets.without(self.done);

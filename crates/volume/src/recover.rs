@@ -6,10 +6,10 @@
 //! for the new one, nor the other way round: whoever names both is refused. Among themselves they are the old volume still.
 //!
 //! Invariants:
-//! - The copy's data is not touched. Its label changes from the one volume to the other in one compare-and-write; before that nothing of
-//!   the copy was changed, and after it the record and the log there are of another life, which counts as never written.
-//! - The other holders come first, with the record: were the copy's label the first one, a crash would leave a volume without a record.
-//!   A recovery that breaks off is begun again.
+//! - The copy's data is not touched. Its label changes from the one volume to the other in one compare-and-write; before that
+//!   nothing of the copy was changed, and after it the record and the log there are of another life, which counts as never written.
+//! - The other holders come first, with the record: were the copy's label the first one, a crash would leave a volume without a
+//!   record. A recovery that breaks off is begun again.
 //! - The log says intent everywhere: the others are filled with all of it.
 
 use std::rc::Rc;
@@ -25,8 +25,8 @@ use crate::label::{Born, Kind, Label, Life, RECORD_BLOCK, Shape};
 use crate::reach::{Reach, Taken};
 use crate::record::{Ballot, HOLDERS_MAX, Record, RecordBlock, Set};
 
-/// Makes a new volume of the copy that the holder in slot `from` has: the others are made anew, as [`format()`](crate::format()) does,
-/// and are filled when the volume is attached. Writes that were acknowledged and that the copy has not are lost; `force` says
+/// Makes a new volume of the copy that the holder in slot `from` has: the others are made anew, as [`format()`](crate::format())
+/// does, and are filled when the volume is attached. Writes that were acknowledged and that the copy has not are lost; `force` says
 /// that they may be, and that what the other namespaces hold may.
 ///
 /// # Errors

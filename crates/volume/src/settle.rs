@@ -119,8 +119,8 @@ async fn piece(shared: &Rc<Shared>, region: u64, lba: u64, blocks: u64) -> Resul
     fan_out(shared, lba, Change::Write(data), (region, region), done).await
 }
 
-/// The copy that others will be like, and whose it is; waits for one as long as that `is_of_use`. A read fault: every replica that may
-/// be read has said that it can't read all of it.
+/// The copy that others will be like, and whose it is; waits for one as long as that `is_of_use`. A read fault: every replica that
+/// may be read has said that it can't read all of it.
 pub(crate) async fn chosen(
     shared: &Shared,
     lba: u64,

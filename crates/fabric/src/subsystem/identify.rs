@@ -190,8 +190,8 @@ fn controller_page(shared: &Shared, controller: &Controller, namespaces: &[Attac
     page
 }
 
-/// The limits of commands that move no data (NVM Command Set 1.0c §4.1.5.4): Write Uncorrectable's is MDTS, that of Write Zeroes what
-/// a medium does well within a host's time for a command. The others have none.
+/// The limits of commands that move no data (NVM Command Set 1.0c §4.1.5.4): Write Uncorrectable's is MDTS, that of Write Zeroes
+/// what a medium does well within a host's time for a command. The others have none.
 fn nvm_controller_page(profile: &Profile) -> IdentifyNvmController {
     let mut page = IdentifyNvmController::new_zeroed();
     page.wusl = profile.mdts;
