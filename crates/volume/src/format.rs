@@ -13,6 +13,7 @@ use std::time::Duration;
 use device::{Durability, Lba, Namespace, NamespaceInfo};
 use engine::task::{self, LocalFuture};
 use engine::{Buf, View};
+use fabric::host::AnyRemote;
 
 use crate::block::log_entries;
 use crate::blocks::{read_block, read_blocks};
@@ -21,7 +22,8 @@ use crate::label::{
     Born, DATA_ALIGN, Kind, LEASE_MS, LOG_BLOCK, Label, LabelError, Life, RECORD_BLOCK, REGIONS_MAX, REPLICAS_MAX,
     Shape,
 };
-use crate::reach::{Reach, Taken};
+use crate::making::Making;
+use crate::reach::Reach;
 use crate::record::{Ballot, HOLDERS_MAX, Record, RecordBlock, Set};
 
 /// Bytes of a region. Chosen: what is settled before a first read waits for one region.
@@ -31,6 +33,8 @@ const GROWTH: u64 = 16;
 /// Bytes at either end of a namespace that are zeroes where it is blank. Chosen: partition tables, file systems, md, LVM and others
 /// have something in the one or in the other.
 const ENDS_BYTES: u64 = 1 << 20;
+/// Bytes that are zeroed in one step. Chosen: what is done again where a former host of the namespace came between.
+const ZEROED_BYTES: u64 = 1 << 30;
 /// Bytes of volume that the log has room for, at least.
 const LOG_ROOM_MIN: u64 = 64 << 30;
 
@@ -57,20 +61,13 @@ impl Default for FormatOptions {
 
 /// A namespace that is to be a holder, with what stood in its first block.
 pub(crate) struct Candidate {
-    reach: Rc<dyn Reach>,
+    pub(crate) reach: Rc<dyn Reach>,
     pub(crate) name: String,
     pub(crate) info: NamespaceInfo,
     pub(crate) first: View,
 }
 
 impl Candidate {
-    /// Its first block while it is being formatted.
-    fn unfinished(&self, label: &Label) -> View {
-        let mut bytes = Buf::with_len(label.shape.block_size as usize);
-        label.encode_unfinished(&mut bytes);
-        bytes.freeze()
-    }
-
     pub(crate) fn failed(&self, source: device::Error) -> Error {
         Error::Device { holder: self.name.clone(), source }
     }
@@ -109,8 +106,8 @@ pub fn format(reaches: Vec<Rc<dyn Reach>>, options: FormatOptions) -> LocalFutur
             taken.push((prepare(candidate, &label, record).await?, label));
         }
         // A crash before the last of these leaves a volume that attaches with those that have a label, or none.
-        for (candidate, (holder, label)) in candidates.iter().zip(&taken) {
-            write_label(candidate, holder, label).await?;
+        for (making, label) in &mut taken {
+            making.turn_into(sealed(&shape, |bytes| label.encode(bytes))).await?;
         }
         Ok(shape)
     })
@@ -135,8 +132,8 @@ pub fn format_replacement(
         let life = uuid();
         let label = label(&shape, slot, Born::Intent, life);
         check(&candidate, &shape, label.kind)?;
-        let holder = prepare(&candidate, &label, Record::default()).await?;
-        write_label(&candidate, &holder, &label).await?;
+        let mut making = prepare(&candidate, &label, Record::default()).await?;
+        making.turn_into(sealed(&shape, |bytes| label.encode(bytes))).await?;
         Ok(life)
     })
 }
@@ -250,38 +247,31 @@ fn shape(candidates: &[Candidate], options: &FormatOptions) -> Result<Shape, Err
 
 /// Takes the namespace, says that it is being formatted, and does all but the label: zeroes, where that costs nothing, and the
 /// record.
-pub(crate) async fn prepare(candidate: &Candidate, label: &Label, record: Record) -> Result<Taken, Error> {
-    // Twice: the second one preempts the first. A target that can't do that would be found out by the second host that attaches.
-    candidate.reach.take().await?;
-    let holder = candidate.reach.take().await?;
-    let namespace = &holder.namespace;
-    let failed = |source| candidate.failed(source);
-    swap(candidate, &holder, candidate.first.clone(), candidate.unfinished(label)).await?;
+pub(crate) async fn prepare<'a>(candidate: &'a Candidate, label: &Label, record: Record) -> Result<Making<'a>, Error> {
+    let mut making = Making::begin(candidate, sealed(&label.shape, |bytes| label.encode_unfinished(bytes))).await?;
     if label.kind == Kind::Replica && label.born == Born::Clean {
-        let end = label.data_first + label.shape.blocks;
-        namespace.deallocate(Lba(LOG_BLOCK), end - LOG_BLOCK).await.map_err(failed)?;
-        namespace.flush().await.map_err(failed)?;
-    }
-    let mut bytes = Buf::with_len(label.shape.block_size as usize);
-    let promised = record.ballot;
-    RecordBlock { life: label.life, promised, accepted: record }.encode(&mut bytes);
-    namespace.write(Lba(RECORD_BLOCK), bytes.freeze(), Durability::Stable).await.map_err(failed)?;
-    Ok(holder)
-}
-
-pub(crate) async fn write_label(candidate: &Candidate, holder: &Taken, label: &Label) -> Result<(), Error> {
-    let mut bytes = Buf::with_len(label.shape.block_size as usize);
-    label.encode(&mut bytes);
-    swap(candidate, holder, candidate.unfinished(label), bytes.freeze()).await
-}
-
-/// Changes the first block.
-pub(crate) async fn swap(candidate: &Candidate, holder: &Taken, from: View, to: View) -> Result<(), Error> {
-    let written = holder.namespace.compare_and_write(Lba(0), from, to, Durability::Stable).await;
-    written.map_err(|error| match error {
-        device::Error::CompareFailure => {
-            Error::InUse { holder: candidate.name.clone(), by: "somebody else has written its first block".into() }
+        let (end, most) = (label.data_first + label.shape.blocks, ZEROED_BYTES / u64::from(label.shape.block_size));
+        for first in (LOG_BLOCK..end).step_by(most as usize) {
+            let blocks = most.min(end - first);
+            let zero = async |namespace: &AnyRemote| {
+                namespace.deallocate(Lba(first), blocks).await?;
+                // Over the same connection: a target that went down in between may have lost it.
+                namespace.flush().await
+            };
+            making.step(zero).await?;
         }
-        error => candidate.failed(error),
-    })
+    }
+    let block = RecordBlock { life: label.life, promised: record.ballot, accepted: record };
+    let bytes = sealed(&label.shape, |bytes| block.encode(bytes));
+    let write =
+        async |namespace: &AnyRemote| namespace.write(Lba(RECORD_BLOCK), bytes.clone(), Durability::Stable).await;
+    making.step(write).await?;
+    Ok(making)
+}
+
+/// A block of a holder.
+pub(crate) fn sealed(shape: &Shape, encode: impl FnOnce(&mut [u8])) -> View {
+    let mut bytes = Buf::with_len(shape.block_size as usize);
+    encode(&mut bytes);
+    bytes.freeze()
 }

@@ -20,6 +20,7 @@ mod keep;
 mod label;
 mod lease;
 mod log;
+mod making;
 mod mirror;
 mod nvmeof;
 mod options;

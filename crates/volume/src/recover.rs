@@ -16,12 +16,13 @@ use std::rc::Rc;
 
 use device::{Durability, Lba, Namespace};
 use engine::task::{self, LocalFuture};
-use engine::{Buf, View};
+use fabric::host::AnyRemote;
 
 use crate::blocks::read_block;
 use crate::error::Error;
-use crate::format::{Candidate, check, label, look, prepare, swap, uuid, write_label};
+use crate::format::{Candidate, check, label, look, prepare, sealed, uuid};
 use crate::label::{Born, Kind, Label, Life, RECORD_BLOCK, Shape};
+use crate::making::Making;
 use crate::reach::{Reach, Taken};
 use crate::record::{Ballot, HOLDERS_MAX, Record, RecordBlock, Set};
 
@@ -46,8 +47,8 @@ pub fn recover(reaches: Vec<Rc<dyn Reach>>, from: usize, force: bool) -> LocalFu
         if reaches.len() != old.shape.holders() {
             return Err(Error::Impossible("the volume has another number of holders than were named"));
         }
-        let holder = reach.take().await?;
         if !force {
+            let holder = reach.take().await?;
             return Err(Error::Loses { what: what_is_lost(&holder, &old).await, holder: copy.name });
         }
         let shape = Shape { volume: uuid(), ..old.shape };
@@ -56,11 +57,12 @@ pub fn recover(reaches: Vec<Rc<dyn Reach>>, from: usize, force: bool) -> LocalFu
         let record = Record { ballot, version: 1, in_sync: Set::one(from), lives, lives_before: lives };
         make_others(&reaches, &copy, (from, &shape), &record).await?;
         let new = Label { shape, born: Born::Intent, life: lives[from], ..old };
-        swap(&copy, &holder, copy.first.clone(), sealed(&shape, |bytes| new.encode(bytes))).await?;
+        let mut making = Making::begin(&copy, sealed(&shape, |bytes| new.encode(bytes))).await?;
         let block = RecordBlock { life: new.life, promised: ballot, accepted: record };
         let bytes = sealed(&shape, |bytes| block.encode(bytes));
-        let written = holder.namespace.write(Lba(RECORD_BLOCK), bytes, Durability::Stable).await;
-        written.map_err(|error| copy.failed(error))?;
+        let write =
+            async |namespace: &AnyRemote| namespace.write(Lba(RECORD_BLOCK), bytes.clone(), Durability::Stable).await;
+        making.step(write).await?;
         Ok(shape)
     })
 }
@@ -83,16 +85,10 @@ async fn make_others(
         others.push((other, label));
     }
     for (other, label) in &others {
-        let holder = prepare(other, label, *record).await?;
-        write_label(other, &holder, label).await?;
+        let mut making = prepare(other, label, *record).await?;
+        making.turn_into(sealed(shape, |bytes| label.encode(bytes))).await?;
     }
     Ok(())
-}
-
-fn sealed(shape: &Shape, encode: impl FnOnce(&mut [u8])) -> View {
-    let mut bytes = Buf::with_len(shape.block_size as usize);
-    encode(&mut bytes);
-    bytes.freeze()
 }
 
 /// What the copy itself knows of what it has.
