@@ -10,17 +10,16 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use device::{Durability, Lba, Namespace, NamespaceInfo};
+use device::{Durability, Lba, Namespace};
 use engine::task::{self, LocalFuture};
 use engine::{Buf, View};
 use fabric::host::AnyRemote;
 
 use crate::block::log_entries;
-use crate::blocks::{read_block, read_blocks};
+use crate::candidate::{Candidate, look};
 use crate::error::Error;
 use crate::label::{
-    Born, DATA_ALIGN, Kind, LEASE_MS, LOG_BLOCK, Label, LabelError, Life, RECORD_BLOCK, REGIONS_MAX, REPLICAS_MAX,
-    Shape,
+    Born, DATA_ALIGN, Kind, LEASE_MS, LOG_BLOCK, Label, Life, RECORD_BLOCK, REGIONS_MAX, REPLICAS_MAX, Shape,
 };
 use crate::making::Making;
 use crate::reach::Reach;
@@ -30,9 +29,6 @@ use crate::record::{Ballot, HOLDERS_MAX, Record, RecordBlock, Set};
 const REGION_BYTES: u64 = 1 << 20;
 /// The log has room for so many times the size that a volume is made with.
 const GROWTH: u64 = 16;
-/// Bytes at either end of a namespace that are zeroes where it is blank. Chosen: partition tables, file systems, md, LVM and others
-/// have something in the one or in the other.
-const ENDS_BYTES: u64 = 1 << 20;
 /// Bytes that are zeroed in one step. Chosen: what is done again where a former host of the namespace came between.
 const ZEROED_BYTES: u64 = 1 << 30;
 /// Bytes of volume that the log has room for, at least.
@@ -56,20 +52,6 @@ pub struct FormatOptions {
 impl Default for FormatOptions {
     fn default() -> FormatOptions {
         FormatOptions { replicas: 3, bytes: None, region_bytes: None, lease: Duration::from_secs(9), force: false }
-    }
-}
-
-/// A namespace that is to be a holder, with what stood in its first block.
-pub(crate) struct Candidate {
-    pub(crate) reach: Rc<dyn Reach>,
-    pub(crate) name: String,
-    pub(crate) info: NamespaceInfo,
-    pub(crate) first: View,
-}
-
-impl Candidate {
-    pub(crate) fn failed(&self, source: device::Error) -> Error {
-        Error::Device { holder: self.name.clone(), source }
     }
 }
 
@@ -140,51 +122,6 @@ pub fn format_replacement(
 
 pub(crate) fn uuid() -> u128 {
     u128::from(task::random_u64()) << 64 | u128::from(task::random_u64() | 1)
-}
-
-/// Looks at a namespace, without taking it.
-pub(crate) async fn look(reach: &Rc<dyn Reach>, force: bool) -> Result<Candidate, Error> {
-    let namespace = reach.look().await?;
-    let (name, info) = (reach.name(), namespace.info());
-    if info.compare_and_write_blocks_max == 0 {
-        return Err(Error::Lacks { holder: name, what: "compare-and-write" });
-    }
-    let in_use = |by: String| Error::InUse { holder: name.clone(), by };
-    let first = match read_block(&namespace, 0).await {
-        Ok(first) => first,
-        // Who takes it by force sees what is there when it is taken.
-        Err(device::Error::Reserved(_)) if force => read_block(&reach.take().await?.namespace, 0)
-            .await
-            .map_err(|source| Error::Device { holder: name.clone(), source })?,
-        Err(device::Error::Reserved(_)) => return Err(in_use("another host has its reservation".into())),
-        Err(source) => return Err(Error::Device { holder: name, source }),
-    };
-    let by = match Label::decode(&first) {
-        Err(LabelError::Blank) if force => None,
-        Err(LabelError::Blank) => {
-            let is_blank = is_blank(&namespace).await;
-            let is_blank = is_blank.map_err(|source| Error::Device { holder: name.clone(), source })?;
-            (!is_blank).then(|| "there is something in its first or last MiB".to_owned())
-        }
-        Ok(label) => Some(format!("it is in slot {} of volume {:032x}", label.slot, label.shape.volume)),
-        Err(_) if first.starts_with(b"YAGURASB") => Some("it is a member of a pool".to_owned()),
-        Err(error) => Some(error.to_string()),
-    };
-    if let Some(by) = by.filter(|_| !force) {
-        return Err(in_use(by));
-    }
-    Ok(Candidate { reach: Rc::clone(reach), name, info, first: first.freeze() })
-}
-
-async fn is_blank(namespace: &impl Namespace) -> Result<bool, device::Error> {
-    let info = namespace.info();
-    let most = (ENDS_BYTES / u64::from(info.block_size)).clamp(1, info.blocks);
-    for first in [0, info.blocks - most] {
-        if read_blocks(namespace, first, most).await?.iter().any(|&byte| byte != 0) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
 }
 
 /// The places of log and data on a replica: log blocks, and where the data begins.

@@ -7,6 +7,7 @@ mod attach;
 mod bitmap;
 mod block;
 mod blocks;
+mod candidate;
 mod change;
 mod clear;
 mod conn;

@@ -13,8 +13,8 @@ use engine::View;
 use fabric::host::AnyRemote;
 
 use crate::blocks::read_block;
+use crate::candidate::Candidate;
 use crate::error::Error;
-use crate::format::Candidate;
 use crate::reach::Taken;
 
 /// How often one step is begun again. Guessed: a former host takes the namespace once.
@@ -31,7 +31,8 @@ pub(crate) struct Making<'a> {
 impl<'a> Making<'a> {
     /// Takes the namespace, and changes its first block from what was looked at.
     pub(crate) async fn begin(of: &'a Candidate, first: View) -> Result<Making<'a>, Error> {
-        // Twice: the second one preempts the first. A target that can't do that would be found out by the second host that attaches.
+        // Twice: the second one preempts the first. A target that can't do that would be found out by the second host that
+        // attaches.
         of.reach.take().await?;
         let taken = of.reach.take().await?;
         let mut making = Making { of, taken, first: of.first.clone() };

@@ -19,8 +19,9 @@ use engine::task::{self, LocalFuture};
 use fabric::host::AnyRemote;
 
 use crate::blocks::read_block;
+use crate::candidate::{Candidate, look};
 use crate::error::Error;
-use crate::format::{Candidate, check, label, look, prepare, sealed, uuid};
+use crate::format::{check, label, prepare, sealed, uuid};
 use crate::label::{Born, Kind, Label, Life, RECORD_BLOCK, Shape};
 use crate::making::Making;
 use crate::reach::{Reach, Taken};
