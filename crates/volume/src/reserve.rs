@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use engine::time;
 use fabric::host::RemoteNamespace;
+use nvme::Status;
 use nvme::reservation::{
     AcquireAction, AcquireKeys, PersistChange, RegisterAction, RegisterKeys, RegisteredController, ReservationCommand,
     ReservationStatus, ReservationType,
@@ -70,10 +71,12 @@ impl Of<'_> {
         Error::Lacks { holder: self.holder.to_owned(), what }
     }
 
-    /// What a target refuses that does not know `what`.
+    /// What a target refuses that does not know `what` (Invalid Field, Invalid Opcode). Any other status may pass.
     fn failed(self, error: device::Error, what: &'static str) -> Error {
+        let invalid = Status::INVALID_FIELD.name().unwrap_or_default();
         match error {
-            device::Error::Unsupported(_) | device::Error::Status(_) => self.lacks(what),
+            device::Error::Unsupported(_) => self.lacks(what),
+            device::Error::Status(status) if status.starts_with(invalid) => self.lacks(what),
             source => Error::Device { holder: self.holder.to_owned(), source },
         }
     }
@@ -167,7 +170,8 @@ mod tests {
     struct Fake {
         registered: RefCell<Vec<u64>>,
         holder: RefCell<Option<u64>>,
-        knows_no_abort: bool,
+        /// What Preempt and Abort is answered with.
+        refuses: Option<Status>,
         forgets: bool,
         rtype: u8,
         /// It says Success, and gives the reservation to nobody.
@@ -185,8 +189,12 @@ mod tests {
                     let keys = RegisterKeys::read_from_bytes(keys).expect("two keys");
                     self.registered.borrow_mut().retain(|&key| key != keys.current.get());
                 }
-                ReservationCommand::Acquire { action: AcquireAction::PreemptAndAbort, .. } if self.knows_no_abort => {
-                    return Err(device::Error::Status("Invalid Field in Command".into()));
+                ReservationCommand::Acquire { action: AcquireAction::PreemptAndAbort, .. }
+                    if self.refuses.is_some() =>
+                {
+                    return Err(device::Error::Status(
+                        self.refuses.map_or_else(String::new, |status| status.to_string()),
+                    ));
                 }
                 ReservationCommand::Acquire { .. } if !self.does_nothing => {
                     let keys = AcquireKeys::read_from_bytes(keys).expect("two keys");
@@ -233,7 +241,9 @@ mod tests {
             assert!(taken.as_ref().is_err_and(|error| error.contains(what)), "{what}: {taken:?}");
             assert_eq!(registered, [7], "{what}: a registration stays");
         };
-        lacks(Fake { knows_no_abort: true, ..honest() }, "does not offer Preempt and Abort");
+        let refused = |status| Fake { refuses: Some(status), ..honest() };
+        lacks(refused(Status::INVALID_FIELD.do_not_retry()), "does not offer Preempt and Abort");
+        lacks(refused(Status::NAMESPACE_NOT_READY), "answered with status Namespace Not Ready");
         lacks(Fake { forgets: true, ..honest() }, "survive power loss");
         lacks(Fake { rtype: ReservationType::WriteExclusive.code(), ..honest() }, "exclusive access");
         lacks(Fake { does_nothing: true, ..honest() }, "Reservation Conflict");
