@@ -213,17 +213,18 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Takes note of connections that have ended. One that was there for less time than a replica has to come back was no return:
-    /// what ends each connection soon is as good as away from the first of them on.
+    /// Takes note of connections that have ended. One that was there for less time than a replica has to come back was no return,
+    /// nor was one that never took the record: what ends each connection so is as good as away from the first of them on.
     pub(crate) fn sweep(&self) {
         let mut any = false;
         for slot in 0..self.shape.holders() {
             let ended = self.conns.borrow()[slot].clone().filter(|conn| !conn.is_up());
             let Some(conn) = ended else { continue };
             self.conns.borrow_mut()[slot] = None;
+            let was_of_use = self.mirror.borrow().is_checked(slot);
             self.mirror.borrow_mut().down(slot);
             self.refused[slot].set(conn.is_refused());
-            let has_lasted = conn.since.get().elapsed() >= self.options.give_up_after;
+            let has_lasted = was_of_use && conn.since.get().elapsed() >= self.options.give_up_after;
             if has_lasted || self.down_since[slot].get().is_none() {
                 self.down_since[slot].set(Some(time::now()));
                 self.reasons.borrow_mut()[slot].clear();

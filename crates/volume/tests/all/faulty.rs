@@ -26,6 +26,8 @@ pub struct Told {
     /// A write of data that fails has written its first block.
     pub halves: Cell<bool>,
     pub can_not_spoil: Cell<bool>,
+    /// It answers no compare-and-write, by which the record is changed.
+    pub takes_no_record: Cell<bool>,
     /// Connections that have taken the holder.
     pub taken: Cell<u64>,
 }
@@ -37,7 +39,7 @@ struct Holder {
 }
 
 impl Namespace for Holder {
-    device::delegate_namespace!(this => { Holder { inner, .. } => inner }; info, flush, compare, compare_and_write,
+    device::delegate_namespace!(this => { Holder { inner, .. } => inner }; info, flush, compare,
         write_zeroes, verify, hint_lifetime, writability, used_blocks, link, attribute,
         set_attribute);
 
@@ -69,6 +71,13 @@ impl Namespace for Holder {
             |at: &u64, error: &Error| blocks.contains(&(self.data_first + at)) && matches!(error, Error::ReadFault(_));
         self.told.reads.borrow_mut().retain(|(at, error)| !is_mended(at, error));
         self.inner.write(lba, data, durability).await
+    }
+
+    async fn compare_and_write(&self, lba: Lba, old: View, new: View, durability: Durability) -> Result<(), Error> {
+        if self.told.takes_no_record.get() {
+            std::future::pending::<()>().await;
+        }
+        self.inner.compare_and_write(lba, old, new, durability).await
     }
 
     async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
@@ -163,6 +172,19 @@ fn a_replica_that_fails_each_write_is_left_out() {
             equal(world, cluster, 3);
         });
     }
+}
+
+/// Its connections come, and get no further.
+#[test]
+fn a_replica_that_takes_no_record_is_left_out() {
+    run(52, 3, 0, async |_, cluster| {
+        let (volume, told) = attached(cluster, 3, options()).await;
+        put(&volume, 5, 1).await.expect("all is well");
+        told[1].takes_no_record.set(true);
+        told[1].data_writes.replace(Some(Error::Aborted));
+        assert_eq!(within(3, put(&volume, 5, 2)).await, Some(Ok(())));
+        assert_eq!(volume.in_sync(), Set(0b101));
+    });
 }
 
 /// The same with reads: each of them ended the connection that the others used, too.
