@@ -87,7 +87,7 @@ pub struct NamespaceInfo {
     pub volatile_cache: bool,
     /// Nothing survives the end of the serving process (a memory namespace).
     pub volatile_medium: bool,
-    /// Deallocated blocks read as zeroes.
+    /// Every block that [`Namespace::deallocate`] was told of reads as zeroes. Otherwise any may be left as it was.
     pub deallocated_reads_zero: bool,
     /// The medium may hold less than all blocks: room is taken when they are written (NVMe: NSFEAT.THINP).
     pub thin: bool,

@@ -21,7 +21,7 @@ use crate::log;
 use crate::mirror::{Choice, Mirror, Promise, Refusal, choose};
 use crate::options::Options;
 use crate::reach::Reach;
-use crate::record::{Ballot, HOLDERS_MAX, Set};
+use crate::record::{Ballot, HOLDERS_MAX, Record};
 use crate::resync::resync;
 use crate::settle::{AT_ONCE, settle};
 use crate::shared::{Begin, Shared, info, lease_wait};
@@ -48,6 +48,9 @@ pub fn attach(reaches: Vec<Rc<dyn Reach>>, options: Options) -> LocalFuture<'sta
         let reasons = Reasons::default();
         let gathered = gather(&reaches, &options, (&changed, &figures), &reasons).await?;
         let shape = shape_of(&gathered, reaches.len())?;
+        // Looked at first: a promise ends the host that has the volume, which may be one that can go on.
+        let seen = seen(&gathered);
+        choose(&shape, &seen).map_err(|refusal| refused(refusal, &seen, &reasons))?;
         let ballot = ballot(&gathered);
         let promises = promise(&shape, &gathered, ballot).await?;
         let promised = promises.map(|promise| promise.is_some());
@@ -155,6 +158,12 @@ fn shape_of(conns: &Conns, holders: usize) -> Result<Shape, Error> {
     Ok(shape)
 }
 
+/// What the holders say before they promise anything.
+fn seen(conns: &Conns) -> [Option<Promise>; HOLDERS_MAX] {
+    let of = |conn: &Rc<Conn>| Promise { life: conn.label.life, record: conn.block().accepted };
+    std::array::from_fn(|slot| conns[slot].as_ref().map(of))
+}
+
 /// Above all that was seen.
 fn ballot(conns: &Conns) -> Ballot {
     let seen = conns.iter().flatten().map(|conn| conn.block());
@@ -185,15 +194,18 @@ async fn promise(shape: &Shape, conns: &Conns, ballot: Ballot) -> Result<[Option
 }
 
 fn refused(refusal: Refusal, promises: &[Option<Promise>; HOLDERS_MAX], reasons: &Reasons) -> Error {
+    let newest = promises.iter().flatten().map(|promise| promise.record).max_by_key(Record::order).unwrap_or_default();
+    for (slot, promise) in promises.iter().enumerate() {
+        if promise.is_some_and(|promise| newest.exists() && promise.life != newest.lives[slot]) {
+            let why = "it was formatted since, and nobody has taken it in for its former self yet";
+            reasons.borrow_mut()[slot] = format!("slot {slot} is another than the record says: {why}");
+        }
+    }
     let reasons = told(reasons);
     match refusal {
         Refusal::NoMajority => Error::NoMajority { reasons },
         Refusal::NoRecord => Error::NoRecord,
-        Refusal::NoneInSync => {
-            let newest = promises.iter().flatten().map(|promise| promise.record).max_by_key(|record| record.order());
-            let slots = format!("{:?}", newest.map_or(Set::default(), |record| record.in_sync));
-            Error::NoneInSync { slots, reasons }
-        }
+        Refusal::NoneInSync => Error::NoneInSync { slots: format!("{:?}", newest.in_sync), reasons },
     }
 }
 

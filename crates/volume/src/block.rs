@@ -1,44 +1,59 @@
-//! Blocks of ours on a replica: fields in little endian, zeroes, and an XXH3-64 of all that at the block's end.
+//! Blocks of ours on a replica: sealed pages ([`device::sealed`]) of little-endian fields, filled up with zeroes.
 //!
 //! A block is whole or it is not: what does not verify is told from what is all zeroes, which nobody has written.
 
-use xxhash_rust::xxh3::xxh3_64;
-
-/// Bytes of the checksum.
-const CHECKSUM_BYTES: usize = 8;
+use device::sealed::{self, HEAD_BYTES};
 
 /// Bytes before the entries of a log block.
-pub(crate) const LOG_HEAD_BYTES: usize = 32;
+pub(crate) const LOG_HEAD_BYTES: usize = 48;
 
 /// Entries of a log block of so many bytes.
 pub(crate) const fn log_entries(block_bytes: usize) -> usize {
-    block_bytes.saturating_sub(LOG_HEAD_BYTES + CHECKSUM_BYTES)
+    block_bytes.saturating_sub(LOG_HEAD_BYTES)
 }
 
-/// What a block looks like before its fields are read.
+/// A kind of blocks.
+#[derive(Clone, Copy)]
+pub(crate) struct Kind {
+    pub(crate) magic: [u8; 8],
+    /// The format this code writes, and the only one it reads.
+    pub(crate) format: u32,
+}
+
+/// What stands where a block of a kind was looked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Found<'a> {
+pub(crate) enum Instead {
     /// All zeroes.
     Blank,
-    /// The checksum is right: what stands before it.
-    Sealed(&'a [u8]),
-    /// Neither.
+    /// A block of the kind, in a format of a later version.
+    Newer(u32),
+    /// Anything else.
     Other,
 }
 
-/// Looks at a block.
-pub(crate) fn look(block: &[u8]) -> Found<'_> {
-    let Some((body, sum)) = block.split_last_chunk::<CHECKSUM_BYTES>() else { return Found::Other };
-    if xxh3_64(body) == u64::from_le_bytes(*sum) && body.iter().any(|&byte| byte != 0) {
-        return Found::Sealed(body);
-    }
-    if block.iter().all(|&byte| byte == 0) { Found::Blank } else { Found::Other }
+fn is_blank(block: &[u8]) -> bool {
+    block.iter().all(|&byte| byte == 0)
 }
 
-/// Puts the checksum at the block's end.
-pub(crate) fn seal(block: &mut [u8]) {
-    let Some((body, sum)) = block.split_last_chunk_mut::<CHECKSUM_BYTES>() else { return };
-    *sum = xxh3_64(body).to_le_bytes();
+/// Whether the block was never written, or is whole.
+pub(crate) fn is_sound(block: &[u8]) -> bool {
+    is_blank(block) || (block.len() >= HEAD_BYTES && sealed::is_whole(block))
+}
+
+/// Opens a block of a kind: its own word of the head, and what follows the head.
+pub(crate) fn open(block: &[u8], kind: Kind) -> Result<([u8; 4], Reader<'_>), Instead> {
+    if is_blank(block) {
+        return Err(Instead::Blank);
+    }
+    if !is_sound(block) || !block.starts_with(&kind.magic) {
+        return Err(Instead::Other);
+    }
+    let mut word = Reader(&block[12..16]);
+    match sealed::format(block) {
+        format if format > kind.format => Err(Instead::Newer(format)),
+        format if format < kind.format => Err(Instead::Other),
+        _ => Ok((word.bytes().ok_or(Instead::Other)?, Reader(&block[HEAD_BYTES..]))),
+    }
 }
 
 /// Reads fields one after the other; what is too short gives `None`.
@@ -80,10 +95,11 @@ pub(crate) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// Begins with a block of zeroes.
-    pub(crate) fn new(block: &'a mut [u8]) -> Writer<'a> {
+    /// Begins with a block of zeroes, and its own word of the head.
+    pub(crate) fn new(block: &'a mut [u8], word: [u8; 4]) -> Writer<'a> {
         block.fill(0);
-        Writer { block, at: 0 }
+        block[12..16].copy_from_slice(&word);
+        Writer { block, at: HEAD_BYTES }
     }
 
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
@@ -92,29 +108,39 @@ impl<'a> Writer<'a> {
         self
     }
 
-    /// The checksum is put in place.
-    pub(crate) fn seal(&mut self) {
-        seal(self.block);
+    /// Magic, format and checksum are put in place.
+    pub(crate) fn seal(&mut self, kind: Kind) {
+        sealed::seal(self.block, kind.magic, kind.format);
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    const KIND: Kind = Kind { magic: *b"A MAGIC.", format: 3 };
+
+    /// A changed block verifies again.
+    pub(crate) fn reseal(block: &mut [u8]) {
+        let (magic, format) = (*block.first_chunk().expect("a block"), sealed::format(block));
+        sealed::seal(block, magic, format);
+    }
 
     #[test]
     fn a_block_is_sealed_blank_or_other() {
         let mut block = [0; 512];
-        assert_eq!(look(&block), Found::Blank);
-        Writer::new(&mut block).bytes(b"word").seal();
-        assert!(matches!(look(&block), Found::Sealed(body) if body.starts_with(b"word")));
+        assert_eq!((open(&block, KIND).err(), is_sound(&block)), (Some(Instead::Blank), true));
+        Writer::new(&mut block, [1, 2, 3, 4]).bytes(b"word").seal(KIND);
+        let (own, rest) = open(&block, KIND).expect("it was sealed");
+        assert_eq!((own, &rest.0[..5]), ([1, 2, 3, 4], &b"word\0"[..]));
         for at in 0..block.len() {
             let mut damaged = block;
             damaged[at] ^= 1;
-            assert_eq!(look(&damaged), Found::Other, "a flipped bit in byte {at}");
+            assert_eq!(open(&damaged, KIND).err(), Some(Instead::Other), "a flipped bit in byte {at}");
+            assert!(!is_sound(&damaged));
         }
-        let mut sealed_zeroes = [0; 512];
-        seal(&mut sealed_zeroes);
-        assert_eq!(look(&sealed_zeroes), Found::Other, "nobody writes a block that says nothing");
+        assert_eq!(open(&block, Kind { magic: *b"ANOTHER.", ..KIND }).err(), Some(Instead::Other));
+        assert_eq!(open(&block, Kind { format: 2, ..KIND }).err(), Some(Instead::Newer(3)));
+        assert_eq!(open(&block, Kind { format: 4, ..KIND }).err(), Some(Instead::Other));
     }
 }

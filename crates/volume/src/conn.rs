@@ -21,7 +21,9 @@ use engine::sync::Notify;
 use engine::time::Instant;
 use engine::{Buf, View, task, time};
 
-use crate::block::{Found, look};
+use crate::block::is_sound;
+use crate::blocks::{PIECE_BYTES, read_block, read_blocks, read_label};
+use crate::change::Change;
 use crate::error::Error;
 use crate::figures::{Figures, ReplicaFigures};
 use crate::label::{Kind, LOG_BLOCK, Label, RECORD_BLOCK};
@@ -31,9 +33,6 @@ use crate::record::{Ballot, Record, RecordBlock};
 
 /// Weight of a new latency in the average, as a power of two. Guessed: the last eight count.
 const AVERAGE_SHIFT: u32 = 3;
-/// Bytes of one write of zeroes where a target has no command for that, and of a read of the log. Chosen: costs little more than
-/// its transfer.
-const PIECE_BYTES: usize = 1 << 20;
 
 /// Why a command has no result that counts.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -53,22 +52,13 @@ pub(crate) enum Said {
     Higher,
 }
 
-/// A change of blocks that comes out the same when it is made again.
-#[derive(Clone)]
-pub(crate) enum Change {
-    /// These bytes.
-    Write(View),
-    /// Zeroes; `gives_back`: the room may be given back.
-    Zero { blocks: u64, gives_back: bool },
-}
-
 /// See the module.
 pub(crate) struct Conn {
     pub(crate) slot: usize,
     taken: Taken,
     pub(crate) label: Label,
-    /// When it was there.
-    pub(crate) since: Instant,
+    /// When the volume got it.
+    pub(crate) since: Cell<Instant>,
     name: String,
     /// What the record block holds, as far as this connection knows.
     block: Cell<RecordBlock>,
@@ -76,8 +66,12 @@ pub(crate) struct Conn {
     bytes: RefCell<View>,
     log: RefCell<Log>,
     is_ended: Cell<bool>,
+    /// Why, in words.
+    reason: RefCell<String>,
     /// The medium has refused a write: to connect again does not help.
     is_refused: Cell<bool>,
+    /// Writes of log blocks that were refused, and the last one's error.
+    log_refused: RefCell<(u64, Option<device::Error>)>,
     /// Nanoseconds; the average.
     latency: Cell<u64>,
     /// Told when the connection ends, and when a log block was written.
@@ -116,13 +110,15 @@ impl Conn {
             slot,
             taken,
             label,
-            since: time::now(),
+            since: Cell::new(time::now()),
             name,
             block: Cell::new(block),
             bytes: RefCell::new(bytes.freeze()),
             log,
             is_ended: Cell::new(false),
+            reason: RefCell::default(),
             is_refused: Cell::new(false),
+            log_refused: RefCell::default(),
             latency: Cell::new(0),
             changed: Notify::new(),
             ended,
@@ -157,12 +153,25 @@ impl Conn {
         }
     }
 
+    fn end_by(&self, error: &device::Error) {
+        if !self.is_ended.get() {
+            *self.reason.borrow_mut() = error.to_string();
+            self.end();
+        }
+    }
+
+    /// Why it has ended, in words.
+    pub(crate) fn reason(&self) -> String {
+        let reason = self.reason.borrow();
+        if reason.is_empty() { format!("the connection to {} was lost", self.name) } else { reason.clone() }
+    }
+
     /// It ends since its medium takes no writes.
     pub(crate) fn refuse(&self, error: &device::Error) {
         if !self.is_ended.get() {
             tracing::warn!(holder = self.name, %error, "a replica takes no writes, and is left behind");
             self.is_refused.set(true);
-            self.end();
+            self.end_by(error);
         }
     }
 
@@ -193,8 +202,7 @@ impl Conn {
                 | device::Error::Aborted
                 | device::Error::Reserved(_)),
             ) => {
-                tracing::debug!(holder = self.name, %error, "a connection ends");
-                self.end();
+                self.end_by(&error);
                 Err(Lost::Ended)
             }
             Err(error) => Err(Lost::Refused(error)),
@@ -285,8 +293,7 @@ impl Conn {
         let swapped = self.run(swap).await?;
         if let Err(Lost::Refused(error)) = self.judge(swapped) {
             // Of an unequal compare: nobody else may write it while the reservation is ours, so it is not.
-            tracing::debug!(holder = self.name, %error, "a record was not taken");
-            self.end();
+            self.end_by(&error);
         }
         if !self.is_up() {
             return Err(Lost::Ended);
@@ -318,7 +325,7 @@ impl Conn {
             Ok(blocks) => blocks,
             Err(error) => return self.judge(Err(error)).map(|()| false),
         };
-        Ok(blocks.chunks_exact(block_size).all(|block| look(block) != Found::Other))
+        Ok(blocks.chunks_exact(block_size).all(is_sound))
     }
 
     // The log.
@@ -333,6 +340,7 @@ impl Conn {
         if (first..=last).all(|region| self.log.borrow().is_marked(region)) {
             return Ok(());
         }
+        let refused = self.log_refused.borrow().0;
         for region in (first..=last).filter(|&region| !self.log.borrow().is_marked(region)) {
             self.set_entry(region, INTENT);
         }
@@ -343,6 +351,11 @@ impl Conn {
             }
             if (first..=last).all(|region| self.log.borrow().is_marked(region)) {
                 return Ok(());
+            }
+            if let (count, Some(error)) = &*self.log_refused.borrow()
+                && *count > refused
+            {
+                return Err(Lost::Refused(error.clone()));
             }
             changed.await;
         }
@@ -366,8 +379,14 @@ impl Conn {
             match written.and_then(|written| self.judge(written)) {
                 Ok(()) => {}
                 Err(Lost::Ended) => return,
-                // Without marks it can take no data.
-                Err(Lost::Refused(error)) => return self.refuse(&error),
+                Err(Lost::Refused(error)) if error.outcome_unknown() => return self.refuse(&error),
+                // Whoever waits for a mark sends no data. A mark that was to be taken away stays.
+                Err(Lost::Refused(error)) => {
+                    self.log.borrow_mut().failed(block);
+                    let count = self.log_refused.borrow().0 + 1;
+                    self.log_refused.replace((count, Some(error)));
+                    return self.changed.notify_all();
+                }
             }
             self.log.borrow_mut().written(block, &view);
             self.changed.notify_all();
@@ -412,6 +431,13 @@ impl Conn {
             Change::Write(data) => self.write(lba, data).await,
             Change::Zero { blocks, gives_back } => self.zero(lba, blocks, gives_back).await,
         }
+    }
+
+    /// Makes a block unreadable, which nobody whose copy counts can read.
+    pub(crate) async fn spoil(self: &Rc<Self>, lba: u64, region: u64) -> Result<(), Lost> {
+        self.mark((region, region)).await?;
+        let spoilt = self.run(self.taken.namespace.write_uncorrectable(self.place(lba), 1)).await?;
+        self.judge(spoilt)
     }
 
     async fn write(&self, lba: u64, data: View) -> Result<(), Lost> {
@@ -459,32 +485,4 @@ fn in_part(lost: Lost) -> Lost {
         Lost::Refused(error) if !error.outcome_unknown() => Lost::Refused(device::Error::WriteFault(error.to_string())),
         lost => lost,
     }
-}
-
-/// The label of a namespace.
-pub(crate) async fn read_label(namespace: &impl Namespace, holder: &str) -> Result<Label, Error> {
-    let failed = |source| Error::Device { holder: holder.to_owned(), source };
-    let bytes = read_block(namespace, 0).await.map_err(failed)?;
-    Label::decode(&bytes).map_err(|source| Error::Label { holder: holder.to_owned(), source })
-}
-
-/// Reads a block of the namespace itself.
-pub(crate) async fn read_block(namespace: &impl Namespace, lba: u64) -> Result<Buf, device::Error> {
-    let (result, buf) = namespace.read(Lba(lba), Buf::with_len(namespace.info().block_size as usize)).await;
-    result.map(|()| buf)
-}
-
-/// Reads blocks of the namespace itself, in pieces.
-async fn read_blocks(namespace: &impl Namespace, lba: u64, blocks: u64) -> Result<Vec<u8>, device::Error> {
-    let info = namespace.info();
-    let block_size = u64::from(info.block_size);
-    let most = (PIECE_BYTES as u64 / block_size).min(u64::from(info.transfer_blocks_max)).max(1);
-    let mut all = Vec::with_capacity((blocks * block_size) as usize);
-    for first in (0..blocks).step_by(most as usize) {
-        let now = most.min(blocks - first);
-        let (result, piece) = namespace.read(Lba(lba + first), Buf::with_len((now * block_size) as usize)).await;
-        result?;
-        all.extend_from_slice(&piece);
-    }
-    Ok(all)
 }

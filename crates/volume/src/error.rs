@@ -49,7 +49,7 @@ pub enum Error {
         slot: u8,
     },
     /// Too few holders were reached, or too few of those that count.
-    #[error("no majority of the volume's holders was reached in time: {reasons}")]
+    #[error("no majority of the volume's holders can be counted: {reasons}")]
     NoMajority {
         /// What each of the others says.
         reasons: String,
@@ -98,6 +98,14 @@ pub enum Error {
         holder: String,
         /// By what.
         by: String,
+    },
+    /// What was asked for may lose what was acknowledged.
+    #[error("{holder}: writes that were acknowledged may be lost, since {what} (say so by `force`)")]
+    Loses {
+        /// Whose copy it would go on with.
+        holder: String,
+        /// Why.
+        what: String,
     },
     /// A target lacks something.
     #[error("{holder} does not offer {what}, which a holder of a volume needs")]

@@ -13,10 +13,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use device::RangeGuard;
+use engine::Buf;
 use engine::task::{self, LocalFuture};
 use engine::time::{self, Sleep};
 
-use crate::conn::{Change, Conn, Lost};
+use crate::change::Change;
+use crate::conn::{Conn, Lost};
+use crate::patience::Patience;
 use crate::record::{HOLDERS_MAX, Set};
 use crate::regions::Span;
 use crate::shared::{Phase, Shared};
@@ -48,8 +51,8 @@ impl Future for Finishing {
             this.change = None;
             return Poll::Ready(result);
         }
+        // Counted from the first time on: a replica that comes and goes is not waited for anew each time.
         if !this.shared.is_short() {
-            this.patience = None;
             return Poll::Pending;
         }
         let wait_max = this.shared.options.wait_max;
@@ -94,8 +97,19 @@ struct Puts<'a, F> {
     over: [Option<Rc<Conn>>; HOLDERS_MAX],
     done: Set,
     has_begun: bool,
-    /// A replica may have it, wholly or in part, without having said so.
-    is_in_doubt: bool,
+    /// Replicas that may have it, wholly or in part, without having said so.
+    doubt: Set,
+    /// What replicas say that have not made it, and will not.
+    refused: [Option<device::Error>; HOLDERS_MAX],
+    patience: Patience,
+}
+
+/// How far a change has come.
+enum Outcome {
+    Made,
+    /// Every replica of NEED has refused it, and says that it has done nothing.
+    Refused(device::Error),
+    Over(device::Error),
 }
 
 impl<F: Future<Output = Result<(), Lost>>> Puts<'_, F> {
@@ -104,14 +118,17 @@ impl<F: Future<Output = Result<(), Lost>>> Puts<'_, F> {
         self.over[slot] = None;
     }
 
-    /// Goes on with one replica. An error is the whole change's.
-    fn go_on(
-        &mut self,
-        shared: &Shared,
-        slot: usize,
-        cx: &mut Context<'_>,
-        begin: &impl Fn(&Rc<Conn>) -> F,
-    ) -> Result<(), device::Error> {
+    /// The connection has ended under the change.
+    fn ended(&mut self, shared: &Shared, slot: usize) {
+        self.doubt = self.doubt.with(Set::one(slot));
+        self.stop(slot);
+        if self.patience.is_over(slot, shared.options.give_up_after) {
+            shared.give_up(slot);
+        }
+    }
+
+    /// Goes on with one replica.
+    fn go_on(&mut self, shared: &Shared, slot: usize, cx: &mut Context<'_>, begin: &impl Fn(&Rc<Conn>) -> F) {
         let conn = shared.usable(slot);
         let is_same = match (&conn, &self.over[slot]) {
             (Some(conn), Some(over)) => Rc::ptr_eq(conn, over),
@@ -119,39 +136,83 @@ impl<F: Future<Output = Result<(), Lost>>> Puts<'_, F> {
             _ => false,
         };
         if !is_same {
-            self.is_in_doubt |= self.over[slot].is_some();
-            self.stop(slot);
+            if self.over[slot].is_some() {
+                self.ended(shared, slot);
+            }
             if let Some(conn) = &conn {
                 self.has_begun = true;
                 self.puts[slot].set(Some(begin(conn)));
                 self.over[slot] = Some(Rc::clone(conn));
             }
         }
-        let Some(put) = self.puts[slot].as_mut().as_pin_mut() else { return Ok(()) };
+        let Some(put) = self.puts[slot].as_mut().as_pin_mut() else { return };
         match put.poll(cx) {
             Poll::Pending => {}
             Poll::Ready(Ok(())) => {
                 self.done = self.done.with(Set::one(slot));
                 self.stop(slot);
             }
-            Poll::Ready(Err(Lost::Ended)) => {
-                self.is_in_doubt = true;
-                self.stop(slot);
+            Poll::Ready(Err(Lost::Ended)) => self.ended(shared, slot),
+            Poll::Ready(Err(Lost::Refused(error))) if error.outcome_unknown() => {
+                self.doubt = self.doubt.with(Set::one(slot));
+                self.refuse(shared, slot, &error);
             }
             Poll::Ready(Err(Lost::Refused(error))) => {
-                // The last good replica's word is the volume's, where it says that nothing was written. Where it does not, reads
-                // might see the one value and, after a power loss there, the other: the change goes on until it is made.
-                self.is_in_doubt |= error.outcome_unknown();
-                if shared.mirror.borrow().targets() == Set::one(slot) && !self.is_in_doubt {
-                    return Err(error);
-                }
-                if let Some(conn) = &conn {
-                    conn.refuse(&error);
-                }
+                self.refused[slot] = Some(error);
                 self.stop(slot);
             }
         }
-        Ok(())
+    }
+
+    /// The replica is left behind, as one that others go on without.
+    fn refuse(&mut self, shared: &Shared, slot: usize, error: &device::Error) {
+        if let Some(conn) = shared.usable(slot) {
+            conn.refuse(error);
+        }
+        self.stop(slot);
+    }
+
+    /// What the replicas have said comes to; `None`: that is not known yet.
+    ///
+    /// A refusal of all of NEED is the volume's, where each says that it has done nothing. Where one has made the change, or may
+    /// have, the change goes on until it is made: reads might see the one value and, from another replica or after a power loss,
+    /// the other. So those that refuse it are left behind.
+    fn judge(&mut self, shared: &Shared) -> Option<Outcome> {
+        let (need, targets) = (shared.mirror.borrow().need(), shared.mirror.borrow().targets());
+        let left = targets.without(self.done);
+        if left.is_empty() {
+            return Some(Outcome::Made);
+        }
+        let has_refused = |slot: &usize| self.refused[*slot].is_some();
+        if need.and(self.done.with(self.doubt)).is_empty() && need.iter().all(|slot| has_refused(&slot)) {
+            let errors = need.iter().find_map(|slot| self.refused[slot].clone());
+            return errors.map(Outcome::Refused);
+        }
+        if left.iter().all(|slot| has_refused(&slot)) {
+            for slot in left.iter() {
+                if let Some(error) = self.refused[slot].take() {
+                    self.refuse(shared, slot, &error);
+                }
+            }
+        }
+        None
+    }
+
+    fn poll(&mut self, shared: &Shared, cx: &mut Context<'_>, begin: &impl Fn(&Rc<Conn>) -> F) -> Option<Outcome> {
+        if shared.is_over() {
+            let refused = shared.check().err().unwrap_or(device::Error::Aborted);
+            return Some(Outcome::Over(if self.has_begun { device::Error::Aborted } else { refused }));
+        }
+        let targets = shared.mirror.borrow().targets();
+        for slot in 0..HOLDERS_MAX {
+            if !targets.has(slot) {
+                self.stop(slot);
+            } else if !self.done.has(slot) && self.refused[slot].is_none() {
+                self.go_on(shared, slot, cx, begin);
+            }
+        }
+        // Who is needed is asked for anew: what has ended meanwhile may have changed it.
+        self.judge(shared)
     }
 }
 
@@ -167,35 +228,67 @@ pub(crate) async fn fan_out(
     let _busy = Busy::new(shared, span);
     let begin = |conn: &Rc<Conn>| Rc::clone(conn).put(lba, change.clone(), span);
     let (first, second, third) = (pin!(None), pin!(None), pin!(None));
-    let mut puts =
-        Puts { puts: [first, second, third], over: [None, None, None], done, has_begun: false, is_in_doubt: false };
+    let (puts, over, patience) = ([first, second, third], [None, None, None], Patience::default());
+    let (doubt, refused) = (Set::default(), [None, None, None]);
+    let mut puts = Puts { puts, over, done, has_begun: false, doubt, refused, patience };
     let mut changed = pin!(shared.changed.notified());
-    poll_fn(|cx| {
-        loop {
-            if shared.is_over() {
-                let open = device::Error::Aborted;
-                let refused = shared.check().err().unwrap_or(device::Error::Aborted);
-                return Poll::Ready(Err(if puts.has_begun { open } else { refused }));
-            }
-            let targets = shared.mirror.borrow().targets();
-            for slot in 0..HOLDERS_MAX {
-                if !targets.has(slot) {
-                    puts.stop(slot);
-                } else if !puts.done.has(slot)
-                    && let Err(error) = puts.go_on(shared, slot, cx, &begin)
-                {
-                    return Poll::Ready(Err(error));
+    loop {
+        let outcome = poll_fn(|cx| {
+            loop {
+                if let Some(outcome) = puts.poll(shared, cx, &begin) {
+                    return Poll::Ready(outcome);
                 }
+                if changed.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                changed.set(shared.changed.notified());
             }
-            // Asked for anew: what has ended meanwhile may have changed it.
-            if shared.mirror.borrow().targets().without(puts.done).is_empty() {
-                return Poll::Ready(Ok(()));
+        })
+        .await;
+        match outcome {
+            Outcome::Made => return Ok(()),
+            Outcome::Over(error) => return Err(error),
+            Outcome::Refused(error) if is_unchanged(shared, lba, change.blocks(shared.shape.block_size)).await => {
+                return Err(error);
             }
-            if changed.as_mut().poll(cx).is_pending() {
-                return Poll::Pending;
-            }
-            changed.set(shared.changed.notified());
+            // Those that differ are being left out; the others are looked at again then.
+            Outcome::Refused(_) => shared.changed.notified().await,
         }
-    })
-    .await
+    }
+}
+
+/// Whether all of NEED have the same blocks. A medium that has become full in the middle of a change may have made a part of it:
+/// replicas that differ are left out. So are those that join: they may have what the others have refused.
+async fn is_unchanged(shared: &Rc<Shared>, lba: u64, blocks: u64) -> bool {
+    let (need, joining) = (shared.mirror.borrow().need(), shared.mirror.borrow().joining());
+    for conn in joining.without(need).iter().filter_map(|slot| shared.conn(slot)) {
+        conn.end();
+    }
+    shared.sweep();
+    let mut same: Vec<Rc<Conn>> = need.iter().filter_map(|slot| shared.usable(slot)).collect();
+    while same.len() > 1
+        && let Some(other) = odd_one(shared, &same, lba, blocks).await
+    {
+        same.remove(other);
+    }
+    let is_same = |slot: usize| same.iter().any(|conn| conn.slot == slot);
+    let need = shared.mirror.borrow().need();
+    need.iter().filter(|&slot| !is_same(slot)).for_each(|slot| shared.give_up(slot));
+    need.len() == 1 || need.iter().all(is_same)
+}
+
+/// One that differs from the first, or can't be read.
+async fn odd_one(shared: &Shared, conns: &[Rc<Conn>], lba: u64, blocks: u64) -> Option<usize> {
+    for (at, now) in shared.cut(lba, blocks) {
+        let bytes = (now * u64::from(shared.shape.block_size)) as usize;
+        let mut first = None;
+        for (index, conn) in conns.iter().enumerate() {
+            match (conn.read(at, Buf::with_len(bytes)).await, &first) {
+                (Ok(copy), None) => first = Some(copy),
+                (Ok(copy), Some(first)) if copy[..] == first[..] => {}
+                _ => return Some(index),
+            }
+        }
+    }
+    None
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use engine::figures;
@@ -22,7 +22,7 @@ pub enum State {
     Behind = 1,
     /// It is being resynchronised.
     Joining = 2,
-    /// It has every acknowledged write.
+    /// It has every acknowledged write. A witness: it is connected.
     InSync = 3,
 }
 
@@ -72,12 +72,28 @@ pub struct Figures(Arc<Inner>);
 struct Inner {
     replicas: [ReplicaFigures; HOLDERS_MAX],
     jobs: Jobs,
+    stuck: AtomicU64,
+    /// How many holders the volume has.
+    holders: AtomicUsize,
 }
 
 impl Figures {
     /// Those of the replica in a slot.
     pub fn replica(&self, slot: usize) -> &ReplicaFigures {
         &self.0.replicas[slot]
+    }
+
+    /// Regions that can't be settled, or copied to a replica that lacks them: no replica in sync can read a block of theirs.
+    pub fn regions_stuck(&self) -> u64 {
+        self.0.stuck.load(Relaxed)
+    }
+
+    pub(crate) fn stuck(&self, regions: usize) {
+        self.0.stuck.store(regions as u64, Relaxed);
+    }
+
+    pub(crate) fn has_holders(&self, holders: usize) {
+        self.0.holders.store(holders, Relaxed);
     }
 
     /// What goes on in the background.
@@ -98,14 +114,17 @@ impl Collector for Figures {
             ("yagura_volume_replica_connections", "Connections made to it.", |of| of.connections.load(Relaxed)),
             ("yagura_volume_replica_queue", "Commands under way at it.", |of| of.queue.load(Relaxed)),
         ];
-        let slots = || self.0.replicas.iter().zip(["0", "1", "2"]);
+        let slots = || self.0.replicas.iter().zip(["0", "1", "2"]).take(self.0.holders.load(Relaxed));
         for (name, help, value) in all {
             let values = slots().map(|(replica, slot)| (slot, i64::try_from(value(replica)).unwrap_or(i64::MAX)));
             figures::gauges(&mut encoder, (name, help), "slot", values)?;
         }
-        let help = "Whether a replica is away (0), behind (1), joining (2) or in sync (3).";
+        let help =
+            "Whether a replica is away (0), behind (1), joining (2) or in sync (3); a witness is away or there (3).";
         let states = slots().map(|(replica, slot)| (slot, replica.state.load(Relaxed) as i64));
         figures::gauges(&mut encoder, ("yagura_volume_replica_state", help), "slot", states)?;
+        let help = "Regions that can't be settled or copied, since no replica in sync can read all of their blocks.";
+        figures::gauge(&mut encoder, "yagura_volume_regions_stuck", help, self.regions_stuck())?;
         let latencies = self.0.replicas.iter().map(|replica| &replica.latency);
         let help = "Latency of the commands of a volume at its replicas, in seconds.";
         figures::merged(&mut encoder, "yagura_volume_latency_seconds", help, latencies)?;

@@ -2,31 +2,35 @@
 //!
 //! Invariants:
 //! - What is there is looked at before anything is taken or written; what is in use is left alone but by force.
-//! - The record comes first and the label last, by compare-and-write from what was looked at: a namespace without a label of this
-//!   volume is no holder, and of two who format at once one fails.
+//! - The first block says that the namespace is being formatted before anything else is changed, by compare-and-write from what was
+//!   looked at: the volume that it belonged to sees at once that it lost it, and of two who format at once one fails. The label
+//!   comes last. Whoever formats such a namespace again has to say `force`: somebody may be at it.
 //! - A log is born clean only where the replicas read as zeroes: otherwise they may differ anywhere.
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use device::{Durability, Lba, Namespace, NamespaceInfo};
+use device::{Durability, Lba, Namespace};
 use engine::task::{self, LocalFuture};
 use engine::{Buf, View};
+use fabric::host::AnyRemote;
 
 use crate::block::log_entries;
-use crate::conn::read_block;
+use crate::candidate::{Candidate, look};
 use crate::error::Error;
 use crate::label::{
-    Born, DATA_ALIGN, Kind, LEASE_MS, LOG_BLOCK, Label, LabelError, Life, RECORD_BLOCK, REGIONS_MAX, REPLICAS_MAX,
-    Shape,
+    Born, DATA_ALIGN, Kind, LEASE_MS, LOG_BLOCK, Label, Life, RECORD_BLOCK, REGIONS_MAX, REPLICAS_MAX, Shape,
 };
-use crate::reach::{Reach, Taken};
+use crate::making::Making;
+use crate::reach::Reach;
 use crate::record::{Ballot, HOLDERS_MAX, Record, RecordBlock, Set};
 
 /// Bytes of a region. Chosen: what is settled before a first read waits for one region.
 const REGION_BYTES: u64 = 1 << 20;
 /// The log has room for so many times the size that a volume is made with.
 const GROWTH: u64 = 16;
+/// Bytes that are zeroed in one step. Chosen: what is done again where a former host of the namespace came between.
+const ZEROED_BYTES: u64 = 1 << 30;
 /// Bytes of volume that the log has room for, at least.
 const LOG_ROOM_MIN: u64 = 64 << 30;
 
@@ -48,20 +52,6 @@ pub struct FormatOptions {
 impl Default for FormatOptions {
     fn default() -> FormatOptions {
         FormatOptions { replicas: 3, bytes: None, region_bytes: None, lease: Duration::from_secs(9), force: false }
-    }
-}
-
-/// A namespace that is to be a holder, with what stood in its first block.
-struct Candidate {
-    reach: Rc<dyn Reach>,
-    name: String,
-    info: NamespaceInfo,
-    first: View,
-}
-
-impl Candidate {
-    fn failed(&self, source: device::Error) -> Error {
-        Error::Device { holder: self.name.clone(), source }
     }
 }
 
@@ -94,14 +84,12 @@ pub fn format(reaches: Vec<Rc<dyn Reach>>, options: FormatOptions) -> LocalFutur
         };
         let mut taken = Vec::new();
         for (slot, candidate) in candidates.iter().enumerate() {
-            let holder = take(candidate).await?;
             let label = label(&shape, slot, born, lives[slot]);
-            prepare(candidate, &holder, &label, record).await?;
-            taken.push((holder, label));
+            taken.push((prepare(candidate, &label, record).await?, label));
         }
         // A crash before the last of these leaves a volume that attaches with those that have a label, or none.
-        for (candidate, (holder, label)) in candidates.iter().zip(&taken) {
-            write_label(candidate, holder, label).await?;
+        for (making, label) in &mut taken {
+            making.turn_into(sealed(&shape, |bytes| label.encode(bytes))).await?;
         }
         Ok(shape)
     })
@@ -126,44 +114,14 @@ pub fn format_replacement(
         let life = uuid();
         let label = label(&shape, slot, Born::Intent, life);
         check(&candidate, &shape, label.kind)?;
-        let holder = take(&candidate).await?;
-        prepare(&candidate, &holder, &label, Record::default()).await?;
-        write_label(&candidate, &holder, &label).await?;
+        let mut making = prepare(&candidate, &label, Record::default()).await?;
+        making.turn_into(sealed(&shape, |bytes| label.encode(bytes))).await?;
         Ok(life)
     })
 }
 
-fn uuid() -> u128 {
+pub(crate) fn uuid() -> u128 {
     u128::from(task::random_u64()) << 64 | u128::from(task::random_u64() | 1)
-}
-
-/// Looks at a namespace, without taking it.
-async fn look(reach: &Rc<dyn Reach>, force: bool) -> Result<Candidate, Error> {
-    let namespace = reach.look().await?;
-    let (name, info) = (reach.name(), namespace.info());
-    if info.compare_and_write_blocks_max == 0 {
-        return Err(Error::Lacks { holder: name, what: "compare-and-write" });
-    }
-    let in_use = |by: String| Error::InUse { holder: name.clone(), by };
-    let first = match read_block(&namespace, 0).await {
-        Ok(first) => first,
-        // Who takes it by force sees what is there when it is taken.
-        Err(device::Error::Reserved(_)) if force => read_block(&reach.take().await?.namespace, 0)
-            .await
-            .map_err(|source| Error::Device { holder: name.clone(), source })?,
-        Err(device::Error::Reserved(_)) => return Err(in_use("another host has its reservation".into())),
-        Err(source) => return Err(Error::Device { holder: name, source }),
-    };
-    let by = match Label::decode(&first) {
-        Err(LabelError::Blank) => None,
-        Ok(label) => Some(format!("it is in slot {} of volume {:032x}", label.slot, label.shape.volume)),
-        Err(_) if first.starts_with(b"YAGURASB") => Some("it is a member of a pool".to_owned()),
-        Err(error) => Some(error.to_string()),
-    };
-    if let Some(by) = by.filter(|_| !force) {
-        return Err(in_use(by));
-    }
-    Ok(Candidate { reach: Rc::clone(reach), name, info, first: first.freeze() })
 }
 
 /// The places of log and data on a replica: log blocks, and where the data begins.
@@ -177,14 +135,14 @@ fn places(shape: &Shape) -> (u64, u64) {
     (log_blocks, head_bytes.next_multiple_of(DATA_ALIGN) / block_size)
 }
 
-fn label(shape: &Shape, slot: usize, born: Born, life: Life) -> Label {
+pub(crate) fn label(shape: &Shape, slot: usize, born: Born, life: Life) -> Label {
     let is_witness = slot >= usize::from(shape.replicas);
     let kind = if is_witness { Kind::Witness } else { Kind::Replica };
     let (log_blocks, data_first) = if is_witness { (0, 0) } else { places(shape) };
     Label { shape: *shape, slot: slot as u8, kind, born, life, log_blocks, data_first }
 }
 
-fn check(candidate: &Candidate, shape: &Shape, kind: Kind) -> Result<(), Error> {
+pub(crate) fn check(candidate: &Candidate, shape: &Shape, kind: Kind) -> Result<(), Error> {
     let holder = candidate.name.clone();
     let (found, blocks) = (candidate.info.block_size, candidate.info.blocks);
     if found != shape.block_size {
@@ -224,34 +182,33 @@ fn shape(candidates: &[Candidate], options: &FormatOptions) -> Result<Shape, Err
     Ok(shape)
 }
 
-async fn take(candidate: &Candidate) -> Result<Taken, Error> {
-    candidate.reach.take().await
-}
-
-/// All but the label: zeroes, where that costs nothing, and the record.
-async fn prepare(candidate: &Candidate, holder: &Taken, label: &Label, record: Record) -> Result<(), Error> {
-    let namespace = &holder.namespace;
-    let failed = |source| candidate.failed(source);
+/// Takes the namespace, says that it is being formatted, and does all but the label: zeroes, where that costs nothing, and the
+/// record.
+pub(crate) async fn prepare<'a>(candidate: &'a Candidate, label: &Label, record: Record) -> Result<Making<'a>, Error> {
+    let mut making = Making::begin(candidate, sealed(&label.shape, |bytes| label.encode_unfinished(bytes))).await?;
     if label.kind == Kind::Replica && label.born == Born::Clean {
-        let end = label.data_first + label.shape.blocks;
-        namespace.deallocate(Lba(LOG_BLOCK), end - LOG_BLOCK).await.map_err(failed)?;
-        namespace.flush().await.map_err(failed)?;
+        let (end, most) = (label.data_first + label.shape.blocks, ZEROED_BYTES / u64::from(label.shape.block_size));
+        for first in (LOG_BLOCK..end).step_by(most as usize) {
+            let blocks = most.min(end - first);
+            let zero = async |namespace: &AnyRemote| {
+                namespace.deallocate(Lba(first), blocks).await?;
+                // Over the same connection: a target that went down in between may have lost it.
+                namespace.flush().await
+            };
+            making.step(zero).await?;
+        }
     }
-    let mut bytes = Buf::with_len(label.shape.block_size as usize);
-    let promised = record.ballot;
-    RecordBlock { life: label.life, promised, accepted: record }.encode(&mut bytes);
-    namespace.write(Lba(RECORD_BLOCK), bytes.freeze(), Durability::Stable).await.map_err(failed)
+    let block = RecordBlock { life: label.life, promised: record.ballot, accepted: record };
+    let bytes = sealed(&label.shape, |bytes| block.encode(bytes));
+    let write =
+        async |namespace: &AnyRemote| namespace.write(Lba(RECORD_BLOCK), bytes.clone(), Durability::Stable).await;
+    making.step(write).await?;
+    Ok(making)
 }
 
-async fn write_label(candidate: &Candidate, holder: &Taken, label: &Label) -> Result<(), Error> {
-    let mut bytes = Buf::with_len(label.shape.block_size as usize);
-    label.encode(&mut bytes);
-    let (expected, bytes) = (candidate.first.clone(), bytes.freeze());
-    let written = holder.namespace.compare_and_write(Lba(0), expected, bytes, Durability::Stable).await;
-    written.map_err(|error| match error {
-        device::Error::CompareFailure => {
-            Error::InUse { holder: candidate.name.clone(), by: "somebody else has written its first block".into() }
-        }
-        error => candidate.failed(error),
-    })
+/// A block of a holder.
+pub(crate) fn sealed(shape: &Shape, encode: impl FnOnce(&mut [u8])) -> View {
+    let mut bytes = Buf::with_len(shape.block_size as usize);
+    encode(&mut bytes);
+    bytes.freeze()
 }

@@ -1,6 +1,5 @@
 //! An entry point for fuzzing: any bytes may stand in the blocks of a holder, and nothing may panic.
 
-use crate::block::seal;
 use crate::label::{Born, Kind, Label, Shape};
 use crate::log::Log;
 use crate::record::RecordBlock;
@@ -18,8 +17,7 @@ pub fn blocks_decode(bytes: &[u8]) {
     block[..taken].copy_from_slice(&bytes[..taken]);
     let mut again = [0; BLOCK];
     let mut with = |magic: &[u8; 8]| {
-        block[..magic.len()].copy_from_slice(magic);
-        seal(&mut block);
+        device::sealed::seal(&mut block, *magic, 1);
         block
     };
     let label = with(b"YAGURAVL");
@@ -28,7 +26,7 @@ pub fn blocks_decode(bytes: &[u8]) {
         assert_eq!(Label::decode(&again), Ok(label));
     }
     let record = with(b"YAGURAVR");
-    let life = number(&record[16..]);
+    let life = number(&record[24..]);
     if let Ok(found) = RecordBlock::decode(&record, life) {
         found.encode(&mut again);
         assert_eq!(RecordBlock::decode(&again, life), Ok(found));
@@ -37,7 +35,7 @@ pub fn blocks_decode(bytes: &[u8]) {
         Shape { volume: 1, replicas: 3, block_size: BLOCK as u32, region_blocks: 8, blocks: 4000, lease_ms: 9000 };
     let (slot, kind, born, log_blocks, data_first) = (0, Kind::Replica, Born::Clean, 2, 2048);
     let log = with(b"YAGURAVI");
-    let life = number(&log[8..]);
+    let life = number(&log[24..]);
     let log = Log::decode(&Label { shape, slot, kind, born, life, log_blocks, data_first }, &log);
     assert!((0..shape.regions()).all(|region| log.entry(region).is_some()), "every region has an entry");
 }

@@ -4,7 +4,7 @@ use device::Namespace;
 use engine::task::LocalFuture;
 use fabric::host::AnyRemote;
 
-use crate::conn::{read_block, read_label};
+use crate::blocks::{read_block, read_label};
 use crate::error::Error;
 use crate::label::{Label, RECORD_BLOCK};
 use crate::reach::Reach;

@@ -12,8 +12,11 @@ use crate::shared::Shared;
 
 /// Pauses between tries. Guessed: the first is a round trip or two, the longest is what a target that is back waits for us.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
-/// The pause after a medium has refused a write. Guessed: it is not soon that it takes one.
+/// The pause after a medium has refused a write, or does none. Guessed: it is not soon that it takes one.
 const PAUSE_REFUSED: Duration = Duration::from_secs(5);
+/// The pause after a namespace that is no holder of the volume, or none any more. Chosen: to look at it takes it from whoever uses
+/// it now, or makes a holder of it.
+const PAUSE_UNFIT: Duration = Duration::from_secs(60);
 
 /// Ends when the volume is over. `first`: a connection that is there already.
 pub(crate) async fn keep(shared: Rc<Shared>, slot: usize, first: Option<Rc<Conn>>) {
@@ -25,8 +28,9 @@ pub(crate) async fn keep(shared: Rc<Shared>, slot: usize, first: Option<Rc<Conn>
             None => match open(&shared, slot).await {
                 Ok(conn) => conn,
                 Err(error) => {
-                    tracing::debug!(volume = shared.name(), slot, %error, "a holder can't be had");
-                    time::sleep(jittered(backoff.pause())).await;
+                    shared.note(slot, error.to_string());
+                    let pause = if error.may_pass() { backoff.pause() } else { PAUSE_UNFIT };
+                    pause_for(&shared, slot, jittered(pause)).await;
                     continue;
                 }
             },
@@ -35,14 +39,28 @@ pub(crate) async fn keep(shared: Rc<Shared>, slot: usize, first: Option<Rc<Conn>
             return;
         }
         shared.connected(&conn);
-        if serve(&shared, &conn).await {
+        serve(&shared, &conn).await;
+        // What ends each connection soon is not to be asked all the time.
+        if conn.since.get().elapsed() >= PAUSE.1 {
             backoff.reset();
         }
         shared.sweep();
         // Where two hosts take a holder from each other, chance has to part them.
-        let pause = if conn.is_refused() { PAUSE_REFUSED } else { backoff.pause() };
-        if !shared.is_over() {
-            time::sleep(jittered(pause)).await;
+        let pause = if shared.is_refused(slot) { PAUSE_REFUSED } else { backoff.pause() };
+        pause_for(&shared, slot, jittered(pause)).await;
+    }
+}
+
+/// Ends sooner when the volume is over, or the holder is reached in another way.
+async fn pause_for(shared: &Shared, slot: usize, pause: Duration) {
+    let until = time::now() + pause;
+    let reach = shared.reaches.borrow()[slot].clone();
+    loop {
+        let changed = shared.changed.notified();
+        let is_same = Rc::ptr_eq(&reach, &shared.reaches.borrow()[slot]);
+        let left = until.duration_since(time::now());
+        if shared.is_over() || !is_same || time::timeout(left, changed).await.is_err() {
+            return;
         }
     }
 }
@@ -57,27 +75,20 @@ async fn open(shared: &Rc<Shared>, slot: usize) -> Result<Rc<Conn>, Error> {
     Ok(conn)
 }
 
-/// Writes each record over the connection until that ends. Whether any was accepted.
-async fn serve(shared: &Rc<Shared>, conn: &Rc<Conn>) -> bool {
-    let mut any = false;
+/// Writes each record over the connection until that ends.
+async fn serve(shared: &Rc<Shared>, conn: &Rc<Conn>) {
     loop {
         let changed = shared.changed.notified();
         if shared.is_over() || !conn.is_up() {
-            return any;
+            return;
         }
         let record = shared.mirror.borrow().to_send(conn.slot);
         match record {
             None => changed.await,
             Some(record) => match conn.accept(&record).await {
-                Ok(Said::Yes) if conn.is_up() => {
-                    shared.accepted(conn.slot, &record);
-                    any = true;
-                }
-                Ok(Said::Yes) | Err(_) => return any,
-                Ok(Said::Higher) => {
-                    shared.supersede();
-                    return any;
-                }
+                Ok(Said::Yes) if conn.is_up() => shared.accepted(conn.slot, &record),
+                Ok(Said::Yes) | Err(_) => return,
+                Ok(Said::Higher) => return shared.supersede(),
             },
         }
     }

@@ -7,19 +7,21 @@
 //!  13  replicas             u8    1 to 3
 //!  14  kind                 u8    0: replica, 1: witness
 //!  15  born                 u8    0: clean, 1: intent; what a log block says that was never written in this life
-//!  16  volume              16 B
-//!  32  life                16 B   random when it is formatted
-//!  48  block size           u32   bytes
-//!  52  region blocks        u32   a power of two
-//!  56  log blocks           u64   the log begins at block 2
-//!  64  data first           u64   where block 0 of the volume lies
-//!  72  blocks               u64   size of the volume
-//!  80  lease                u32   milliseconds
-//!  84  zero                 … XXH3-64
+//!  16  checksum             u64   of the block: `device::sealed`
+//!  24  volume              16 B
+//!  40  life                16 B   random when it is formatted
+//!  56  block size           u32   bytes
+//!  60  region blocks        u32   a power of two
+//!  64  log blocks           u64   the log begins at block 2
+//!  72  data first           u64   where block 0 of the volume lies
+//!  80  blocks               u64   size of the volume
+//!  88  lease                u32   milliseconds
+//!  92  zero
 //! ```
+//! While it is formatted the block has the magic "YAGURAVF" instead, and of the fields slot, volume and life alone.
 //! Of a witness all fields of the log and the data are zero, but those of the volume: block size, region blocks, blocks.
 
-use crate::block::{Found, Reader, Writer, log_entries, look};
+use crate::block::{self, Instead, Reader, Writer, log_entries};
 
 /// Where the record lies.
 pub const RECORD_BLOCK: u64 = 1;
@@ -34,9 +36,9 @@ pub const REGIONS_MAX: u64 = 16 << 20;
 /// Leases, in milliseconds. Chosen: shorter ones are lost to a busy reactor, longer ones keep a fail-over waiting.
 pub const LEASE_MS: std::ops::RangeInclusive<u32> = 500..=120_000;
 
-const MAGIC: [u8; 8] = *b"YAGURAVL";
-/// The format this code writes, and the only one it reads.
-const FORMAT: u32 = 1;
+const LABEL: block::Kind = block::Kind { magic: *b"YAGURAVL", format: 1 };
+
+const FORMATTING: block::Kind = block::Kind { magic: *b"YAGURAVF", format: 1 };
 
 /// A life of a namespace: random, new with every format.
 pub type Life = u128;
@@ -119,11 +121,19 @@ pub enum LabelError {
     /// All zeroes.
     #[error("no label: the namespace belongs to no volume")]
     Blank,
+    /// A format was begun, and has not come to its end.
+    #[error("it is being formatted as slot {slot} of volume {volume:032x}, or was and that broke off: format it anew")]
+    Unfinished {
+        /// The slot.
+        slot: u8,
+        /// The volume.
+        volume: u128,
+    },
     /// Something else.
     #[error("foreign or damaged content where the label of a volume should be")]
     Foreign,
     /// Written by a later version.
-    #[error("the label has format {0}, this version reads {FORMAT}: use a newer version")]
+    #[error("the label has format {0}, this version reads {read}: use a newer version", read = LABEL.format)]
     Newer(u32),
     /// A field that no version writes.
     #[error("the label contradicts itself: {0}")]
@@ -134,10 +144,7 @@ impl Label {
     /// The block of a namespace.
     pub fn encode(&self, block: &mut [u8]) {
         let Label { shape, slot, kind, born, life, log_blocks, data_first } = *self;
-        Writer::new(block)
-            .bytes(&MAGIC)
-            .bytes(&FORMAT.to_le_bytes())
-            .bytes(&[slot, shape.replicas, kind as u8, born as u8])
+        Writer::new(block, [slot, shape.replicas, kind as u8, born as u8])
             .bytes(&shape.volume.to_le_bytes())
             .bytes(&life.to_le_bytes())
             .bytes(&shape.block_size.to_le_bytes())
@@ -146,7 +153,15 @@ impl Label {
             .bytes(&data_first.to_le_bytes())
             .bytes(&shape.blocks.to_le_bytes())
             .bytes(&shape.lease_ms.to_le_bytes())
-            .seal();
+            .seal(LABEL);
+    }
+
+    /// The block of a namespace while it is being formatted: what was there is void, and what is to be is not there yet.
+    pub fn encode_unfinished(&self, block: &mut [u8]) {
+        Writer::new(block, [self.slot, 0, 0, 0])
+            .bytes(&self.shape.volume.to_le_bytes())
+            .bytes(&self.life.to_le_bytes())
+            .seal(FORMATTING);
     }
 
     /// Reads block 0 of a namespace.
@@ -154,12 +169,12 @@ impl Label {
     /// # Errors
     /// The block is no label, or none that this version can have written.
     pub fn decode(block: &[u8]) -> Result<Label, LabelError> {
-        let body = match look(block) {
-            Found::Blank => return Err(LabelError::Blank),
-            Found::Sealed(body) if body.starts_with(&MAGIC) => body,
-            Found::Sealed(_) | Found::Other => return Err(LabelError::Foreign),
-        };
-        let label = read(&mut Reader(&body[MAGIC.len()..])).ok_or(LabelError::Invalid("it is too short"))??;
+        let (word, mut rest) = block::open(block, LABEL).map_err(|instead| match instead {
+            Instead::Blank => LabelError::Blank,
+            Instead::Newer(format) => LabelError::Newer(format),
+            Instead::Other => unfinished(block).unwrap_or(LabelError::Foreign),
+        })?;
+        let label = read(word, &mut rest).ok_or(LabelError::Invalid("it is too short"))??;
         label.check(block.len()).map_or(Ok(label), |fault| Err(LabelError::Invalid(fault)))
     }
 
@@ -193,13 +208,13 @@ impl Label {
     }
 }
 
+fn unfinished(block: &[u8]) -> Option<LabelError> {
+    let ([slot, ..], mut rest) = block::open(block, FORMATTING).ok()?;
+    Some(LabelError::Unfinished { slot, volume: rest.u128()? })
+}
+
 /// `None`: too short.
-fn read(reader: &mut Reader<'_>) -> Option<Result<Label, LabelError>> {
-    let format = reader.u32()?;
-    if format != FORMAT {
-        return Some(Err(if format > FORMAT { LabelError::Newer(format) } else { LabelError::Invalid("the format") }));
-    }
-    let [slot, replicas, kind, born] = reader.bytes()?;
+fn read([slot, replicas, kind, born]: [u8; 4], reader: &mut Reader<'_>) -> Option<Result<Label, LabelError>> {
     let (volume, life) = (reader.u128()?, reader.u128()?);
     let (block_size, region_blocks) = (reader.u32()?, reader.u32()?);
     let (log_blocks, data_first, blocks) = (reader.u64()?, reader.u64()?, reader.u64()?);
@@ -254,9 +269,12 @@ pub(crate) mod tests {
         }
         let bytes = encoded(&sample());
         assert_eq!(&bytes[..16], b"YAGURAVL\x01\0\0\0\x01\x03\0\x01", "the picture at the top");
-        assert_eq!(bytes[80..84], 9000u32.to_le_bytes());
+        assert_eq!(bytes[88..92], 9000u32.to_le_bytes());
         assert_eq!(Label::decode(&[0; 512]), Err(LabelError::Blank));
         assert_eq!(Label::decode(&[1; 512]), Err(LabelError::Foreign));
+        let mut block = [0xAA; 512];
+        sample().encode_unfinished(&mut block);
+        assert_eq!(Label::decode(&block), Err(LabelError::Unfinished { slot: 1, volume: 7 }));
     }
 
     #[test]
@@ -283,10 +301,10 @@ pub(crate) mod tests {
         for label in wrong {
             assert!(matches!(Label::decode(&encoded(&label)), Err(LabelError::Invalid(_))), "{label:?}");
         }
-        for (at, byte) in [(8, 2), (14, 2), (15, 2), (84, 1), (500, 1)] {
+        for (at, byte) in [(8, 2), (14, 2), (15, 2), (92, 1), (500, 1)] {
             let mut block = encoded(&sample());
             block[at] = byte;
-            crate::block::seal(&mut block);
+            crate::block::tests::reseal(&mut block);
             assert!(Label::decode(&block).is_err(), "byte {at} = {byte}");
         }
     }

@@ -2,9 +2,12 @@
 //!
 //! ```text
 //!   0  magic "YAGURAVI"     8 B
-//!   8  life                16 B   of the replica
-//!  24  index                u64   of the block in the log
-//!  32  entries              1 B each: 0 clean, 1 intent, 2 behind   … XXH3-64
+//!   8  format               u32
+//!  12  zero                 u32
+//!  16  checksum             u64   of the block: `device::sealed`
+//!  24  life                16 B   of the replica
+//!  40  index                u64   of the block in the log
+//!  48  entries              1 B each: 0 clean, 1 intent, 2 behind
 //! ```
 //! - A block of zeroes, or one that another life has left, was never written in this life: it says what the label says.
 //! - A block that is anything else says intent everywhere: that is safe, and costs copies.
@@ -20,10 +23,10 @@ use std::ops::Range;
 
 use engine::Buf;
 
-use crate::block::{Found, LOG_HEAD_BYTES, Reader, Writer, log_entries, look};
+use crate::block::{self, Instead, LOG_HEAD_BYTES, Writer, log_entries};
 use crate::label::{Born, Label};
 
-const MAGIC: [u8; 8] = *b"YAGURAVI";
+const LOG: block::Kind = block::Kind { magic: *b"YAGURAVI", format: 1 };
 
 /// No replica differs in the region.
 pub const CLEAN: u8 = 0;
@@ -107,16 +110,20 @@ impl Log {
         }
         self.writing[block] = true;
         let mut buf = Buf::with_len(self.block_bytes);
-        Writer::new(&mut buf)
-            .bytes(&MAGIC)
+        Writer::new(&mut buf, [0; 4])
             .bytes(&self.life.to_le_bytes())
             .bytes(&(block as u64).to_le_bytes())
             .bytes(&self.wanted[range.clone()])
-            .seal();
+            .seal(LOG);
         for (known, wanted) in self.known[range.clone()].iter_mut().zip(&self.wanted[range]) {
             *known = if known == wanted { *known } else { UNDER_WAY };
         }
         Some(buf)
+    }
+
+    /// A write of the block was refused. What it was to change stays unknown, and goes out with the next write.
+    pub(crate) fn failed(&mut self, block: usize) {
+        self.writing[block] = false;
     }
 
     /// The block was written with these bytes, and that is stable.
@@ -131,10 +138,9 @@ impl Log {
 fn read_block(label: &Label, index: u64, block: &[u8], known: &mut Vec<u8>) {
     let count = log_entries(block.len());
     let born = if label.born == Born::Clean { CLEAN } else { INTENT };
-    let unknown = match look(block) {
-        Found::Blank => born,
-        Found::Sealed(body) if body.starts_with(&MAGIC) => {
-            let mut reader = Reader(&body[MAGIC.len()..]);
+    let unknown = match block::open(block, LOG) {
+        Err(Instead::Blank) => born,
+        Ok((_, mut reader)) => {
             let (life, at) = (reader.u128(), reader.u64());
             if life == Some(label.life) && at == Some(index) && reader.0.iter().all(|&entry| entry <= BEHIND) {
                 known.extend_from_slice(reader.0);
@@ -142,7 +148,7 @@ fn read_block(label: &Label, index: u64, block: &[u8], known: &mut Vec<u8>) {
             }
             if life.is_some_and(|life| life != label.life) { born } else { INTENT }
         }
-        Found::Sealed(_) | Found::Other => INTENT,
+        Err(Instead::Newer(_) | Instead::Other) => INTENT,
     };
     known.resize(known.len() + count, unknown);
 }
@@ -207,8 +213,8 @@ mod tests {
         damaged[100] ^= 1;
         assert_eq!(log(&damaged).entry(1), Some(INTENT));
         let mut unknown = bytes.clone();
-        unknown[40] = 9;
-        crate::block::seal(&mut unknown);
+        unknown[48] = 9;
+        crate::block::tests::reseal(&mut unknown);
         assert_eq!(log(&unknown).entry(1), Some(INTENT));
         let regions = sample().shape.regions();
         assert_eq!(log(&[]).next_unclean(regions - 1), Some(regions - 1), "what was not read");

@@ -266,13 +266,17 @@ impl Mirror {
     /// Goes on without those of `bad` that are in sync, if somebody who is in sync and connected is left. Never to a set of which
     /// nobody is there: whoever attaches next may find none of them, and be refused for nothing.
     pub(crate) fn leave_out(&mut self, bad: Set) -> bool {
-        let rest = self.current.in_sync.without(bad);
-        let is_there = rest.iter().any(|slot| self.is_usable(slot));
-        let may = self.is_attached() && rest != self.current.in_sync && is_there;
+        let may = self.may_leave_out(bad);
         if may {
-            self.propose(rest, self.current.lives);
+            self.propose(self.current.in_sync.without(bad), self.current.lives);
         }
         may
+    }
+
+    /// Whether it could.
+    pub(crate) fn may_leave_out(&self, bad: Set) -> bool {
+        let rest = self.current.in_sync.without(bad);
+        self.is_attached() && rest != self.current.in_sync && rest.iter().any(|slot| self.is_usable(slot))
     }
 
     /// Begins or finishes a change of holders: a holder that is in another life than the record says, and not in sync, is taken

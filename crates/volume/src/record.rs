@@ -4,23 +4,23 @@
 //!   0  magic "YAGURAVR"     8 B
 //!   8  format               u32
 //!  12  zero                 u32
-//!  16  life                16 B   of the holder: what an earlier life has left says nothing
-//!  32  promised             u64, u64   round, host: nothing below counts any more
-//!  48  accepted             u64, u64   the ballot of the record; round 0: none
-//!  64  version              u64   within the ballot
-//!  72  in sync              u8    a bit for each slot
-//!  73  zero                 7 B
-//!  80  lives            3 × 16 B  of the holders
-//! 128  lives before     3 × 16 B  the same as the lives, but where a change of holders is not finished
-//! 176  zero                 … XXH3-64
+//!  16  checksum             u64   of the block: `device::sealed`
+//!  24  life                16 B   of the holder: what an earlier life has left says nothing
+//!  40  promised             u64, u64   round, host: nothing below counts any more
+//!  56  accepted             u64, u64   the ballot of the record; round 0: none
+//!  72  version              u64   within the ballot
+//!  80  in sync              u8    a bit for each slot
+//!  81  zero                 7 B
+//!  88  lives            3 × 16 B  of the holders
+//! 136  lives before     3 × 16 B  the same as the lives, but where a change of holders is not finished
+//! 184  zero
 //! ```
 //! The block is changed by compare-and-write alone, from what was read or written last over the same connection.
 
-use crate::block::{Found, Reader, Writer, look};
+use crate::block::{self, Instead, Reader, Writer};
 use crate::label::{Life, REPLICAS_MAX};
 
-const MAGIC: [u8; 8] = *b"YAGURAVR";
-const FORMAT: u32 = 1;
+const RECORD: block::Kind = block::Kind { magic: *b"YAGURAVR", format: 1 };
 /// Holders, at most.
 pub const HOLDERS_MAX: usize = REPLICAS_MAX;
 
@@ -56,6 +56,11 @@ impl Set {
     /// Whether it has none.
     pub fn is_empty(self) -> bool {
         self.0 == 0
+    }
+
+    /// How many it has.
+    pub fn len(self) -> u32 {
+        self.0.count_ones()
     }
 
     /// With those of the other.
@@ -137,8 +142,8 @@ impl RecordBlock {
     /// The bytes of the block.
     pub fn encode(&self, block: &mut [u8]) {
         let RecordBlock { life, promised, accepted } = *self;
-        let mut writer = Writer::new(block);
-        writer.bytes(&MAGIC).bytes(&FORMAT.to_le_bytes()).bytes(&[0; 4]).bytes(&life.to_le_bytes());
+        let mut writer = Writer::new(block, [0; 4]);
+        writer.bytes(&life.to_le_bytes());
         for ballot in [promised, accepted.ballot] {
             writer.bytes(&ballot.round.to_le_bytes()).bytes(&ballot.host.to_le_bytes());
         }
@@ -146,7 +151,7 @@ impl RecordBlock {
         for life in accepted.lives.into_iter().chain(accepted.lives_before) {
             writer.bytes(&life.to_le_bytes());
         }
-        writer.seal();
+        writer.seal(RECORD);
     }
 
     /// What the block says of a holder that is in this life. What was never written, and what is of another life, says nothing.
@@ -154,18 +159,18 @@ impl RecordBlock {
     /// # Errors
     /// The block is damaged. It has no vote then: what it had promised is not known.
     pub fn decode(block: &[u8], life: Life) -> Result<RecordBlock, RecordError> {
-        let body = match look(block) {
-            Found::Blank => return Ok(RecordBlock { life, ..RecordBlock::default() }),
-            Found::Sealed(body) if body.starts_with(&MAGIC) => body,
-            Found::Sealed(_) | Found::Other => return Err(RecordError("its checksum is wrong")),
+        let (word, mut rest) = match block::open(block, RECORD) {
+            Ok(opened) => opened,
+            Err(Instead::Blank) => return Ok(RecordBlock { life, ..RecordBlock::default() }),
+            Err(Instead::Newer(_)) => return Err(RecordError("a later version has written it")),
+            Err(Instead::Other) => return Err(RecordError("its checksum is wrong")),
         };
-        let found = read(&mut Reader(&body[MAGIC.len()..])).ok_or(RecordError("a field is out of bounds"))?;
+        let found = read(word, &mut rest).ok_or(RecordError("a field is out of bounds"))?;
         Ok(if found.life == life { found } else { RecordBlock { life, ..RecordBlock::default() } })
     }
 }
 
-fn read(reader: &mut Reader<'_>) -> Option<RecordBlock> {
-    let is_known = reader.u32()? == FORMAT && reader.u32()? == 0;
+fn read(word: [u8; 4], reader: &mut Reader<'_>) -> Option<RecordBlock> {
     let life = reader.u128()?;
     let mut ballot = || Some(Ballot { round: reader.u64()?, host: reader.u64()? });
     let (promised, accepted) = (ballot()?, ballot()?);
@@ -177,7 +182,7 @@ fn read(reader: &mut Reader<'_>) -> Option<RecordBlock> {
     let record = Record { ballot: accepted, version, in_sync, lives, lives_before };
     let is_sound = accepted <= promised && in_sync.without(Set::first(HOLDERS_MAX)).is_empty();
     let is_whole = if record.exists() { !in_sync.is_empty() } else { record == Record::default() };
-    let is_ours = is_known && is_padded && is_sound && is_whole && reader.is_rest_zero();
+    let is_ours = word == [0; 4] && is_padded && is_sound && is_whole && reader.is_rest_zero();
     is_ours.then_some(RecordBlock { life, promised, accepted: record })
 }
 
@@ -207,11 +212,11 @@ mod tests {
         }
         let bytes = encoded(&sample());
         assert_eq!(
-            (&bytes[..8], bytes[32], bytes[48], bytes[72]),
+            (&bytes[..8], bytes[40], bytes[56], bytes[80]),
             (&b"YAGURAVR"[..], 3, 3, 0b101),
             "the picture at the top"
         );
-        assert_eq!(bytes[128..144], 6u128.to_le_bytes());
+        assert_eq!(bytes[136..152], 6u128.to_le_bytes());
     }
 
     #[test]
@@ -223,10 +228,10 @@ mod tests {
         for block in [below, nobody, too_many] {
             assert!(RecordBlock::decode(&encoded(&block), 7).is_err(), "{block:?}");
         }
-        for at in [8, 12, 73, 176, 500] {
+        for at in [8, 12, 81, 184, 500] {
             let mut bytes = encoded(&sample());
             bytes[at] ^= 0x40;
-            crate::block::seal(&mut bytes);
+            crate::block::tests::reseal(&mut bytes);
             assert!(RecordBlock::decode(&bytes, 7).is_err(), "byte {at}");
         }
     }

@@ -6,6 +6,8 @@
 //! - A region is copied with its lock held alone: nothing else is written there meanwhile. It is marked before.
 //! - It is proposed to be in sync only while it is still the connection that all of this went over.
 //! - It begins when all regions are settled: before that NEED has no one content.
+//! - A block that no replica in sync can read is made unreadable at the joiner, where its target can do that; else the joiner waits
+//!   until the block is written.
 //! - What it has got is cleared in its own log where every log of NEED says that nobody lacks it. So a rebuild that is cut short
 //!   goes on where it was, also by another host.
 //!
@@ -19,7 +21,8 @@ use engine::sync::Semaphore;
 use engine::time;
 
 use crate::bitmap::Bitmap;
-use crate::conn::{Change, Conn, Lost};
+use crate::change::Change;
+use crate::conn::{Conn, Lost};
 use crate::log;
 use crate::settle::chosen;
 use crate::shared::Shared;
@@ -55,8 +58,11 @@ pub(crate) async fn resync(shared: Rc<Shared>, slot: usize, turn: Semaphore) {
         if is_there && shared.propose(|mirror| mirror.join(slot)) {
             tracing::info!(volume = shared.name(), slot, "a replica is in sync again");
         } else {
-            // It is left to the next connection.
-            conn.end();
+            // It is left to the next connection: soon, if not what was asked of the replica is what it refuses.
+            match copied {
+                Err(Lost::Refused(error)) => conn.refuse(&error),
+                Ok(()) | Err(Lost::Ended) => conn.end(),
+            }
             shared.sweep();
         }
     }
@@ -90,6 +96,7 @@ async fn copy_all(shared: &Rc<Shared>, conn: &Rc<Conn>, job: &Rc<Job>) -> Result
             copy(shared, conn, region, lba, blocks).await?;
         }
         drop(guard);
+        shared.unstuck(region);
         shared.lacks.borrow_mut().remove(region);
         next = region + 1;
         let left = shared.lacks.borrow().len();
@@ -128,8 +135,24 @@ fn clear_joiner(shared: &Rc<Shared>, conn: &Rc<Conn>) {
 
 async fn copy(shared: &Rc<Shared>, conn: &Rc<Conn>, region: u64, lba: u64, blocks: u64) -> Result<(), Lost> {
     let bytes = (blocks * u64::from(shared.shape.block_size)) as usize;
-    let (_, data) = chosen(shared, lba, bytes, || conn.is_up()).await.map_err(Lost::Refused)?;
-    Rc::clone(conn).put(lba, Change::Write(data), (region, region)).await
+    match chosen(shared, lba, bytes, || conn.is_up()).await {
+        Ok((_, data)) => Rc::clone(conn).put(lba, Change::Write(data), (region, region)).await,
+        Err(device::Error::ReadFault(_)) if blocks > 1 => {
+            for lba in lba..lba + blocks {
+                Box::pin(copy(shared, conn, region, lba, 1)).await?;
+            }
+            Ok(())
+        }
+        // What nobody can read is to be read from nobody: neither may it be what the joiner had there.
+        Err(error @ device::Error::ReadFault(_)) => match conn.spoil(lba, region).await {
+            Err(Lost::Refused(_)) => {
+                shared.stuck(region, &error);
+                Err(Lost::Refused(error))
+            }
+            spoilt => spoilt,
+        },
+        Err(_) => Err(Lost::Ended),
+    }
 }
 
 /// What an entry of a replica in sync becomes, where nothing is under way: clean if everybody has what it has.

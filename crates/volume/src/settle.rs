@@ -4,6 +4,7 @@
 //! - A region is settled with its lock held alone, to the copy of any one member of READ; each other copy that differs is marked
 //!   before it is written.
 //! - Regions that somebody waits for come first.
+//! - A block is taken from whoever can read it. Where NEED is one replica there is nothing to settle, and nothing is read.
 //!
 //! What a replica in sync can't read is mended likewise: it is written anew with what another one has.
 
@@ -14,8 +15,10 @@ use device::Mode;
 use engine::job::Job;
 use engine::{Buf, View, task, time};
 
-use crate::conn::{Change, Lost};
+use crate::change::Change;
+use crate::conn::Lost;
 use crate::fan_out::fan_out;
+use crate::patience::Patience;
 use crate::record::Set;
 use crate::shared::Shared;
 
@@ -44,7 +47,7 @@ pub(crate) async fn settle(shared: Rc<Shared>, job: Rc<Job>, number: u64, all: u
             job.take(u64::from(shared.shape.region_blocks) * u64::from(shared.shape.block_size)).await;
         }
         if let Err(error) = region_of(&shared, region).await {
-            tracing::warn!(volume = shared.name(), region, %error, "a region can't be settled yet");
+            shared.stuck(region, &error);
             time::sleep(PAUSE).await;
         }
         job.reached(1.0 - shared.unsettled.borrow().len() as f64 / all.max(1) as f64);
@@ -57,7 +60,10 @@ async fn region_of(shared: &Rc<Shared>, region: u64) -> Result<(), device::Error
     if !shared.unsettled.borrow().has(region) {
         return Ok(());
     }
-    make_equal(shared, region).await?;
+    if shared.mirror.borrow().need().len() > 1 {
+        make_equal(shared, region).await?;
+    }
+    shared.unstuck(region);
     shared.unsettled.borrow_mut().remove(region);
     shared.changed.notify_all();
     Ok(())
@@ -66,7 +72,14 @@ async fn region_of(shared: &Rc<Shared>, region: u64) -> Result<(), device::Error
 /// The caller has the region's lock.
 async fn make_equal(shared: &Rc<Shared>, region: u64) -> Result<(), device::Error> {
     for (lba, blocks) in shared.pieces(region) {
-        piece(shared, region, lba, blocks).await?;
+        match piece(shared, region, lba, blocks).await {
+            Err(device::Error::ReadFault(_)) if blocks > 1 => {
+                for lba in lba..lba + blocks {
+                    piece(shared, region, lba, 1).await?;
+                }
+            }
+            made => made?,
+        }
     }
     Ok(())
 }
@@ -106,29 +119,39 @@ async fn piece(shared: &Rc<Shared>, region: u64, lba: u64, blocks: u64) -> Resul
     fan_out(shared, lba, Change::Write(data), (region, region), done).await
 }
 
-/// The copy that others will be like, and whose it is; waits for one as long as that `is_of_use`.
+/// The copy that others will be like, and whose it is; waits for one as long as that `is_of_use`. A read fault: every replica that
+/// may be read has said that it can't read all of it.
 pub(crate) async fn chosen(
     shared: &Shared,
     lba: u64,
     bytes: usize,
     is_of_use: impl Fn() -> bool,
 ) -> Result<(usize, View), device::Error> {
-    let mut faulty = Set::default();
+    let (mut faulty, mut given_up, mut patience) = (Set::default(), Set::default(), Patience::default());
     loop {
         let changed = shared.changed.notified();
         if shared.is_over() || !is_of_use() {
             return Err(device::Error::Aborted);
         }
-        let Some(conn) = shared.best(faulty) else {
-            if shared.mirror.borrow().readable().without(faulty).is_empty() {
+        let Some(conn) = shared.best(faulty.with(given_up)) else {
+            let left = shared.mirror.borrow().readable().without(faulty);
+            if left.is_empty() {
                 return Err(device::Error::ReadFault(format!("no replica of {} can be read", shared.name())));
+            }
+            if left.without(given_up).is_empty() {
+                return Err(device::Error::Disconnected(shared.name()));
             }
             changed.await;
             continue;
         };
         match conn.read(lba, Buf::with_len(bytes)).await {
             Ok(copy) => return Ok((conn.slot, copy.freeze())),
-            Err(Lost::Ended) => shared.sweep(),
+            Err(Lost::Ended) => {
+                shared.sweep();
+                if patience.is_over(conn.slot, shared.options.give_up_after) {
+                    given_up = given_up.with(Set::one(conn.slot));
+                }
+            }
             Err(Lost::Refused(_)) => faulty = faulty.with(Set::one(conn.slot)),
         }
     }

@@ -2,12 +2,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
 use std::time::Duration;
 
-use device::{Namespace, NamespaceInfo, RangeLocks};
+use device::{Mode, Namespace, NamespaceInfo, RangeGuard, RangeLocks};
 use engine::sync::{Notified, Notify};
 use engine::time::{self, Instant};
 
@@ -44,10 +47,13 @@ pub(crate) struct Shared {
     pub(crate) mirror: RefCell<Mirror>,
     conns: RefCell<[Option<Rc<Conn>>; HOLDERS_MAX]>,
     pub(crate) reaches: RefCell<Vec<Rc<dyn Reach>>>,
-    /// Since when a slot has had no usable connection.
+    /// Since when a slot has had no connection that lasted: see [`Shared::sweep`].
     down_since: [Cell<Option<Instant>>; HOLDERS_MAX],
-    /// The medium of a slot has refused a write.
+    began: Instant,
+    /// The medium of a slot has refused a write, or does none.
     refused: [Cell<bool>; HOLDERS_MAX],
+    /// Why a slot was lost last, in words.
+    reasons: RefCell<[String; HOLDERS_MAX]>,
     /// Told when anything here has changed that somebody may wait for.
     pub(crate) changed: Notify,
     /// The locks of the volume's blocks.
@@ -61,6 +67,8 @@ pub(crate) struct Shared {
     pub(crate) urgent: RefCell<VecDeque<u64>>,
     /// Regions that are written anew where a replica could not read them.
     pub(crate) mending: RefCell<BTreeSet<u64>>,
+    /// Regions that can't be settled, or copied to a replica that lacks them.
+    stuck: RefCell<BTreeSet<u64>>,
     /// What the replica that joins lacks still.
     pub(crate) lacks: RefCell<Bitmap>,
     pub(crate) figures: Figures,
@@ -82,6 +90,7 @@ pub(crate) struct Begin {
 impl Shared {
     pub(crate) fn new(begin: Begin) -> Shared {
         let now = time::now();
+        begin.figures.has_holders(begin.shape.holders());
         Shared {
             shape: begin.shape,
             ballot: begin.ballot,
@@ -90,8 +99,10 @@ impl Shared {
             mirror: RefCell::new(begin.mirror),
             conns: RefCell::default(),
             reaches: RefCell::new(begin.reaches),
-            down_since: std::array::from_fn(|_| Cell::new(Some(now))),
+            down_since: Default::default(),
+            began: now,
             refused: Default::default(),
+            reasons: RefCell::default(),
             changed: begin.changed,
             locks: Arc::new(RangeLocks::new(begin.shape.region_blocks.ilog2())),
             lease_until: Cell::default(),
@@ -101,6 +112,7 @@ impl Shared {
             unsettled: RefCell::new(begin.unsettled),
             urgent: RefCell::default(),
             mending: RefCell::default(),
+            stuck: RefCell::default(),
             lacks: RefCell::default(),
             figures: begin.figures,
         }
@@ -120,8 +132,27 @@ impl Shared {
     /// A region in pieces that one command reads or writes: the first block of each and how many.
     pub(crate) fn pieces(&self, region: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
         let (first, blocks) = self.shape.region(region);
+        self.cut(first, blocks)
+    }
+
+    /// The same of any blocks.
+    pub(crate) fn cut(&self, first: u64, blocks: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
         let step = u64::from(self.info.transfer_blocks_max).min(blocks).max(1);
         (0..blocks).step_by(step as usize).map(move |at| (first + at, step.min(blocks - at)))
+    }
+
+    /// Nobody in sync can read a block of the region, which keeps it from being settled or copied. Told once.
+    pub(crate) fn stuck(&self, region: u64, error: &device::Error) {
+        if self.stuck.borrow_mut().insert(region) {
+            tracing::warn!(volume = self.name(), region, %error, "a region can't be settled, or copied to who lacks it");
+        }
+        self.figures.stuck(self.stuck.borrow().len());
+    }
+
+    /// The region is settled, or copied.
+    pub(crate) fn unstuck(&self, region: u64) {
+        self.stuck.borrow_mut().remove(&region);
+        self.figures.stuck(self.stuck.borrow().len());
     }
 
     /// Whether commands may begin, and if not, what they fail with.
@@ -176,23 +207,29 @@ impl Shared {
 
     /// A connection has preempted.
     pub(crate) fn connected(&self, conn: &Rc<Conn>) {
+        conn.since.set(time::now());
         self.mirror.borrow_mut().connected(conn.slot, conn.label.life);
         self.conns.borrow_mut()[conn.slot] = Some(Rc::clone(conn));
         self.changed.notify_all();
     }
 
-    /// Takes note of connections that have ended.
+    /// Takes note of connections that have ended. One that was there for less time than a replica has to come back was no return,
+    /// nor was one that never took the record: what ends each connection so is as good as away from the first of them on.
     pub(crate) fn sweep(&self) {
         let mut any = false;
         for slot in 0..self.shape.holders() {
             let ended = self.conns.borrow()[slot].clone().filter(|conn| !conn.is_up());
             let Some(conn) = ended else { continue };
             self.conns.borrow_mut()[slot] = None;
+            let was_of_use = self.mirror.borrow().is_checked(slot);
             self.mirror.borrow_mut().down(slot);
             self.refused[slot].set(conn.is_refused());
-            if self.down_since[slot].get().is_none() {
+            let has_lasted = was_of_use && conn.since.get().elapsed() >= self.options.give_up_after;
+            if has_lasted || self.down_since[slot].get().is_none() {
                 self.down_since[slot].set(Some(time::now()));
+                self.reasons.borrow_mut()[slot].clear();
             }
+            self.note(slot, conn.reason());
             any = true;
         }
         if any {
@@ -201,14 +238,41 @@ impl Shared {
         }
     }
 
-    /// Whether the slot's medium has refused a write.
+    /// Why a slot can't be had: told once, not with every try.
+    pub(crate) fn note(&self, slot: usize, reason: String) {
+        let mut reasons = self.reasons.borrow_mut();
+        if reasons[slot] != reason {
+            tracing::warn!(volume = self.name(), slot, reason, "a holder is lost");
+            reasons[slot] = reason;
+        }
+    }
+
+    /// Why a slot was lost last.
+    pub(crate) fn reason(&self, slot: usize) -> String {
+        self.reasons.borrow()[slot].clone()
+    }
+
+    /// A replica ends each connection under the same command: it is left out, as one that is away. The last one is not.
+    pub(crate) fn give_up(&self, slot: usize) {
+        if self.mirror.borrow().targets() == Set::one(slot) {
+            return;
+        }
+        if let Some(conn) = self.conn(slot) {
+            conn.end();
+        }
+        self.sweep();
+        self.refused[slot].set(true);
+        self.changed.notify_all();
+    }
+
+    /// Whether the slot's medium has refused a write, or does none.
     pub(crate) fn is_refused(&self, slot: usize) -> bool {
         self.refused[slot].get()
     }
 
-    /// Since when a slot has had no usable connection.
-    pub(crate) fn down_since(&self, slot: usize) -> Option<Instant> {
-        self.down_since[slot].get()
+    /// Since when a slot has had no connection that lasted.
+    pub(crate) fn down_since(&self, slot: usize) -> Instant {
+        self.down_since[slot].get().unwrap_or(self.began)
     }
 
     // The record.
@@ -216,7 +280,6 @@ impl Shared {
     /// A record is stable at a holder.
     pub(crate) fn accepted(&self, slot: usize, record: &Record) {
         let is_stable = self.mirror.borrow_mut().accepted(slot, record);
-        self.down_since[slot].set(None);
         self.refused[slot].set(false);
         if is_stable {
             let Record { version, in_sync, .. } = *self.mirror.borrow().current();
@@ -244,7 +307,7 @@ impl Shared {
             let state = match () {
                 () if mirror.joining().has(slot) => State::Joining,
                 () if self.conns.borrow()[slot].is_none() => State::Away,
-                () if mirror.current().in_sync.has(slot) => State::InSync,
+                () if mirror.current().in_sync.has(slot) || slot >= usize::from(self.shape.replicas) => State::InSync,
                 () => State::Behind,
             };
             self.figures.replica(slot).state.store(state as u64, Relaxed);
@@ -283,6 +346,17 @@ impl Shared {
         let deadline = *since.get_or_insert_with(time::now) + self.options.wait_max;
         let left = deadline.duration_since(time::now());
         time::timeout(left, changed).await.map_err(|_| device::Error::NotConnected(self.name()))
+    }
+
+    /// Takes the lock of blocks, at most as long as commands wait: who holds it may be a change that no replica takes.
+    pub(crate) async fn lock(&self, first: u64, blocks: u64, mode: Mode) -> Result<RangeGuard, device::Error> {
+        let mut lock = pin!(self.locks.lock(first, blocks, mode));
+        // Without a timer, where it is free.
+        if let Poll::Ready(guard) = poll_fn(|cx| Poll::Ready(lock.as_mut().poll(cx))).await {
+            return Ok(guard);
+        }
+        let locked = time::timeout(self.options.wait_max, lock).await;
+        locked.map_err(|_| device::Error::NotConnected(self.name()))
     }
 
     /// Waits until no block of these regions may differ between replicas.

@@ -13,8 +13,9 @@ use engine::file::Lifetime;
 use engine::task::{LocalFuture, Task};
 use engine::{Buf, View, time};
 
+use crate::change::Change;
 use crate::clear::clear_idle;
-use crate::conn::{Change, Lost};
+use crate::conn::Lost;
 use crate::fan_out::finish;
 use crate::figures::Figures;
 use crate::label::{Life, Shape};
@@ -77,6 +78,11 @@ impl Volume {
         self.shared.mirror.borrow().readable()
     }
 
+    /// Why the holder of a slot was lost last, in words; empty: it was not.
+    pub fn reason(&self, slot: usize) -> String {
+        self.shared.reason(slot)
+    }
+
     /// Whether every replica is in sync, no region may differ, and no holder is being changed.
     pub fn is_whole(&self) -> bool {
         let mirror = self.shared.mirror.borrow();
@@ -108,6 +114,7 @@ impl Volume {
             conn.end();
         }
         self.shared.sweep();
+        self.shared.changed.notify_all();
     }
 
     /// The lives of the holders: a replacement has a new one.
@@ -216,7 +223,7 @@ impl Volume {
     async fn enter(&self, lba: Lba, blocks: u64, mode: Mode) -> Result<RangeGuard, Error> {
         self.shared.check()?;
         self.shared.settled(self.shared.span(lba.0, blocks)).await?;
-        let guard = self.shared.locks.lock(lba.0, blocks, mode).await;
+        let guard = self.shared.lock(lba.0, blocks, mode).await?;
         self.shared.check()?;
         Ok(guard)
     }

@@ -17,7 +17,10 @@ pub(crate) async fn watch(shared: Rc<Shared>) {
         shared.sweep();
         let (bad, due) = look(&shared);
         if shared.propose(|mirror| mirror.leave_out(bad)) {
-            tracing::warn!(volume = shared.name(), ?bad, "the volume goes on without replicas");
+            for slot in bad.iter() {
+                let reason = shared.reason(slot);
+                tracing::warn!(volume = shared.name(), slot, reason, "the volume goes on without a replica");
+            }
             continue;
         }
         if shared.propose(|mirror| mirror.change_holders()) {
@@ -48,14 +51,18 @@ fn look(shared: &Shared) -> (Set, Option<Instant>) {
         if conn.is_some() && is_checked {
             continue;
         }
-        // A connection that has come has its time to take the record: were it given up for the time before, the last replica in
-        // sync, which can't be left out, would never come back.
-        let since = conn.as_ref().map_or_else(|| shared.down_since(slot).unwrap_or(now), |conn| conn.since);
+        // A connection that has come has its time to take the record.
+        let since = conn.as_ref().map_or_else(|| shared.down_since(slot), |conn| conn.since.get());
         let at = since + shared.options.give_up_after;
         match &conn {
             None if at <= now => bad = bad.with(Set::one(slot)),
-            // It is left out when it is given up, and not before: a record may be on its way there.
-            Some(conn) if at <= now => conn.end(),
+            // It is left out when it is given up, and not before: a record may be on its way there. Where it could not be left out,
+            // as the last replica in sync, to end its connection would keep it away for ever.
+            Some(conn) if at <= now => {
+                if shared.mirror.borrow().may_leave_out(Set::one(slot)) {
+                    conn.end();
+                }
+            }
             _ => due = Some(due.map_or(at, |due| due.min(at))),
         }
     }

@@ -10,7 +10,9 @@ use device::Error::Reserved;
 use kv::resp::execute::together;
 use serde::Serialize;
 
-use crate::cli::{VolumeCreateArgs, VolumeReplaceArgs, VolumeStatusArgs, VolumeVerb, VolumeVerifyArgs};
+use crate::cli::{
+    VolumeCreateArgs, VolumeRecoverArgs, VolumeReplaceArgs, VolumeStatusArgs, VolumeVerb, VolumeVerifyArgs,
+};
 use crate::exit::Failure;
 use crate::size::Size;
 use crate::{output, reactors};
@@ -24,6 +26,7 @@ pub fn run(verb: &VolumeVerb) -> Result<(), Failure> {
         VolumeVerb::Status(args) => reactors::run_one(status(args)),
         VolumeVerb::Verify(args) => reactors::run_one(verify(args)),
         VolumeVerb::Replace(args) => reactors::run_one(replace(args)),
+        VolumeVerb::Recover(args) => reactors::run_one(recover(args)),
     }
 }
 
@@ -130,8 +133,12 @@ struct Verified {
     volume: String,
     in_sync: Vec<usize>,
     regions: u64,
+    /// Of each slot, the regions that were read there as a whole.
+    compared: Vec<u64>,
     differing: Vec<u64>,
     unreadable: Vec<(usize, u64)>,
+    /// Slots whose label, record or log is damaged.
+    damaged: Vec<usize>,
 }
 
 async fn verify(args: &VolumeVerifyArgs) -> Result<(), Failure> {
@@ -153,17 +160,31 @@ async fn verify(args: &VolumeVerifyArgs) -> Result<(), Failure> {
         volume: name(volume.shape().volume),
         in_sync: in_sync.iter().collect(),
         regions: found.regions,
+        compared: found.compared[..volume.shape().replicas.into()].to_vec(),
         differing: found.differing.clone(),
         unreadable: found.unreadable.clone(),
+        damaged: found.damaged.clone(),
     };
-    output::report(args.common.json, &verified, |verified| {
-        let Verified { regions, differing, unreadable, .. } = verified;
-        format!("{regions} regions compared, {} differ, {} unreadable\n", differing.len(), unreadable.len())
-    })?;
+    output::report(args.common.json, &verified, describe_verified)?;
     match found.is_clean() {
         true => Ok(()),
-        false => Err(Failure::check("replicas in sync differ or can't be read: replace the medium that lost them")),
+        false => {
+            Err(Failure::check("replicas in sync differ, are damaged or can't be read: replace the medium that did it"))
+        }
     }
+}
+
+fn describe_verified(verified: &Verified) -> String {
+    let Verified { regions, compared, differing, unreadable, damaged, .. } = verified;
+    let (differ, unread) = (differing.len(), unreadable.len());
+    let mut text = format!("{regions} regions compared, {differ} differ, {unread} unreadable\n");
+    for (slot, compared) in compared.iter().enumerate() {
+        text += &format!("slot {slot}: {compared} regions read as a whole\n");
+    }
+    for slot in damaged {
+        text += &format!("slot {slot}: its label, record or log is damaged: replace the holder\n");
+    }
+    text
 }
 
 #[derive(Serialize, Debug)]
@@ -182,5 +203,21 @@ async fn replace(args: &VolumeReplaceArgs) -> Result<(), Failure> {
     output::report(args.common.json, &replaced, |replaced| {
         let next = "attach the volume with it in the slot, and it is filled";
         format!("slot {} of volume {}: a new holder; {next}\n", replaced.slot, replaced.volume)
+    })
+}
+
+#[derive(Serialize, Debug)]
+struct Recovered {
+    volume: String,
+    from: u8,
+}
+
+async fn recover(args: &VolumeRecoverArgs) -> Result<(), Failure> {
+    let reaches = reach::reaches(&args.holders)?;
+    let shape = ::volume::recover(reaches, args.from.into(), args.force).await.map_err(failure)?;
+    let recovered = Recovered { volume: name(shape.volume), from: args.from };
+    output::report(args.common.json, &recovered, |recovered| {
+        let Recovered { volume, from } = recovered;
+        format!("volume {volume}: a new one, of the copy in slot {from}; attach it, and the others are filled\n")
     })
 }

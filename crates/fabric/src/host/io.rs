@@ -4,7 +4,7 @@ use device::namespace::VERIFY_BYTES_MAX;
 use device::{Durability, Error, Lba};
 use engine::{Buf, View};
 use nvme::Submission;
-use nvme::command::{DATASET_DEALLOCATE, DatasetRange, FORCE_UNIT_ACCESS};
+use nvme::command::{DATASET_DEALLOCATE, DatasetRange, FORCE_UNIT_ACCESS, WRITE_ZEROES_DEALLOCATE};
 use nvme::opcode::NvmOpcode;
 use zerocopy::IntoBytes;
 
@@ -154,11 +154,11 @@ impl Io<'_> {
             }
             Change::WriteZeroes { lba, blocks, durability } => {
                 let most = self.up.limits.write_zeroes;
-                self.without_data(NvmOpcode::WRITE_ZEROES, most, *lba, *blocks, *durability).await
+                self.without_data((NvmOpcode::WRITE_ZEROES, 0), most, (*lba, *blocks), *durability).await
             }
             Change::WriteUncorrectable { lba, blocks } => {
                 let most = self.up.limits.write_uncorrectable;
-                self.without_data(NvmOpcode::WRITE_UNCORRECTABLE, most, *lba, *blocks, Durability::Cached).await
+                self.without_data((NvmOpcode::WRITE_UNCORRECTABLE, 0), most, (*lba, *blocks), Durability::Cached).await
             }
             Change::Deallocate { lba, blocks } => self.deallocate(*lba, *blocks).await,
         }
@@ -228,7 +228,8 @@ impl Io<'_> {
     /// Where the controller does not know Verify the blocks are read and dropped.
     pub(super) async fn verify(&self, lba: Lba, blocks: u64) -> Result<(), CommandError> {
         if self.up.limits.verify > 0 {
-            return self.without_data(NvmOpcode::VERIFY, self.up.limits.verify, lba, blocks, Durability::Cached).await;
+            let most = self.up.limits.verify;
+            return self.without_data((NvmOpcode::VERIFY, 0), most, (lba, blocks), Durability::Cached).await;
         }
         check_range(self.attached, lba, blocks)?;
         let piece_blocks = (VERIFY_BYTES_MAX / self.block_size()).max(1) as u64;
@@ -242,13 +243,13 @@ impl Io<'_> {
         Ok(())
     }
 
-    /// A command for a range that carries no data, in as many pieces as it takes; `most`: blocks of one, 0: it is not supported.
+    /// A command for a range that carries no data, in as many pieces as it takes; with bits of its CDW12. `most`: blocks of one, 0:
+    /// it is not supported.
     async fn without_data(
         &self,
-        opcode: NvmOpcode,
+        (opcode, bits): (NvmOpcode, u32),
         most: u32,
-        lba: Lba,
-        blocks: u64,
+        (lba, blocks): (Lba, u64),
         durability: Durability,
     ) -> Result<(), CommandError> {
         check_range(self.attached, lba, blocks)?;
@@ -259,14 +260,21 @@ impl Io<'_> {
         while done < blocks {
             let count = (blocks - done).min(u64::from(most));
             let at = Lba(lba.0 + done);
-            let command = ranged(opcode, self.attached.nsid, at, count as u32, durability);
+            let mut command = ranged(opcode, self.attached.nsid, at, count as u32, durability);
+            command.cdw12 = (command.cdw12.get() | bits).into();
             self.command(command, Payload::None).await.0.map_err(|failed| self.in_part(done > 0, failed))?;
             done += count;
         }
         Ok(())
     }
 
+    /// By Write Zeroes, where that deallocates: Dataset Management is advisory, and may leave any block as it was (NVM Command Set
+    /// 1.0 §3.2.3).
     async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), CommandError> {
+        if self.attached.info.borrow().deallocated_reads_zero {
+            let how = (NvmOpcode::WRITE_ZEROES, WRITE_ZEROES_DEALLOCATE);
+            return self.without_data(how, self.up.limits.write_zeroes, (lba, blocks), Durability::Cached).await;
+        }
         check_range(self.attached, lba, blocks)?;
         let most = u64::from(self.up.limits.deallocate);
         if most == 0 {

@@ -228,7 +228,8 @@ fn shape(nsid: u32, of: &Controller, namespace: &IdentifyNamespace, nguid: [u8; 
         transfer_blocks_max,
         volatile_cache: controller.vwc & 1 != 0,
         volatile_medium: false,
-        deallocated_reads_zero: namespace.dlfeat & 7 == 1,
+        // Blocks that were deallocated do, and Write Zeroes can be told to deallocate.
+        deallocated_reads_zero: namespace.dlfeat & 0xF == 1 | 1 << 3 && supports(oncs::WRITE_ZEROES),
         thin: namespace.nsfeat & 1 != 0,
         preferred_write_blocks: preferred(namespace.npwg.get()),
         preferred_deallocate_blocks: preferred(namespace.npdg.get()),

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use device::{Durability, Error, Lba};
 use engine::Buf;
 use engine::time::Instant;
+use nvme::command::WRITE_ZEROES_DEALLOCATE;
 use nvme::opcode::{FabricsType, NvmOpcode};
 use nvme::sgl::SglKind;
 use nvme::{Fuse, Status, Submission};
@@ -286,7 +287,11 @@ impl Connection {
             CommandKind::Read => Work::Read { lba, buf: Buf::with_len(wanted as usize) },
             CommandKind::Write => Work::Write { lba, data, durability },
             CommandKind::Flush => Work::Flush,
-            CommandKind::WriteZeroes => Work::WriteZeroes { lba, blocks, durability },
+            CommandKind::WriteZeroes => {
+                let deallocates = command.cdw12.get() & WRITE_ZEROES_DEALLOCATE != 0;
+                let deallocates = deallocates && addressed.info.deallocated_reads_zero;
+                Work::WriteZeroes { lba, blocks, durability, deallocates }
+            }
             CommandKind::Deallocate => Work::Deallocate { ranges: data },
             CommandKind::Reservation => Work::Reserve(self.reserve(&command, &data)),
             CommandKind::Verify => Work::Verify { lba, blocks },

@@ -242,7 +242,16 @@ pub(super) async fn execute(operation: Operation) -> Outcome {
         Work::CompareAndWrite { lba, expected, new, durability } => {
             namespace.compare_and_write(lba, expected, new, durability).await
         }
-        Work::WriteZeroes { lba, blocks, durability } => namespace.write_zeroes(lba, blocks, durability).await,
+        Work::WriteZeroes { lba, blocks, durability, deallocates: false } => {
+            namespace.write_zeroes(lba, blocks, durability).await
+        }
+        Work::WriteZeroes { lba, blocks, durability, deallocates: true } => {
+            match namespace.deallocate(lba, blocks).await {
+                // To deallocate is not stable by itself.
+                Ok(()) if durability == Durability::Stable => namespace.flush().await,
+                result => result,
+            }
+        }
         Work::Deallocate { ranges } => {
             let mut result = Ok(());
             for (lba, blocks) in io::ranges(&ranges).filter(|(_, blocks)| *blocks > 0) {

@@ -26,6 +26,8 @@ use super::shared::{Attached, Shared};
 const MODEL: &str = "Yagura";
 /// CSI of the NVM command set.
 const CSI_NVM: u8 = 0;
+/// WZSL, as a power of two of pages: 32 MiB. Chosen: a disk that has to write all of it takes well below a second.
+const WRITE_ZEROES_PAGES_MAX: u8 = 13;
 
 /// Answers an Identify command with a page, or with the status that refuses it.
 pub(super) fn identify(shared: &Shared, controller: &Controller, command: &Submission) -> Result<View, Status> {
@@ -188,11 +190,12 @@ fn controller_page(shared: &Shared, controller: &Controller, namespaces: &[Attac
     page
 }
 
-/// The limits of commands that move no data (NVM Command Set 1.0c §4.1.5.4): Write Uncorrectable's is MDTS, the others'
-/// have none.
+/// The limits of commands that move no data (NVM Command Set 1.0c §4.1.5.4): Write Uncorrectable's is MDTS, that of Write Zeroes
+/// what a medium does well within a host's time for a command. The others have none.
 fn nvm_controller_page(profile: &Profile) -> IdentifyNvmController {
     let mut page = IdentifyNvmController::new_zeroed();
     page.wusl = profile.mdts;
+    page.wzsl = WRITE_ZEROES_PAGES_MAX;
     page
 }
 

@@ -71,6 +71,8 @@ pub(super) enum Work {
         lba: Lba,
         blocks: u64,
         durability: Durability,
+        /// The room may be given back.
+        deallocates: bool,
     },
     /// Ranges as they came, checked.
     Deallocate {

@@ -266,6 +266,63 @@ async fn heal(cluster: &Cluster, volume: &Volume) {
     }
 }
 
+/// A majority is lost, and who goes on with the copy that is left dies after so many changes. Returns how many there were.
+fn recovers(last: Option<u64>) -> u64 {
+    run(12, 3, 2, async |world, cluster| {
+        let shape = crate::cluster::format(&cluster.places, 3).await;
+        let volume = attach(&cluster.places, "first").await;
+        let view = Buf::copy_from(&[7; BLOCK]).freeze();
+        volume.write(Lba(5), view, Durability::Cached).await.expect("all is well");
+        drop(volume);
+        (1..3).for_each(|node| world.crash(cluster.nodes[node]));
+        let counter = Counter::default();
+        let reach = |node: usize| {
+            let inner = cluster.places.reach(node, "operator");
+            Rc::new(CountedReach { inner, counter: counter.clone(), node }) as Rc<dyn Reach>
+        };
+        let refused = volume::recover([0, 3, 4].map(reach).to_vec(), 0, false).await;
+        assert!(matches!(refused, Err(volume::Error::Loses { .. })), "{refused:?}");
+        counter.count.set(0);
+        counter.last.set(last);
+        let host = world.node("operator");
+        let reaches = [0, 3, 4].map(reach).to_vec();
+        let process = world.spawn_on(host, async move { volume::recover(reaches, 0, true).await.map(drop) });
+        let tripped = time::timeout(Duration::from_secs(5), counter.tripped.notified()).await;
+        world.crash(host);
+        drop(process);
+        [(1, 3), (2, 4)].into_iter().for_each(|(slot, node)| cluster.places.replace(slot, node));
+        if tripped.is_ok() {
+            let again = volume::recover(cluster.places.reaches("judge"), 0, true).await;
+            again.unwrap_or_else(|error| panic!("change {last:?}: {error}"));
+        }
+        let volume = attach(&cluster.places, "judge").await;
+        assert_ne!(volume.shape().volume, shape.volume);
+        let (result, buf) = volume.read(Lba(5), Buf::with_len(BLOCK)).await;
+        assert!(result.is_ok() && buf[..] == [7; BLOCK], "change {last:?}");
+        whole(&volume).await;
+        volume.detach().await.expect("it is attached");
+        for slot in 1..3 {
+            assert!(cluster.data(world, 0) == cluster.data(world, slot), "change {last:?}: slot {slot} differs");
+        }
+        // The old majority is back, and is never taken for this volume, nor for a part of it.
+        (1..3).for_each(|node| cluster.restart(world, node));
+        time::sleep(Duration::from_secs(1)).await;
+        [(1, 1), (2, 2)].into_iter().for_each(|(slot, node)| cluster.places.replace(slot, node));
+        let mixed = volume::attach(cluster.places.reaches("late"), options()).await.map(drop);
+        assert!(matches!(mixed, Err(volume::Error::OtherVolume { .. })), "change {last:?}: {mixed:?}");
+        counter.count.get()
+    })
+}
+
+#[test]
+fn a_copy_is_gone_on_with_wherever_that_broke_off() {
+    let all = recovers(None);
+    assert!(all >= 12, "everything is counted: {all}");
+    for last in 1..=all {
+        recovers(Some(last));
+    }
+}
+
 /// Each change is the last one in a run; in the gate, each of several. `CRASH_EVERY=1` has all of them.
 fn each(node_dies: bool, step: usize) {
     let all = lives(None, node_dies);

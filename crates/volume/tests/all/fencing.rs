@@ -6,6 +6,10 @@ use std::time::Duration;
 
 use device::{Durability, Error, Lba, Namespace};
 use engine::time;
+use nvme::reservation::{
+    AcquireAction, AcquireKeys, PersistChange, RegisterAction, RegisterKeys, ReservationCommand, ReservationType,
+};
+use zerocopy::IntoBytes;
 
 use crate::basics::{block, equal, get, host, put};
 use crate::cluster::{attach, format, run, whole};
@@ -143,5 +147,32 @@ fn a_connection_that_was_made_again_is_not_used() {
             time::sleep(Duration::from_millis(5)).await;
         }
         assert!(!taken.is_up());
+    });
+}
+
+/// Of a reservation that all registrants hold nobody's key is the holder's: to preempt one of them left the others what they had.
+#[test]
+fn a_reservation_that_all_registrants_hold_is_taken_too() {
+    run(26, 1, 0, async |_, cluster| {
+        let reach = cluster.places.reach(0, "a");
+        let other = loop {
+            if let Ok(fabric::host::AnyRemote::Remote(other)) = reach.look().await {
+                break other;
+            }
+            time::sleep(Duration::from_millis(10)).await;
+        };
+        let (action, persist) = (RegisterAction::Register, PersistChange::Keep);
+        let keys = RegisterKeys { current: 0.into(), new: 5.into() };
+        let register = ReservationCommand::Register { action, ignore_key: false, persist };
+        other.reserve(register, keys.as_bytes()).await.expect("nobody is registered");
+        let (action, rtype) = (AcquireAction::Acquire, ReservationType::ExclusiveAccessAll);
+        let keys = AcquireKeys { current: 5.into(), preempt: 0.into() };
+        other.reserve(ReservationCommand::Acquire { action, rtype }, keys.as_bytes()).await.expect("nobody has it");
+        let taken = reach.take().await.expect("it is up");
+        assert_eq!(taken.namespace.write(Lba(1000), block(1), Durability::Stable).await, Ok(()));
+        let late = other.write(Lba(1000), block(2), Durability::Stable).await;
+        assert!(matches!(late, Err(Error::Reserved(_))), "{late:?}");
+        let (head, registrants) = other.reservation_report().await.expect("it is up");
+        assert_eq!((head.rtype, head.persist, registrants.len()), (ReservationType::ExclusiveAccess.code(), 1, 1));
     });
 }

@@ -3,7 +3,9 @@
 mod basics;
 mod cluster;
 mod crash;
+mod faulty;
 mod fencing;
 mod gated;
 mod real;
 mod sim;
+mod taking;

@@ -23,6 +23,8 @@ pub enum VolumeVerb {
     Verify(VolumeVerifyArgs),
     /// Make a blank namespace the holder of a slot whose own is gone for good; attach the volume with it to have it filled.
     Replace(VolumeReplaceArgs),
+    /// Go on with one copy where a majority of the holders is lost for good: it becomes a new volume, and the others are made anew.
+    Recover(VolumeRecoverArgs),
 }
 
 /// Where the holders of a volume are.
@@ -173,6 +175,22 @@ pub struct VolumeReplaceArgs {
     #[command(flatten)]
     pub host: NvmeHost,
     /// Take a namespace that is in use, and destroy what it holds.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `yagura volume recover`
+#[derive(Args, Debug)]
+pub struct VolumeRecoverArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// The holders of the new volume: the copy in its slot, and namespaces in place of those that are lost.
+    #[command(flatten)]
+    pub holders: VolumeHolders,
+    /// The slot of the copy, from 0.
+    #[arg(long, value_name = "SLOT", value_parser = clap::value_parser!(u8).range(0..=2))]
+    pub from: u8,
+    /// Lose writes that were acknowledged and that the copy has not, and what the other namespaces hold. Without it: say what.
     #[arg(long)]
     pub force: bool,
 }

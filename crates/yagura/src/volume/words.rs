@@ -8,7 +8,9 @@ use crate::exit::Failure;
 pub fn failure(error: Error) -> Failure {
     match error {
         Error::Device { source: device::Error::OutOfSpace, .. } => Failure::out_of_space(error),
-        Error::InUse { .. } => Failure::refused(error.to_string().replace("say so by `force`", "say so by --force")),
+        Error::InUse { .. } | Error::Loses { .. } => {
+            Failure::refused(error.to_string().replace("say so by `force`", "say so by --force"))
+        }
         Error::Impossible(_) | Error::OtherVolume { .. } | Error::BlockSize { .. } | Error::TooSmall { .. } => {
             Failure::usage(error)
         }

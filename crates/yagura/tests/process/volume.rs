@@ -180,3 +180,36 @@ fn wrong_flags_say_what_is_right() {
     let swapped = [replicas[1].clone(), replicas[0].clone(), replicas[2].clone()];
     assert!(error("attach", &swapped, &["--listen=127.0.0.1:0"], 3).contains("given in another's place"));
 }
+
+#[test]
+fn a_volume_goes_on_with_the_copy_that_is_left() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (mut nodes, mut replicas) = three(directory.path());
+    let made = made(&replicas);
+    let served = attach(&replicas);
+    done(pattern("write", &served, 1));
+    assert_eq!(served.stop("TERM"), 0);
+    for gone in nodes.drain(1..) {
+        kill(gone.id(), "KILL");
+        gone.wait();
+    }
+    let new = [node(directory.path(), "d"), node(directory.path(), "e")];
+    for (replica, new) in replicas[1..].iter_mut().zip(&new) {
+        *replica = format!("--replica={}", address(new));
+    }
+    let (status, _, stderr) = volume("recover", &replicas, &["--from=0"]);
+    assert!(
+        status == 4 && stderr.contains("in sync by its own record") && stderr.contains("--force"),
+        "{status} {stderr}"
+    );
+    let recovered = done(volume("recover", &replicas, &["--from=0", "--force", "--json"]));
+    let recovered: serde_json::Value = serde_json::from_str(&recovered).expect("JSON");
+    assert_ne!(recovered["volume"], made["volume"]);
+    let served = attach(&replicas);
+    await_state(&served, 1, 3);
+    await_state(&served, 2, 3);
+    done(pattern("read", &served, 1));
+    assert_eq!(served.stop("TERM"), 0);
+    let verified = done(volume("verify", &replicas, &["--take"]));
+    assert!(verified.contains("0 differ") && verified.contains("slot 2: 8 regions read as a whole"), "{verified}");
+}

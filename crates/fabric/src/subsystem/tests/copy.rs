@@ -179,7 +179,7 @@ fn the_controller_states_the_limits_of_its_commands() {
     let all = oncs::COMPARE | oncs::WRITE_UNCORRECTABLE | oncs::WRITE_ZEROES | oncs::VERIFY | oncs::COPY;
     assert_eq!((controller.oncs.get() & all, controller.ocfs.get()), (all, 1));
     let limits: IdentifyNvmController = identify(admin, Cns::CSI_CONTROLLER, 0);
-    assert_eq!((limits.vsl, limits.wusl, limits.wzsl), (0, 8, 0));
+    assert_eq!((limits.vsl, limits.wusl, limits.wzsl), (0, 8, 13));
     let blocks = (4096u32 << limits.wusl) / 512;
     assert_eq!(without_data(&mut session, NvmOpcode::WRITE_UNCORRECTABLE, 0, blocks), Status::SUCCESS);
     assert_eq!(without_data(&mut session, NvmOpcode::WRITE_UNCORRECTABLE, 0, blocks + 1), Status::INVALID_FIELD);

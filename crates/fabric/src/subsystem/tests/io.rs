@@ -398,12 +398,19 @@ fn force_unit_access_and_flush_reach_the_namespace() {
         let data = pattern(1, 1);
         session.receive(&session.capsule(&with_fua(in_capsule(NvmOpcode::WRITE, 1, 0, 1)), &data));
         session.receive(&session.capsule(&with_fua(command(NvmOpcode::WRITE_ZEROES, 2, 0, 1)), &[]));
+        let mut deallocate = with_fua(command(NvmOpcode::WRITE_ZEROES, 6, 0, 1));
+        deallocate.cdw12 = (deallocate.cdw12.get() | WRITE_ZEROES_DEALLOCATE).into();
+        session.receive(&session.capsule(&deallocate, &[]));
         session.receive(&session.capsule(&fused(NvmOpcode::COMPARE, 3, 0, 1, Fuse::First), &data));
         session.receive(&session.capsule(&with_fua(fused(NvmOpcode::WRITE, 4, 0, 1, Fuse::Second)), &data));
         session.receive(&session.capsule(&command(NvmOpcode::FLUSH, 5, 0, 1), &[]));
         let mut work = || session.core.next_operation().expect("an operation is ready").work;
         assert!(matches!(work(), Work::Write { durability, .. } if durability == expected));
-        assert!(matches!(work(), Work::WriteZeroes { durability, .. } if durability == expected));
+        for gives_back in [false, true] {
+            let work = work();
+            assert!(matches!(work, Work::WriteZeroes { durability, deallocates, .. }
+                if (durability, deallocates) == (expected, gives_back)));
+        }
         assert!(matches!(work(), Work::CompareAndWrite { durability, .. } if durability == expected));
         assert!(matches!(work(), Work::Flush));
     }

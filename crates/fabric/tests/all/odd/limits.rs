@@ -152,6 +152,23 @@ fn commands_without_data_keep_to_their_own_limits() {
     }
 }
 
+/// Dataset Management is advisory: a controller that keeps some blocks was believed to have zeroed all of them.
+#[test]
+fn what_is_to_read_as_zeroes_is_deallocated_by_write_zeroes() {
+    for (dlfeat, zeroes) in [(0, false), (1, false), (1 << 3, false), (1 | 1 << 3, true)] {
+        let scene = Scene::new(9);
+        scene.fake.namespace.borrow_mut().dlfeat = dlfeat;
+        let remote = scene.connect();
+        let reads_zero = scene.run(async move {
+            remote.deallocate(Lba(0), BLOCKS).await.expect("deallocated");
+            remote.info().deallocated_reads_zero
+        });
+        let found = [NvmOpcode::WRITE_ZEROES, NvmOpcode::DATASET_MANAGEMENT]
+            .map(|one| scene.fake.count(|seen| seen.is_nvm(one)) > 0);
+        assert_eq!((reads_zero, found), (zeroes, [zeroes, !zeroes]), "DLFEAT {dlfeat}");
+    }
+}
+
 /// The association that a trial goes through step by step promised signs of life and gave none: a slow step ended it.
 #[test]
 fn a_trial_promises_no_sign_of_life_that_it_does_not_give() {

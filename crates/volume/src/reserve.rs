@@ -1,0 +1,251 @@
+//! How a connection takes a namespace's reservation, and makes sure of what it got.
+//!
+//! Invariants:
+//! - Whoever had the reservation has lost it, and the commands under way of that host are over, before this one is used.
+//! - What the target says it did is looked at: the holder is this connection, exclusive access is what it holds, and that survives
+//!   power loss. A target that took the command for something else would fence nobody.
+//! - Who fails leaves no registration behind.
+//!
+//! Two hosts that preempt each other pause by chance between tries, so that one of them gets through.
+
+use std::time::Duration;
+
+use engine::time;
+use fabric::host::RemoteNamespace;
+use nvme::Status;
+use nvme::reservation::{
+    AcquireAction, AcquireKeys, PersistChange, RegisterAction, RegisterKeys, RegisteredController, ReservationCommand,
+    ReservationStatus, ReservationType,
+};
+use zerocopy::IntoBytes;
+
+use crate::error::Error;
+
+/// Tries to preempt over one connection. Guessed: each fails only if another host was quicker.
+const TRIES_MAX: u32 = 8;
+/// The longest pause between two, by chance. Guessed: some round trips.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Registrants of connections that are gone, beyond which they are cleared away. Chosen: well below the 64 that targets take.
+const STALE_MAX: usize = 8;
+const EXCLUSIVE: ReservationType = ReservationType::ExclusiveAccess;
+
+type Report = (ReservationStatus, Vec<RegisteredController>);
+
+/// The reservation commands of a namespace.
+pub(crate) trait Reservations {
+    async fn reserve(&self, command: ReservationCommand, keys: &[u8]) -> Result<(), device::Error>;
+    async fn report(&self) -> Result<Report, device::Error>;
+}
+
+impl Reservations for RemoteNamespace {
+    async fn reserve(&self, command: ReservationCommand, keys: &[u8]) -> Result<(), device::Error> {
+        RemoteNamespace::reserve(self, command, keys).await
+    }
+
+    async fn report(&self) -> Result<Report, device::Error> {
+        self.reservation_report().await
+    }
+}
+
+/// Takes the reservation of `at`, which is called `holder` in errors, by a key that was never used before.
+pub(crate) async fn take(at: &impl Reservations, key: u64, holder: &str) -> Result<(), Error> {
+    let of = Of { holder };
+    register(at, RegisterAction::Register, key).await.map_err(|error| of.failed(error, PERSISTENT))?;
+    let taken = preempt(at, key, of).await;
+    if taken.is_err() {
+        // The connection may be what has failed: nothing more can be done then.
+        let _ = register(at, RegisterAction::Unregister, key).await;
+    }
+    taken
+}
+
+const PERSISTENT: &str = "reservations that survive power loss";
+
+#[derive(Clone, Copy)]
+struct Of<'a> {
+    holder: &'a str,
+}
+
+impl Of<'_> {
+    fn lacks(self, what: &'static str) -> Error {
+        Error::Lacks { holder: self.holder.to_owned(), what }
+    }
+
+    /// What a target refuses that does not know `what` (Invalid Field, Invalid Opcode). Any other status may pass.
+    fn failed(self, error: device::Error, what: &'static str) -> Error {
+        let invalid = Status::INVALID_FIELD.name().unwrap_or_default();
+        match error {
+            device::Error::Unsupported(_) => self.lacks(what),
+            device::Error::Status(status) if status.starts_with(invalid) => self.lacks(what),
+            source => Error::Device { holder: self.holder.to_owned(), source },
+        }
+    }
+}
+
+async fn register(at: &impl Reservations, action: RegisterAction, key: u64) -> Result<(), device::Error> {
+    let (persist, keys) = match action {
+        RegisterAction::Unregister => (PersistChange::Keep, RegisterKeys { current: key.into(), new: 0.into() }),
+        _ => (PersistChange::Set, RegisterKeys { current: 0.into(), new: key.into() }),
+    };
+    at.reserve(ReservationCommand::Register { action, ignore_key: false, persist }, keys.as_bytes()).await
+}
+
+async fn preempt(at: &impl Reservations, key: u64, of: Of<'_>) -> Result<(), Error> {
+    let mut last = device::Error::Reserved(of.holder.to_owned());
+    for _ in 0..TRIES_MAX {
+        let (head, registrants) = at.report().await.map_err(|error| of.failed(error, "a report of reservations"))?;
+        let holder = holder_of(&head, &registrants);
+        let (action, what) = match holder {
+            Some(_) => (AcquireAction::PreemptAndAbort, "Preempt and Abort of reservations"),
+            None => (AcquireAction::Acquire, "reservations for exclusive access"),
+        };
+        match acquire(at, action, key, holder.unwrap_or(0)).await {
+            Ok(()) if has(at, key, of).await? => {
+                clear_away(at, key, &registrants, holder).await;
+                return Ok(());
+            }
+            // Another host was quicker.
+            Ok(()) => {}
+            Err(error @ device::Error::Reserved(_)) => last = error,
+            Err(error) => return Err(of.failed(error, what)),
+        }
+        time::sleep_within(PAUSE).await;
+    }
+    Err(Error::Device { holder: of.holder.to_owned(), source: last })
+}
+
+/// The key by which who holds the reservation is preempted. Where all registrants hold it that is 0 (NVMe Base 2.0 §8.19.7): by
+/// any other only who has that key is.
+fn holder_of(head: &ReservationStatus, registrants: &[RegisteredController]) -> Option<u64> {
+    match ReservationType::from_code(head.rtype) {
+        Some(rtype) if rtype.is_all_registrants() => Some(0),
+        _ => registrants.iter().find(|entry| entry.status & 1 == 1).map(|entry| entry.key.get()),
+    }
+}
+
+/// Whether the reservation is ours, and what it is to be. False: another host has it.
+async fn has(at: &impl Reservations, key: u64, of: Of<'_>) -> Result<bool, Error> {
+    let (head, registrants) = at.report().await.map_err(|error| of.failed(error, "a report of reservations"))?;
+    match holder_of(&head, &registrants) {
+        Some(holder) if holder == key && head.rtype != EXCLUSIVE.code() => {
+            Err(of.lacks("reservations for exclusive access"))
+        }
+        Some(holder) if holder == key && head.persist != 1 => Err(of.lacks(PERSISTENT)),
+        holder => Ok(holder == Some(key)),
+    }
+}
+
+/// Takes the reservation, from the holder of this key.
+async fn acquire(at: &impl Reservations, action: AcquireAction, key: u64, from: u64) -> Result<(), device::Error> {
+    let keys = AcquireKeys { current: key.into(), preempt: from.into() };
+    at.reserve(ReservationCommand::Acquire { action, rtype: EXCLUSIVE }, keys.as_bytes()).await
+}
+
+/// Connections that registered and never came to hold the reservation leave their keys behind. A host that is just about to take
+/// it loses its key, too, and begins anew.
+async fn clear_away(at: &impl Reservations, key: u64, registrants: &[RegisteredController], holder: Option<u64>) {
+    let others = registrants.iter().map(|entry| entry.key.get());
+    let others: Vec<u64> = others.filter(|&other| other != key && Some(other) != holder).collect();
+    if others.len() <= STALE_MAX {
+        return;
+    }
+    for other in others {
+        if let Err(error) = acquire(at, AcquireAction::Preempt, key, other).await {
+            tracing::debug!(%error, "the key of a connection that is gone stays registered");
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use zerocopy::{FromBytes, FromZeros};
+
+    use super::*;
+
+    /// A target of another vendor, with what it does in its own way.
+    #[derive(Default)]
+    struct Fake {
+        registered: RefCell<Vec<u64>>,
+        holder: RefCell<Option<u64>>,
+        /// What Preempt and Abort is answered with.
+        refuses: Option<Status>,
+        forgets: bool,
+        rtype: u8,
+        /// It says Success, and gives the reservation to nobody.
+        does_nothing: bool,
+    }
+
+    impl Reservations for Fake {
+        async fn reserve(&self, command: ReservationCommand, keys: &[u8]) -> Result<(), device::Error> {
+            match command {
+                ReservationCommand::Register { action: RegisterAction::Register, .. } => {
+                    let keys = RegisterKeys::read_from_bytes(keys).expect("two keys");
+                    self.registered.borrow_mut().push(keys.new.get());
+                }
+                ReservationCommand::Register { .. } => {
+                    let keys = RegisterKeys::read_from_bytes(keys).expect("two keys");
+                    self.registered.borrow_mut().retain(|&key| key != keys.current.get());
+                }
+                ReservationCommand::Acquire { action: AcquireAction::PreemptAndAbort, .. }
+                    if self.refuses.is_some() =>
+                {
+                    return Err(device::Error::Status(
+                        self.refuses.map_or_else(String::new, |status| status.to_string()),
+                    ));
+                }
+                ReservationCommand::Acquire { .. } if !self.does_nothing => {
+                    let keys = AcquireKeys::read_from_bytes(keys).expect("two keys");
+                    self.holder.replace(Some(keys.current.get()));
+                }
+                _ => {}
+            }
+            Ok(())
+        }
+
+        async fn report(&self) -> Result<Report, device::Error> {
+            let holder = *self.holder.borrow();
+            let mut head = ReservationStatus::new_zeroed();
+            head.rtype = if holder.is_some() { self.rtype } else { 0 };
+            head.persist = u8::from(!self.forgets);
+            let entry = |&key: &u64| {
+                let mut entry = RegisteredController::new_zeroed();
+                (entry.key, entry.status) = (key.into(), u8::from(holder == Some(key)));
+                entry
+            };
+            Ok((head, self.registered.borrow().iter().map(entry).collect()))
+        }
+    }
+
+    /// Takes a reservation that another host has.
+    fn taken(fake: Fake) -> (Result<(), String>, Vec<u64>) {
+        let world = engine::sim::World::new(1, engine::sim::SimConfig::default());
+        world
+            .run_until(async move {
+                fake.registered.borrow_mut().push(7);
+                fake.holder.replace(Some(7));
+                let taken = take(&fake, 9, "it").await.map_err(|error| error.to_string());
+                (taken, fake.registered.take())
+            })
+            .unwrap_or_else(|stalled| panic!("{stalled}"))
+    }
+
+    #[test]
+    fn what_a_target_did_is_looked_at() {
+        let (honest, both) = (|| Fake { rtype: EXCLUSIVE.code(), ..Fake::default() }, vec![7, 9]);
+        assert_eq!(taken(honest()), (Ok(()), both));
+        let lacks = |fake: Fake, what: &str| {
+            let (taken, registered) = taken(fake);
+            assert!(taken.as_ref().is_err_and(|error| error.contains(what)), "{what}: {taken:?}");
+            assert_eq!(registered, [7], "{what}: a registration stays");
+        };
+        let refused = |status| Fake { refuses: Some(status), ..honest() };
+        lacks(refused(Status::INVALID_FIELD.do_not_retry()), "does not offer Preempt and Abort");
+        lacks(refused(Status::NAMESPACE_NOT_READY), "answered with status Namespace Not Ready");
+        lacks(Fake { forgets: true, ..honest() }, "survive power loss");
+        lacks(Fake { rtype: ReservationType::WriteExclusive.code(), ..honest() }, "exclusive access");
+        lacks(Fake { does_nothing: true, ..honest() }, "Reservation Conflict");
+    }
+}

@@ -1,0 +1,399 @@
+//! Holders that answer with errors: media that are full, that fail again and again, or that can't be read.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use device::{Durability, Error, Lba, Namespace};
+use engine::task::LocalFuture;
+use engine::{Buf, View, time};
+use fabric::host::AnyRemote;
+use volume::{Label, Options, Reach, Set, Taken, Volume};
+
+use crate::basics::{equal, get, put};
+use crate::cluster::{BLOCK, Cluster, format, options, run, whole};
+
+/// What the commands of a holder are answered with.
+#[derive(Default)]
+pub struct Told {
+    pub data_writes: RefCell<Option<Error>>,
+    pub log_writes: RefCell<Option<Error>>,
+    /// How long a write of data takes.
+    pub takes: Cell<Duration>,
+    /// Blocks of the volume that can't be read. A write mends a read fault.
+    pub reads: RefCell<Vec<(u64, Error)>>,
+    pub deallocates: RefCell<Option<Error>>,
+    /// A write of data that fails has written its first block.
+    pub halves: Cell<bool>,
+    pub can_not_spoil: Cell<bool>,
+    /// It answers no compare-and-write, by which the record is changed.
+    pub takes_no_record: Cell<bool>,
+    /// Connections that have taken the holder.
+    pub taken: Cell<u64>,
+}
+
+struct Holder {
+    inner: AnyRemote,
+    data_first: u64,
+    told: Rc<Told>,
+}
+
+impl Namespace for Holder {
+    device::delegate_namespace!(this => { Holder { inner, .. } => inner }; info, flush, compare,
+        write_zeroes, verify, hint_lifetime, writability, used_blocks, link, attribute,
+        set_attribute);
+
+    async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
+        let blocks = (buf.len() / BLOCK) as u64;
+        let told = self.told.reads.borrow().clone();
+        let is_there = |at: u64| (lba.0..lba.0 + blocks).contains(&(self.data_first + at));
+        match told.into_iter().find(|(at, _)| is_there(*at)) {
+            Some((_, error)) => (Err(error), buf),
+            None => self.inner.read(lba, buf).await,
+        }
+    }
+
+    async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
+        let is_data = lba.0 >= self.data_first;
+        if is_data && !self.told.takes.get().is_zero() {
+            time::sleep(self.told.takes.get()).await;
+        }
+        let told = if is_data { &self.told.data_writes } else { &self.told.log_writes };
+        let told = told.borrow().clone();
+        if let Some(error) = told {
+            if is_data && self.told.halves.get() {
+                self.inner.write(lba, data.slice(..BLOCK), durability).await?;
+            }
+            return Err(error);
+        }
+        let blocks = lba.0..lba.0 + (data.len() / BLOCK) as u64;
+        let is_mended =
+            |at: &u64, error: &Error| blocks.contains(&(self.data_first + at)) && matches!(error, Error::ReadFault(_));
+        self.told.reads.borrow_mut().retain(|(at, error)| !is_mended(at, error));
+        self.inner.write(lba, data, durability).await
+    }
+
+    async fn compare_and_write(&self, lba: Lba, old: View, new: View, durability: Durability) -> Result<(), Error> {
+        if self.told.takes_no_record.get() {
+            std::future::pending::<()>().await;
+        }
+        self.inner.compare_and_write(lba, old, new, durability).await
+    }
+
+    async fn write_uncorrectable(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        match self.told.can_not_spoil.get() {
+            true => Err(Error::Unsupported("Write Uncorrectable")),
+            false => self.inner.write_uncorrectable(lba, blocks).await,
+        }
+    }
+
+    async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        let told = self.told.deallocates.borrow().clone();
+        if let Some(error) = told { Err(error) } else { self.inner.deallocate(lba, blocks).await }
+    }
+}
+
+struct ToldReach(Rc<dyn Reach>, Rc<Told>);
+
+impl Reach for ToldReach {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn look(&self) -> LocalFuture<'_, Result<AnyRemote, volume::Error>> {
+        self.0.look()
+    }
+
+    fn take(&self) -> LocalFuture<'_, Result<Taken, volume::Error>> {
+        Box::pin(async move {
+            let taken = self.0.take().await?;
+            self.1.taken.set(self.1.taken.get() + 1);
+            let (_, block) = taken.namespace.read(Lba(0), Buf::with_len(BLOCK)).await;
+            let data_first = Label::decode(&block).map_or(u64::MAX, |label| label.data_first.max(2));
+            let holder = Holder { inner: taken.namespace.clone(), data_first, told: Rc::clone(&self.1) };
+            Ok(Taken { namespace: AnyRemote::from(Rc::new(holder)), ..taken })
+        })
+    }
+}
+
+/// What the holders are told, by slot.
+pub type All = Vec<Rc<Told>>;
+
+pub fn nothing_told() -> All {
+    (0..3).map(|_| Rc::default()).collect()
+}
+
+/// How `host` reaches holders that answer as they are told.
+pub fn reaches(cluster: &Cluster, host: &str, told: &All) -> Vec<Rc<dyn Reach>> {
+    let all = cluster.places.reaches(host).into_iter().zip(told);
+    all.map(|(reach, told)| Rc::new(ToldReach(reach, Rc::clone(told))) as Rc<dyn Reach>).collect()
+}
+
+pub async fn attached(cluster: &Cluster, replicas: u8, how: Options) -> (Rc<Volume>, All) {
+    format(&cluster.places, replicas).await;
+    let told = nothing_told();
+    let volume = volume::attach(reaches(cluster, "a", &told), how).await.expect("all nodes are up");
+    (Rc::new(volume), told)
+}
+
+pub async fn within<T>(seconds: u64, what: impl Future<Output = T>) -> Option<T> {
+    time::timeout(Duration::from_secs(seconds), what).await.ok()
+}
+
+/// Waits until it is so.
+async fn until(seconds: u64, is_so: impl Fn() -> bool) -> bool {
+    let waited = within(seconds, async {
+        while !is_so() {
+            time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    waited.await.is_some()
+}
+
+fn unreadable() -> Error {
+    Error::ReadFault("told to fail".into())
+}
+
+/// It was taken back after each answer, and the write was sent again, for ever.
+#[test]
+fn a_replica_that_fails_each_write_is_left_out() {
+    for takes in [Duration::ZERO, Duration::from_secs(1)] {
+        run(31, 3, 0, async |world, cluster| {
+            let (volume, told) = attached(cluster, 3, options()).await;
+            put(&volume, 5, 1).await.expect("all is well");
+            told[1].data_writes.replace(Some(Error::Aborted));
+            told[1].takes.set(takes);
+            assert_eq!(within(10, put(&volume, 5, 2)).await, Some(Ok(())));
+            assert_eq!(volume.in_sync(), Set(0b101));
+            assert!(volume.reason(1).contains("aborted"), "{}", volume.reason(1));
+            told[1].data_writes.replace(None);
+            told[1].takes.set(Duration::ZERO);
+            whole(&volume).await;
+            equal(world, cluster, 3);
+        });
+    }
+}
+
+/// Its connections come, and get no further.
+#[test]
+fn a_replica_that_takes_no_record_is_left_out() {
+    run(52, 3, 0, async |_, cluster| {
+        let (volume, told) = attached(cluster, 3, options()).await;
+        put(&volume, 5, 1).await.expect("all is well");
+        told[1].takes_no_record.set(true);
+        told[1].data_writes.replace(Some(Error::Aborted));
+        assert_eq!(within(3, put(&volume, 5, 2)).await, Some(Ok(())));
+        assert_eq!(volume.in_sync(), Set(0b101));
+    });
+}
+
+/// The same with reads: each of them ended the connection that the others used, too.
+#[test]
+fn a_replica_that_fails_each_read_is_left_out() {
+    run(32, 3, 0, async |_, cluster| {
+        let (volume, told) = attached(cluster, 3, options()).await;
+        put(&volume, 5, 1).await.expect("all is well");
+        told[1].reads.replace(vec![(5, Error::Aborted)]);
+        let reads = async {
+            while volume.in_sync().has(1) {
+                assert_eq!(get(&volume, 5).await, Ok(1));
+                time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        assert!(within(30, reads).await.is_some(), "it is taken back for ever");
+    });
+}
+
+/// A volume in which slot 0 alone is in sync.
+async fn alone(world: &engine::sim::World, cluster: &Cluster) -> (Rc<Volume>, All) {
+    let (volume, told) = attached(cluster, 2, options()).await;
+    put(&volume, 5, 1).await.expect("all is well");
+    world.crash(cluster.nodes[1]);
+    put(&volume, 5, 2).await.expect("the other one goes on");
+    (volume, told)
+}
+
+/// Whoever copied the region held its lock, and asked again, for ever.
+#[test]
+fn a_source_that_fails_each_read_holds_no_write_up() {
+    run(33, 2, 0, async |world, cluster| {
+        let (volume, told) = alone(world, cluster).await;
+        told[0].reads.replace(vec![(5, Error::Aborted)]);
+        cluster.restart(world, 1);
+        time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(within(10, put(&volume, 6, 3)).await, Some(Ok(())), "of another block of the same region");
+        told[0].reads.replace(vec![]);
+        whole(&volume).await;
+        equal(world, cluster, 2);
+    });
+}
+
+#[test]
+fn a_full_log_is_told_and_the_volume_goes_on_when_there_is_room() {
+    run(34, 1, 0, async |_, cluster| {
+        let (volume, told) = attached(cluster, 1, options()).await;
+        told[0].log_writes.replace(Some(Error::OutOfSpace));
+        assert_eq!(within(5, put(&volume, 5, 1)).await, Some(Err(Error::OutOfSpace)));
+        assert_eq!(within(5, get(&volume, 5)).await, Some(Ok(0)));
+        told[0].log_writes.replace(None);
+        assert_eq!(within(5, put(&volume, 5, 2)).await, Some(Ok(())));
+        assert_eq!(get(&volume, 5).await, Ok(2));
+    });
+}
+
+#[test]
+fn replicas_that_are_all_full_stay_in_sync() {
+    for of_log in [false, true] {
+        run(35, 3, 0, async |world, cluster| {
+            let (volume, told) = attached(cluster, 3, options()).await;
+            put(&volume, 5, 1).await.expect("all is well");
+            let full = |error: Option<Error>| {
+                let of = |told: &Rc<Told>| {
+                    if of_log {
+                        told.log_writes.replace(error.clone())
+                    } else {
+                        told.data_writes.replace(error.clone())
+                    }
+                };
+                told.iter().for_each(|told| drop(of(told)));
+            };
+            full(Some(Error::OutOfSpace));
+            assert_eq!(within(5, put(&volume, 40, 2)).await, Some(Err(Error::OutOfSpace)));
+            assert_eq!((volume.in_sync(), within(5, get(&volume, 40)).await), (Set::first(3), Some(Ok(0))));
+            full(None);
+            assert_eq!(within(5, put(&volume, 40, 3)).await, Some(Ok(())));
+            assert!(volume.is_whole(), "nothing was to be copied");
+            equal(world, cluster, 3);
+        });
+    }
+}
+
+#[test]
+fn of_full_replicas_that_differ_one_is_gone_by() {
+    run(48, 3, 0, async |world, cluster| {
+        let (volume, told) = attached(cluster, 3, options()).await;
+        told.iter().for_each(|told| drop(told.data_writes.replace(Some(Error::OutOfSpace))));
+        told[1].halves.set(true);
+        let two = Buf::copy_from(&[7; 2 * BLOCK]).freeze();
+        let written = within(5, volume.write(Lba(40), two, Durability::Stable)).await;
+        assert_eq!((written, volume.in_sync()), (Some(Err(Error::OutOfSpace)), Set(0b101)));
+        for _ in 0..200 {
+            assert_eq!(get(&volume, 40).await, Ok(0));
+        }
+        told.iter().for_each(|told| drop(told.data_writes.replace(None)));
+        whole(&volume).await;
+        equal(world, cluster, 3);
+    });
+}
+
+#[test]
+fn one_full_replica_is_left_out_and_not_asked_all_the_time() {
+    run(36, 3, 0, async |world, cluster| {
+        let (volume, told) = attached(cluster, 3, options()).await;
+        told[1].data_writes.replace(Some(Error::OutOfSpace));
+        assert_eq!(within(5, put(&volume, 40, 2)).await, Some(Ok(())));
+        assert_eq!(volume.in_sync(), Set(0b101));
+        let before = told[1].taken.get();
+        time::sleep(Duration::from_secs(60)).await;
+        let taken = told[1].taken.get() - before;
+        assert!(taken <= 25, "{taken} connections in a minute");
+        told[1].data_writes.replace(None);
+        whole(&volume).await;
+        equal(world, cluster, 3);
+    });
+}
+
+#[test]
+fn what_one_replica_alone_has_is_not_settled() {
+    run(37, 1, 0, async |_, cluster| {
+        let (volume, told) = attached(cluster, 1, options()).await;
+        put(&volume, 5, 1).await.expect("all is well");
+        assert!(volume.regions_marked() > 0);
+        drop(volume);
+        told[0].reads.replace(vec![(6, unreadable())]);
+        let volume = volume::attach(reaches(cluster, "b", &told), options()).await.expect("it is up");
+        assert_eq!(within(5, get(&volume, 5)).await, Some(Ok(1)), "nobody has anything else");
+        assert!(matches!(within(5, get(&volume, 6)).await, Some(Err(Error::ReadFault(_)))));
+    });
+}
+
+#[test]
+fn of_a_region_each_block_is_settled_from_who_can_read_it() {
+    run(38, 3, 0, async |world, cluster| {
+        let (volume, told) = attached(cluster, 3, options()).await;
+        put(&volume, 5, 1).await.expect("all is well");
+        drop(volume);
+        for (slot, told) in told.iter().enumerate() {
+            told.reads.replace(vec![(4 + slot as u64, unreadable())]);
+        }
+        let volume = volume::attach(reaches(cluster, "b", &told), options()).await.expect("all nodes are up");
+        assert_eq!(within(5, get(&volume, 5)).await, Some(Ok(1)));
+        assert!(until(5, || volume.is_whole()).await);
+        assert!(told.iter().all(|told| told.reads.borrow().is_empty()), "they were written anew");
+        equal(world, cluster, 3);
+    });
+}
+
+#[test]
+fn a_block_that_nobody_can_read_does_not_keep_others_from_being_copied() {
+    run(39, 2, 0, async |world, cluster| {
+        let (volume, told) = alone(world, cluster).await;
+        told[0].reads.replace(vec![(6, unreadable())]);
+        cluster.restart(world, 1);
+        whole(&volume).await;
+        assert_eq!(get(&volume, 5).await, Ok(2));
+        for _ in 0..200 {
+            assert!(matches!(get(&volume, 6).await, Err(Error::ReadFault(_))), "never what was not written there");
+        }
+        put(&volume, 6, 7).await.expect("all is well");
+        assert_eq!(get(&volume, 6).await, Ok(7));
+        equal(world, cluster, 2);
+    });
+}
+
+#[test]
+fn what_keeps_a_replica_from_being_filled_is_told() {
+    run(49, 2, 0, async |world, cluster| {
+        let (volume, told) = alone(world, cluster).await;
+        told[0].reads.replace(vec![(6, unreadable())]);
+        told[1].can_not_spoil.set(true);
+        cluster.restart(world, 1);
+        assert!(until(30, || volume.figures().regions_stuck() == 1).await);
+        assert!(until(30, || volume.reason(1).contains("can be read")).await, "{}", volume.reason(1));
+        put(&volume, 6, 7).await.expect("all is well");
+        whole(&volume).await;
+        assert_eq!(volume.figures().regions_stuck(), 0);
+        equal(world, cluster, 2);
+    });
+}
+
+#[test]
+fn a_lock_is_not_waited_for_for_ever() {
+    run(40, 1, 0, async |world, cluster| {
+        let (volume, _) = attached(cluster, 1, Options { wait_max: Duration::from_secs(2), ..options() }).await;
+        put(&volume, 5, 1).await.expect("all is well");
+        world.crash(cluster.nodes[0]);
+        assert!(matches!(within(5, put(&volume, 5, 2)).await, Some(Err(Error::Disconnected(_)))));
+        assert!(matches!(within(5, put(&volume, 5, 3)).await, Some(Err(Error::NotConnected(_)))));
+        assert!(matches!(within(5, Volume::verify(&volume, None)).await, Some(Err(Error::NotConnected(_)))));
+        cluster.restart(world, 0);
+        assert_eq!(within(10, put(&volume, 5, 4)).await, Some(Ok(())));
+        assert_eq!(get(&volume, 5).await, Ok(4));
+    });
+}
+
+#[test]
+fn a_replica_that_was_lost_meanwhile_is_not_called_unreadable() {
+    run(41, 3, 0, async |_, cluster| {
+        let (volume, told) = attached(cluster, 3, options()).await;
+        told[1].reads.replace(vec![(40, Error::Aborted)]);
+        let report = Volume::verify(&volume, None).await.expect("it is attached");
+        assert_eq!(report.unreadable, []);
+        let [first, second, third] = report.compared;
+        assert!(first == third && second < first && report.regions == first, "{:?}", report.compared);
+        told[1].reads.replace(vec![(40, unreadable())]);
+        time::sleep(Duration::from_secs(2)).await;
+        let report = Volume::verify(&volume, None).await.expect("it is attached");
+        assert_eq!(report.unreadable, [(1, 10)]);
+    });
+}
