@@ -9,6 +9,7 @@ mod failover;
 mod model;
 #[path = "../../../cache/tests/all/port.rs"]
 mod port;
+mod provision;
 mod proxy;
 mod suite;
 mod tls;
