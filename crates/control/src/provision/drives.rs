@@ -34,6 +34,8 @@ pub struct Look {
     pub free: u64,
     /// Whether a namespace takes room only for what is written.
     pub thin: bool,
+    /// How many namespaces it can have (MNAN, or NN).
+    pub namespaces_max: u32,
     /// All namespaces, attached to a controller or not; each with an identifier that no other has.
     pub namespaces: Vec<Namespace>,
 }

@@ -5,7 +5,7 @@
 //! /node/NAME            /drive/NAME            /tenant/NAME          /token/ID
 //! /subsystem/NQN        the drive that is this subsystem: no subsystem is two drives
 //! /volume/TENANT/NAME   /operation/ID
-//! /request/SCOPE/ID     a request that was done; SCOPE: the id of the caller's tenant; empty: the operator
+//! /request/SCOPE/ID     a request that was done; SCOPE: the id of the caller's tenant; empty: the operator; -: nobody sends it again
 //! /todo/ID              an operation that has not ended
 //! /taken/ID             who goes on with it: a key of the worker's lease
 //! /busy/DRIVE           the operation that has the drive to itself
@@ -85,4 +85,9 @@ pub(super) fn token(id: Uuid) -> Key {
 pub(super) fn request(scope: Option<Uuid>, id: &RequestId) -> Key {
     let scope = scope.map(|tenant| tenant.to_string()).unwrap_or_default();
     key(format!("/request/{scope}/{id}"))
+}
+
+/// Of a request that nobody has named: apart from those that somebody may send again.
+pub(super) fn unnamed(id: &RequestId) -> Key {
+    key(format!("/request/-/{id}"))
 }

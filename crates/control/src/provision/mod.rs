@@ -30,7 +30,8 @@ pub use records::{
     OperationState, Pool, RecordError, Role, Tenant, Token, Volume, VolumeState,
 };
 pub use store::{Request, Store, Stored};
-pub use tenants::Quota;
+pub use tenants::{Quota, TENANTS_MAX};
+pub use tokens::TOKENS_MAX;
 pub use volumes::{
     HolderView, NewVolume, Owner, PENDING_MAX, REPLICAS_MAX, VOLUME_ALIGN, VOLUME_BYTES_MAX, VolumeView,
 };

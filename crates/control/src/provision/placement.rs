@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::drives::Look;
+use super::drives::{Look, NAMESPACES_MAX};
 use super::name::Name;
 use super::records::{Drive, DriveState, HolderKind, Level, Node};
 
@@ -70,6 +70,24 @@ pub enum Rule {
         /// Bytes that it says are free.
         free: u64,
     },
+    /// What is written comes to more than what was promised ever should.
+    #[error("{free} of its {total} bytes are free, which is less than a twentieth")]
+    Low {
+        /// Bytes that it says are free.
+        free: u64,
+        /// Its bytes.
+        total: u64,
+    },
+    /// It can't have more namespaces.
+    #[error("it has {holders} holders and {foreign} namespaces of others, and can have {max} altogether")]
+    Namespaces {
+        /// Holders that are there or promised.
+        holders: u32,
+        /// Namespaces that are left alone.
+        foreign: usize,
+        /// How many it can have.
+        max: u32,
+    },
     /// Its place is not known as far as it would have to be.
     #[error("its node {node} names no {level}")]
     Nowhere {
@@ -97,6 +115,8 @@ impl Rule {
             Rule::Unreachable(_) => "unreachable",
             Rule::Promised { .. } => "promised",
             Rule::Free { .. } => "free",
+            Rule::Low { .. } => "low",
+            Rule::Namespaces { .. } => "namespaces",
             Rule::Nowhere { .. } => "nowhere",
             Rule::Together { .. } => "together",
         }
@@ -116,6 +136,8 @@ pub struct Refusal {
     pub drives: Vec<(Name, Rule)>,
 }
 
+/// A thin drive of which less than one in so many bytes is free gets no new holders. Chosen: time for an operator to make room.
+const FREE_PARTS_MIN: u64 = 20;
 /// Drives that a refusal names in its sentence. Chosen: what one reads; programs get all of them.
 const NAMED_MAX: usize = 8;
 
@@ -227,6 +249,14 @@ fn check(
     }
     if !drive.thin && bytes > look.free {
         return Err(Rule::Free { wanted: bytes, free: look.free });
+    }
+    if drive.thin && look.free < look.total / FREE_PARTS_MIN {
+        return Err(Rule::Low { free: look.free, total: look.total });
+    }
+    let (holders, foreign) = (drive.holders, drive.foreign.len());
+    let max = look.namespaces_max.min(NAMESPACES_MAX as u32);
+    if holders as usize + foreign >= max as usize {
+        return Err(Rule::Namespaces { holders, foreign, max });
     }
     let domain = domain(candidate, level)?;
     match taken.get(&domain) {

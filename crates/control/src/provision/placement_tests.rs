@@ -15,7 +15,7 @@ fn name(text: &str) -> Name {
 
 /// A thin drive of 100 GiB that answers.
 fn candidate(drive: &str, node: &str, rack: Option<&str>, zone: Option<&str>) -> Candidate {
-    let look = Look { total: 100 * GIB, free: 100 * GIB, thin: true, namespaces: Vec::new() };
+    let look = Look { total: 100 * GIB, free: 100 * GIB, thin: true, namespaces_max: 100, namespaces: Vec::new() };
     let drive = Drive {
         name: name(drive),
         node: name(node),
@@ -79,9 +79,13 @@ fn a_refusal_says_what_each_drive_lacks() {
     pool[2].look = Err("it can't be reached (refused)".into());
     pool[3].drive.promised = 95 * GIB;
     pool[4].drive.thin = false;
-    pool[4].look = Ok(Look { total: 100 * GIB, free: GIB, thin: false, namespaces: Vec::new() });
+    pool[4].look = pool[4].look.clone().map(|look| Look { free: GIB, ..look });
     pool.push(candidate("g", "g", None, None));
     pool.push(candidate("h", "h", rack, None));
+    pool.push(candidate("i", "i", rack, None));
+    pool[8].look = pool[8].look.clone().map(|look| Look { free: 4 * GIB, ..look });
+    pool.push(candidate("j", "j", rack, None));
+    pool[9].drive.holders = 100;
     let refusal = place(&pool, &wanted(3, 10, Level::Rack)).expect_err("one rack is not three");
     let rules: Vec<_> = refusal.drives.iter().map(|(name, rule)| (name.as_str(), rule.word())).collect();
     let expected = [
@@ -92,6 +96,8 @@ fn a_refusal_says_what_each_drive_lacks() {
         ("e", "free"),
         ("g", "nowhere"),
         ("h", "together"),
+        ("i", "low"),
+        ("j", "namespaces"),
     ];
     assert_eq!(rules, expected);
     let said = refusal.to_string();

@@ -45,7 +45,7 @@ impl<T> List<T> {
 impl Provisioner {
     /// Over this catalogue and these drives. Operations wait until somebody runs a [`Worker`](super::Worker).
     pub fn new(catalogue: Arc<dyn Catalogue>, drives: Arc<dyn Drives>) -> Provisioner {
-        Provisioner { store: Store { catalogue }, drives, wake: Arc::new(Notify::new()) }
+        Provisioner { store: Store::new(catalogue), drives, wake: Arc::new(Notify::new()) }
     }
 
     /// What a drive says of itself, in bounded time.

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Mutex;
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -73,7 +74,7 @@ impl Request {
         let id = Uuid::new_v4().to_string();
         // The letters and signs of a UUID are among those of a request id.
         let name = RequestId::new(id).expect("a UUID makes a request id");
-        Request::named(None, &name, &[])
+        Request { key: keys::unnamed(&name), name: name.to_string(), digest: String::new() }
     }
 }
 
@@ -96,9 +97,15 @@ pub(super) type Planning<'a, T> = Pin<Box<dyn Future<Output = Result<Plan<T>, Er
 #[derive(Clone)]
 pub struct Store {
     pub(super) catalogue: Arc<dyn Catalogue>,
+    /// Those of this process that were in each other's way go on one after the other.
+    turn: Arc<Mutex<()>>,
 }
 
 impl Store {
+    pub(super) fn new(catalogue: Arc<dyn Catalogue>) -> Store {
+        Store { catalogue, turn: Arc::default() }
+    }
+
     pub(super) async fn get<T: Record>(&self, key: Key) -> Result<Option<Stored<T>>, Error> {
         self.catalogue.get(key).await?.entry.map(Stored::of).transpose()
     }
@@ -142,22 +149,24 @@ impl Store {
         request: &Request,
         plan: impl Fn() -> Planning<'a, T>,
     ) -> Result<T, Error> {
-        let mut lost = None;
+        let (mut lost, mut turn) = (None, None);
         for attempt in 0..ATTEMPTS_MAX {
             if attempt > 0 {
                 sleep(PAUSE * attempt).await;
+                if turn.is_none() {
+                    turn = Some(self.turn.lock().await);
+                }
             }
             if let Some(remembered) = self.get::<Remembered>(request.key.clone()).await? {
                 return answered(request, &remembered);
             }
             let mut planned = match plan().await {
                 Ok(planned) => planned,
-                // What is in the way may be the earlier attempt's own doing.
-                Err(error) if attempt > 0 => match self.get::<Remembered>(request.key.clone()).await? {
+                // What is in the way may be this request's own doing: of an earlier attempt, or sent twice at the same time.
+                Err(error) => match self.get::<Remembered>(request.key.clone()).await? {
                     Some(remembered) => return answered(request, &remembered),
                     None => return Err(error),
                 },
-                Err(error) => return Err(error),
             };
             let answer = serde_json::to_value(&planned.answer).map_err(|fault| Error::Impossible(fault.to_string()))?;
             let remembered = Remembered { digest: request.digest.clone(), answer, at: now() };

@@ -13,6 +13,9 @@ use super::provisioner::{List, PAGE_RECORDS_MAX, Provisioner};
 use super::records::Tenant;
 use super::store::{Plan, Planning, Request, put};
 
+/// Tenants, at most. Chosen: all are read when one is made.
+pub const TENANTS_MAX: usize = 10_000;
+
 /// What a tenant may have.
 #[derive(Clone, Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -30,6 +33,9 @@ impl Provisioner {
             Box::pin(async {
                 let key = keys::tenant(name);
                 let known = self.store.get::<Tenant>(key.clone()).await?;
+                if known.is_none() && self.store.all::<Tenant>(keys::all("tenant")).await?.len() >= TENANTS_MAX {
+                    return Err(Error::Limit { kind: "tenants", limit: TENANTS_MAX });
+                }
                 let condition =
                     known.as_ref().map_or_else(|| Condition::absent(key.clone()), |known| known.unchanged());
                 let new = || Tenant {

@@ -17,6 +17,8 @@ use super::provisioner::{List, PAGE_RECORDS_MAX, Provisioner};
 use super::records::{Role, Tenant, Token};
 use super::store::{Plan, Planning, Request, hex, now, put};
 
+/// Tokens, at most. Chosen: all are read when one is made.
+pub const TOKENS_MAX: usize = 10_000;
 /// Bytes of a token's secret. Chosen: as many as of its hash.
 const SECRET_BYTES: usize = 32;
 /// What a token begins with, so that those who look for lost secrets find it.
@@ -33,6 +35,9 @@ impl Provisioner {
         let id = Uuid::new_v4();
         let plan = || -> Planning<'_, _> {
             Box::pin(async {
+                if self.store.all::<Token>(keys::all("token")).await?.len() >= TOKENS_MAX {
+                    return Err(Error::Limit { kind: "tokens", limit: TOKENS_MAX });
+                }
                 let mut conditions = vec![Condition::absent(keys::token(id))];
                 let role = match tenant {
                     None => Role::Operator,

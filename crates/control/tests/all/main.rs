@@ -11,6 +11,7 @@ mod model;
 mod port;
 mod provision;
 mod proxy;
+mod rest;
 mod suite;
 mod tls;
 mod transfer;

@@ -309,3 +309,21 @@ async fn names_are_those_of_one_tenant_and_taken_once() {
     let none = world.provisioner.create_volume(&once(), &nobody, &new_volume("v", 1, 1)).await;
     assert!(matches!(none, Err(Error::NotFound { kind: "tenant", .. })), "{none:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn old_requests_are_forgotten_and_those_that_were_named_are_apart() {
+    let world = World::new(&[]).await;
+    let named = Request::named(None, &RequestId::new("r1").unwrap(), b"");
+    let pool = Pool { overcommit_percent: 200 };
+    world.provisioner.set_pool(&named, pool.clone()).await.expect("set");
+    for _ in 0..1010 {
+        world.provisioner.set_pool(&once(), pool.clone()).await.expect("set");
+    }
+    assert!(world.keys("/request/").await.len() > 1011);
+    let worker = world.worker();
+    sleep(Duration::from_secs(61)).await;
+    worker.abort();
+    assert_eq!(world.keys("/request/-/").await.len(), 1000);
+    let other = world.provisioner.set_pool(&Request::named(None, &RequestId::new("r1").unwrap(), b"x"), pool).await;
+    assert!(matches!(other, Err(Error::RequestReused { .. })), "{other:?}");
+}

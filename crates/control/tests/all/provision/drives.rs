@@ -200,7 +200,7 @@ impl Drives for SimDrives {
             let mut state = self.state.lock().unwrap();
             let drive = reach(&mut state, &nqn)?;
             let namespaces = drive.namespaces.values().map(|(namespace, _)| *namespace).collect();
-            Ok(Look { total: drive.total, free: drive.free(), thin: drive.thin, namespaces })
+            Ok(Look { total: drive.total, free: drive.free(), thin: drive.thin, namespaces_max: 1000, namespaces })
         })
     }
 

@@ -3,6 +3,7 @@
 mod asked;
 mod chaos;
 mod crash;
-mod drives;
+pub mod drives;
 mod faults;
-mod world;
+mod shared;
+pub mod world;

@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use super::drives::{GIB, SimDrive, SimDrives};
 use super::faults::{Faults, Faulty};
+use crate::words::read_all;
 
 pub const TENANT: &str = "acme";
 
@@ -44,8 +45,11 @@ impl World {
     /// Nodes with a drive each, of so many GiB, and a tenant.
     pub async fn new(sizes: &[u64]) -> World {
         let memory = redb::backends::InMemoryBackend::new();
-        let catalogue: Arc<dyn Catalogue> =
-            Arc::new(Embedded::on(memory, EmbeddedOptions::default()).await.expect("a catalogue"));
+        World::on(Arc::new(Embedded::on(memory, EmbeddedOptions::default()).await.expect("a catalogue")), sizes).await
+    }
+
+    /// The same in that catalogue.
+    pub async fn on(catalogue: Arc<dyn Catalogue>, sizes: &[u64]) -> World {
         let faults = Arc::new(Faults::default());
         let drives = Arc::new(SimDrives::new(faults.clone()));
         let faulty = Arc::new(Faulty { inner: catalogue.clone(), faults: faults.clone(), keeps: true });
@@ -112,8 +116,8 @@ impl World {
     }
 
     pub async fn keys(&self, prefix: &str) -> Vec<String> {
-        let page = self.catalogue.range(Range::of(Prefix::new(prefix).unwrap())).await.expect("a page");
-        page.entries.iter().map(|entry| entry.key.to_string()).collect()
+        let (_, found) = read_all(&*self.catalogue, Range::of(Prefix::new(prefix).unwrap())).await.expect("entries");
+        found.iter().map(|entry| entry.key.to_string()).collect()
     }
 
     pub async fn volumes(&self) -> Vec<VolumeView> {
