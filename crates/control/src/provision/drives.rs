@@ -67,25 +67,26 @@ pub enum DriveError {
 
 /// The drives of a pool. Every call ends in bounded time. A call whose future is dropped has an unknown outcome.
 ///
-/// A change carries a moment, `until`, after which no command of it is sent: the clock is looked at behind the last answer that came
-/// on the connection, and right before the command is sent on that connection. What was sent takes effect within [`Drives::late`] of
-/// the end of the call (its answer, the drop of its future, the death of the process) or not at all, and so within that of `until`:
-/// by then the target has ended a connection on which nothing came any more (Keep Alive), whatever the network holds back.
+/// A change carries a moment, `until`, after which no command of it is sent: the clock is looked at behind the last answer that
+/// came on the connection, and right before the command is sent on that connection. What was sent takes effect within
+/// [`Drives::late`] of the end of the call (its answer, the drop of its future, the death of the process) or not at all, and so
+/// within that of `until`: by then the target has ended a connection on which nothing came any more (Keep Alive), whatever the
+/// network holds back.
 pub trait Drives: Send + Sync {
-    /// What the drive has. Changes nothing. A drive that shows more than [`NAMESPACES_MAX`] namespaces, or one without an identifier,
-    /// is [`DriveError::Refused`].
+    /// What the drive has. Changes nothing. A drive that shows more than [`NAMESPACES_MAX`] namespaces, or one without an
+    /// identifier, is [`DriveError::Refused`].
     fn look(&self, place: &Place) -> Reply<'_, Look>;
 
     /// Makes a namespace of exactly `bytes` (a multiple of 4 KiB) that this catalogue's hosts can reach; thin where the drive can.
     /// Which one it is shows the next look.
     fn create(&self, place: &Place, bytes: u64, until: Instant) -> Reply<'_, ()>;
 
-    /// Deletes the namespace of this number if it has this identifier, which is looked at on the connection that deletes. That there
-    /// is none is no error.
+    /// Deletes the namespace of this number if it has this identifier, which is looked at on the connection that deletes. That
+    /// there is none is no error.
     fn delete(&self, place: &Place, namespace: Namespace, until: Instant) -> Reply<'_, ()>;
 
-    /// Makes a volume of `bytes` of blank namespaces, by slot. That some or all of them are formatted as this volume's slots already
-    /// is no error, and those are left as they are. A namespace that holds something else is [`DriveError::Refused`].
+    /// Makes a volume of `bytes` of blank namespaces, by slot. That some or all of them are formatted as this volume's slots
+    /// already is no error, and those are left as they are. A namespace that holds something else is [`DriveError::Refused`].
     fn format(&self, volume: Uuid, bytes: u64, holders: &[Blank], until: Instant) -> Reply<'_, ()>;
 
     /// Bytes of a namespace that can be such a holder of a volume of `bytes`: a multiple of 4 KiB.

@@ -5,7 +5,7 @@
 //! /node/NAME            /drive/NAME            /tenant/NAME          /token/ID
 //! /subsystem/NQN        the drive that is this subsystem: no subsystem is two drives
 //! /volume/TENANT/NAME   /operation/ID
-//! /request/SCOPE/ID     a request that was done; SCOPE: the id of the caller's tenant; empty: the operator; -: nobody sends it again
+//! /request/SCOPE/ID     a request that was done, below the id of the caller's tenant, "" for the operator, "-" if it was not named
 //! /todo/ID              an operation that has not ended
 //! /taken/ID             who goes on with it: a key of the worker's lease
 //! /busy/DRIVE           the operation that has the drive to itself

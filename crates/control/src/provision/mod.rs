@@ -1,6 +1,7 @@
 //! Volumes by name: nodes, drives and tenants, placement, and the operations that make and delete volumes.
 //!
-//! Use: a [`Provisioner`] answers callers, a [`Worker`] goes on with operations. The page of this crate (`README.md`) says what holds.
+//! Use: a [`Provisioner`] answers callers, a [`Worker`] goes on with operations. The page of this crate (`README.md`) says what
+//! holds.
 
 mod drives;
 mod error;

@@ -1,5 +1,5 @@
-//! What the catalogue holds of volumes and of what they are made of. Each record is JSON with a version; a record of a later version
-//! is refused and left as it is, for what it says in fields unknown here would be lost by writing it.
+//! What the catalogue holds of volumes and of what they are made of. Each record is JSON with a version; a record of a later
+//! version is refused and left as it is, for what it says in fields unknown here would be lost by writing it.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! Operations, step by step. Each step looks at what is there before it does anything, so that it may be done again after a crash at
-//! any point; the page of this crate (`README.md`) has the states.
+//! Operations, step by step. Each step looks at what is there before it does anything, so that it may be done again after a crash
+//! at any point; the page of this crate (`README.md`) has the states.
 //!
 //! ```text
 //! create: for each slot: take the drive, write down what it has, create, write down what is new, let go
@@ -106,28 +106,19 @@ async fn make(task: &mut Task, slot: usize) -> Result<Made, Stop> {
 }
 
 /// What this operation has made on the drive that it has to itself: new, and exactly of its size.
-fn own(look: &Look, before: &[Uuid], bytes: u64) -> Vec<Namespace> {
+fn own(look: &Look, before: &[Uuid], bytes: u64) -> Option<Namespace> {
     let is_new = |namespace: &&Namespace| !before.contains(&namespace.uid);
-    let mut own: Vec<_> =
-        look.namespaces.iter().filter(is_new).filter(|namespace| namespace.bytes == bytes).copied().collect();
-    own.sort_unstable_by_key(|namespace| namespace.nsid);
-    own
+    look.namespaces.iter().filter(is_new).find(|namespace| namespace.bytes == bytes).copied()
 }
 
-/// Whether the slot's namespace is there; then it is written down, and what another attempt has made is deleted before.
+/// Whether the slot's namespace is there; then it is written down.
 async fn found(task: &mut Task, slot: usize, place: &Place, before: &[Uuid]) -> Result<Result<bool, DriveError>, Stop> {
     let look = match look(task, place).await {
         Ok(look) => look,
         Err(error) => return Ok(Err(error)),
     };
-    let own = own(&look, before, task.volume.record.holders[slot].bytes);
-    let Some((kept, others)) = own.split_first() else { return Ok(Ok(false)) };
-    for other in others {
-        if let Err(error) = delete(task, place, *other).await? {
-            return Ok(Err(error));
-        }
-    }
-    task.volume.record.holders[slot].namespace = Some(*kept);
+    let Some(namespace) = own(&look, before, task.volume.record.holders[slot].bytes) else { return Ok(Ok(false)) };
+    task.volume.record.holders[slot].namespace = Some(namespace);
     task.operation.record.done += 1;
     task.release().await?;
     Ok(Ok(true))
@@ -171,8 +162,8 @@ async fn unmake(task: &mut Task, slot: usize, before: Option<Vec<Uuid>>) -> Resu
                 Ok(look) => own(&look, &before, bytes),
                 Err(error) => return Err(task.wait(said(task, slot, &error)).await),
             };
-            let Some(namespace) = own.first() else { break };
-            if let Err(error) = delete(task, &place, *namespace).await? {
+            let Some(namespace) = own else { break };
+            if let Err(error) = delete(task, &place, namespace).await? {
                 return Err(task.wait(said(task, slot, &error)).await);
             }
         }

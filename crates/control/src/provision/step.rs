@@ -1,9 +1,9 @@
-//! What an operation's steps are made of: its record, which only the worker that has taken it can change, and the drive that it has to
-//! itself.
+//! What an operation's steps are made of: its record, which only the worker that has taken it can change, and the drive that it
+//! has to itself.
 //!
 //! Invariants:
-//! - Every commit holds only while the worker's key is there, and the operation and its volume are as this worker knows them: a worker
-//!   that has lost the operation changes nothing.
+//! - Every commit holds only while the worker's key is there, and the operation and its volume are as this worker knows them: a
+//!   worker that has lost the operation changes nothing.
 //! - What is asked of a drive is asked until the worker's lease may end, and no later.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,8 +25,8 @@ use super::store::Stored;
 /// How often a commit with an unknown outcome is sent again before the operation is put off. Chosen: the catalogue's own time limit
 /// makes each of them long.
 const ATTEMPTS_MAX: u32 = 4;
-/// How long an operation waits for another one to be done with a drive before it lets go of its place among those at work. Chosen: a
-/// hundred times what a drive takes to make a namespace.
+/// How long an operation waits for another one to be done with a drive before it lets go of its place among those at work. Chosen:
+/// a hundred times what a drive takes to make a namespace.
 const BUSY_TIME: Duration = Duration::from_secs(1);
 /// Pause between two looks at that. Chosen: what a drive takes to make a namespace.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
@@ -83,8 +83,8 @@ pub(super) struct Task {
 }
 
 impl Task {
-    /// Takes an operation that nobody has taken. If another worker had begun it, what that one has sent may still take effect, and is
-    /// waited for.
+    /// Takes an operation that nobody has taken. If another worker had begun it, what that one has sent may still take effect, and
+    /// is waited for.
     pub(super) async fn take(
         provisioner: &Provisioner,
         right: &Arc<Right>,
@@ -129,8 +129,8 @@ impl Task {
         if Instant::now() < until { Ok(until) } else { Err(Stop::Lost) }
     }
 
-    /// Writes operation and volume as they are now, together with these changes. `false`: one of these conditions does not hold, and
-    /// nothing was changed.
+    /// Writes operation and volume as they are now, together with these changes. `false`: one of these conditions does not hold,
+    /// and nothing was changed.
     pub(super) async fn record(&mut self, conditions: Vec<Condition>, changes: Vec<Change>) -> Result<bool, Stop> {
         let volume = self.volume.put()?;
         self.commit(conditions, changes, volume).await

@@ -15,8 +15,8 @@ use super::keys;
 use super::name::RequestId;
 use super::records::{self, Record, Remembered};
 
-/// How often a change is made anew because others changed what it was made of, or because its outcome is not known. Chosen: with the
-/// pauses below a second or two, in which hundreds of others get through.
+/// How often a change is made anew because others changed what it was made of, or because its outcome is not known. Chosen: with
+/// the pauses below a second or two, in which hundreds of others get through.
 const ATTEMPTS_MAX: u32 = 24;
 /// Pause before the second attempt; each later one is longer by as much. Chosen: the time of a commit.
 const PAUSE: Duration = Duration::from_millis(5);

@@ -1,7 +1,7 @@
 //! Tokens: who a caller is. The catalogue has a hash of each, so that who reads the catalogue can't use them.
 //!
-//! A token is `yagura_ID_SECRET`: the id finds the record, the secret has 256 random bits and is compared by its hash in a time that
-//! tells nothing. Random bits need no slow hash: nobody can try them all.
+//! A token is `yagura_ID_SECRET`: the id finds the record, the secret has 256 random bits and is compared by its hash in a time
+//! that tells nothing. Random bits need no slow hash: nobody can try them all.
 
 use std::fmt::Write;
 

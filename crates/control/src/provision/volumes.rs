@@ -220,7 +220,8 @@ impl Provisioner {
         Ok(id)
     }
 
-    /// Writes down that a host is meant to use the volume, and answers with what the host needs. By force also where another one is.
+    /// Writes down that a host is meant to use the volume, and answers with what the host needs. By force also where another one
+    /// is.
     pub async fn attach(
         &self,
         request: &Request,

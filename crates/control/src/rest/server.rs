@@ -27,7 +27,8 @@ use super::api;
 const CONNECTIONS_MAX: usize = 512;
 /// How long a connection may last. Chosen: any number of requests fit in, and who reads nothing gives up his place.
 const CONNECTION_TIME: Duration = Duration::from_secs(600);
-/// How long a request's head, or the next request, is waited for, and a handshake. Chosen: a slow link's round trips, many times over.
+/// How long a request's head, or the next request, is waited for, and a handshake. Chosen: a slow link's round trips, many times
+/// over.
 const HEAD_TIME: Duration = Duration::from_secs(20);
 /// Bytes of a request's head. Chosen: hyper's least is 8 KiB.
 const HEAD_BYTES: usize = 16 << 10;

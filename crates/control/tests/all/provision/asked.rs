@@ -94,11 +94,13 @@ async fn the_last_room_is_promised_once() {
     let world = World::new(&[42, 42, 42]).await;
     let mut asked = tokio::task::JoinSet::new();
     for index in 0..12 {
+        // Nothing but the drives is common to them.
+        let owner = Owner { name: name(&format!("t{index}")), id: None };
+        world.provisioner.put_tenant(&once(), &owner.name, &Quota::default()).await.expect("made");
         let provisioner = world.provisioner.clone();
-        asked.spawn(async move {
-            let new = new_volume(&format!("v{index}"), 10, 3);
-            provisioner.create_volume(&Request::unnamed(), &owner(), &new).await
-        });
+        asked.spawn(
+            async move { provisioner.create_volume(&Request::unnamed(), &owner, &new_volume("v", 10, 3)).await },
+        );
     }
     let (mut begun, mut refused) = (Vec::new(), 0);
     for answer in asked.join_all().await {
@@ -145,6 +147,23 @@ async fn quotas_hold_for_those_who_create_at_once() {
     world.provisioner.put_tenant(&once(), &name(TENANT), &quota).await.expect("changed");
     let over = world.provisioner.create_volume(&once(), &owner(), &new_volume("w", 1, 1)).await;
     assert!(matches!(over, Err(Error::Quota { unit: "volumes", limit: 3, wanted: 4, .. })), "{over:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn quotas_hold_for_volumes_on_different_drives() {
+    let world = World::new(&[100, 50]).await;
+    done(&world.create(&new_volume("v", 40, 1)).await);
+    let quota = Quota { quota_bytes: Some(100 * GIB), quota_volumes: None };
+    world.provisioner.put_tenant(&once(), &name(TENANT), &quota).await.expect("changed");
+    // The large one has room on the first drive alone, the small one goes to the second.
+    let create = async |volume: &str, gib: u64| {
+        world.provisioner.create_volume(&once(), &owner(), &new_volume(volume, gib, 1)).await
+    };
+    let (large, small) = tokio::join!(create("large", 55), create("small", 10));
+    assert!(large.is_ok() != small.is_ok(), "{large:?} {small:?}");
+    let id = large.or(small).expect("one of them");
+    done(&world.end(id).await);
+    world.at_rest().await;
 }
 
 #[tokio::test(start_paused = true)]

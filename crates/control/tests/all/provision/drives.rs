@@ -50,6 +50,9 @@ impl SimDrive {
     }
 }
 
+/// A namespace with its drive, and what it is formatted as.
+pub type Found = (String, Namespace, Option<(Uuid, usize)>);
+
 type State = Arc<Mutex<BTreeMap<String, SimDrive>>>;
 
 /// What is done to a drive.
@@ -91,7 +94,7 @@ impl SimDrives {
     }
 
     /// All namespaces of all drives.
-    pub fn namespaces(&self) -> BTreeMap<Uuid, (String, Namespace, Option<(Uuid, usize)>)> {
+    pub fn namespaces(&self) -> BTreeMap<Uuid, Found> {
         let state = self.state.lock().unwrap();
         let of = |(nqn, drive): (&String, &SimDrive)| {
             let nqn = nqn.clone();

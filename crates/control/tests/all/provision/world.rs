@@ -120,12 +120,18 @@ impl World {
         found.iter().map(|entry| entry.key.to_string()).collect()
     }
 
+    /// The volumes of all tenants.
     pub async fn volumes(&self) -> Vec<VolumeView> {
-        self.provisioner.volumes(&owner(), None).await.expect("a list").items
+        let mut found = Vec::new();
+        for tenant in self.provisioner.tenants(None).await.expect("a list").items {
+            let owner = Owner { name: tenant.name, id: Some(tenant.id) };
+            found.extend(self.provisioner.volumes(&owner, None).await.expect("a list").items);
+        }
+        found
     }
 
-    /// What is true whenever nothing is under way: each namespace is in exactly one record or somebody else's, each record's is there
-    /// and formatted, what is promised is what holders may take, and nothing is left of operations.
+    /// What is true whenever nothing is under way: each namespace is in exactly one record or somebody else's, each record's is
+    /// there and formatted, what is promised is what holders may take, and nothing is left of operations.
     pub async fn at_rest(&self) {
         let (volumes, namespaces) = (self.volumes().await, self.drives.namespaces());
         let mut recorded: BTreeSet<Uuid> = self.drives.sacred.lock().unwrap().clone();
@@ -148,9 +154,11 @@ impl World {
             let expected = promised.remove(drive.name.as_str()).unwrap_or_default();
             assert_eq!((drive.promised, drive.holders), expected, "drive {}", drive.name);
         }
-        let tenant = self.provisioner.tenant(&name(TENANT)).await.expect("the tenant");
-        let bytes: u64 = volumes.iter().map(|volume| volume.bytes).sum();
-        assert_eq!((tenant.bytes, tenant.volumes, tenant.pending), (bytes, volumes.len() as u32, 0));
+        for tenant in self.provisioner.tenants(None).await.expect("a list").items {
+            let own: Vec<_> = volumes.iter().filter(|volume| volume.tenant == tenant.name).collect();
+            let bytes: u64 = own.iter().map(|volume| volume.bytes).sum();
+            assert_eq!((tenant.bytes, tenant.volumes, tenant.pending), (bytes, own.len() as u32, 0));
+        }
         for left in ["/todo/", "/taken/", "/busy/"] {
             assert_eq!(self.keys(left).await, Vec::<String>::new());
         }
