@@ -174,7 +174,7 @@ fn exists(pool: &[Candidate], want: &Wanted, taken: &mut BTreeMap<Domain, Name>,
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_placement_is_found_wherever_there_is_one_and_keeps_the_rules(

@@ -48,7 +48,7 @@ async fn run(rounds: Vec<Round>) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, max_shrink_iters: 100, ..ProptestConfig::default() })]
 
     #[test]
     fn operations_at_once_end_and_leave_nothing(rounds in prop::collection::vec(round(), 1..6)) {

@@ -118,7 +118,7 @@ async fn a_worker_that_has_lost_its_lease_does_nothing_more() {
     let held = Arc::new(Notify::new());
     *world.drives.held.lock().unwrap() = Some(held.clone());
     // It can't prolong its lease, and stands still before it asks the drive.
-    let cut_off = Faulty { inner: world.catalogue.clone(), faults: world.faults.clone(), keeps: false };
+    let cut_off = Faulty { keeps: false, ..Faulty::new(&world.catalogue, &world.faults) };
     let stale = Provisioner::new(Arc::new(cut_off), world.drives.clone());
     let stale = tokio::spawn(Worker::new(&stale, WorkerOptions::default()).run());
     while world.drives.held.lock().unwrap().is_some() {
@@ -129,5 +129,28 @@ async fn a_worker_that_has_lost_its_lease_does_nothing_more() {
     held.notify_one();
     sleep(Duration::from_secs(60)).await;
     stale.abort();
+    world.at_rest().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_meets_its_own_copy_gets_the_answer_of_that() {
+    let world = used().await;
+    let request = Request::named(None, &RequestId::new("r1").unwrap(), b"new");
+    // Sent twice: the second one has seen that nobody has done it, and looks for the volume when the first one is through.
+    let (late, held) = (Faulty::new(&world.catalogue, &world.faults), Arc::new(Notify::new()));
+    *late.held.lock().unwrap() = Some(("/volume/", held.clone()));
+    let late = Arc::new(late);
+    let second = Provisioner::new(late.clone(), world.drives.clone());
+    let second = tokio::spawn({
+        let request = request.clone();
+        async move { second.create_volume(&request, &owner(), &new_volume("new", 5, 3)).await }
+    });
+    while late.held.lock().unwrap().is_some() {
+        sleep(Duration::from_millis(10)).await;
+    }
+    let first = world.provisioner.create_volume(&request, &owner(), &new_volume("new", 5, 3)).await.expect("begun");
+    held.notify_one();
+    assert_eq!(second.await.unwrap().expect("begun"), first);
+    done(&world.end(first).await);
     world.at_rest().await;
 }

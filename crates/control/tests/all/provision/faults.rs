@@ -101,9 +101,15 @@ pub struct Faulty {
     pub faults: Arc<Faults>,
     /// Whether leases can be prolonged.
     pub keeps: bool,
+    /// The next read of a key that begins so waits for this before it is done.
+    pub held: Mutex<Option<(&'static str, Arc<Notify>)>>,
 }
 
 impl Faulty {
+    pub fn new(inner: &Arc<dyn Catalogue>, faults: &Arc<Faults>) -> Faulty {
+        Faulty { inner: inner.clone(), faults: faults.clone(), keeps: true, held: Mutex::default() }
+    }
+
     async fn alive<T>(&self, answer: Answer<'_, T>) -> Result<T, Error> {
         if self.faults.is_dead() { dead().await } else { answer.await }
     }
@@ -115,7 +121,13 @@ impl Catalogue for Faulty {
     }
 
     fn get(&self, key: Key) -> Answer<'_, Reading> {
-        Box::pin(self.alive(self.inner.get(key)))
+        Box::pin(async move {
+            let held = self.held.lock().unwrap().take_if(|(prefix, _)| key.as_bytes().starts_with(prefix.as_bytes()));
+            if let Some((_, held)) = held {
+                held.notified().await;
+            }
+            self.alive(self.inner.get(key)).await
+        })
     }
 
     fn range(&self, range: Range) -> Answer<'_, Page> {

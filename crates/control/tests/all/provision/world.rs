@@ -52,7 +52,7 @@ impl World {
     pub async fn on(catalogue: Arc<dyn Catalogue>, sizes: &[u64]) -> World {
         let faults = Arc::new(Faults::default());
         let drives = Arc::new(SimDrives::new(faults.clone()));
-        let faulty = Arc::new(Faulty { inner: catalogue.clone(), faults: faults.clone(), keeps: true });
+        let faulty = Arc::new(Faulty::new(&catalogue, &faults));
         let provisioner = Provisioner::new(faulty, drives.clone());
         let world = World { catalogue, faults, drives, provisioner };
         for (index, gib) in sizes.iter().enumerate() {

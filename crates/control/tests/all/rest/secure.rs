@@ -1,7 +1,9 @@
 //! TLS, and where plain text is refused.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::pin::Pin;
+use std::time::Duration;
 
 use control::rest::{Server, ServerError, ServerOptions};
 use openssl::asn1::Asn1Time;
@@ -12,7 +14,6 @@ use openssl::pkey::PKey;
 use openssl::ssl::{SslConnector, SslMethod};
 use openssl::x509::extension::SubjectAlternativeName;
 use openssl::x509::{X509, X509NameBuilder};
-use std::os::unix::fs::PermissionsExt;
 use tls::CertificateFiles;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -83,7 +84,8 @@ async fn a_key_that_others_can_read_is_refused() {
 async fn plain_text_is_for_this_machine_unless_it_is_meant() {
     let world = World::new(&[]).await;
     let server = Server::new(&world.provisioner, &ServerOptions::default()).expect("a server");
-    let refused = server.serve(TcpListener::bind("0.0.0.0:0").await.unwrap()).await;
+    let serve = server.serve(TcpListener::bind("0.0.0.0:0").await.unwrap());
+    let refused = tokio::time::timeout(Duration::from_secs(60), serve).await.expect("it is not served");
     assert!(matches!(refused, ServerError::PlainText(_)), "{refused}");
     let options = ServerOptions { plain_text_anywhere: true, ..ServerOptions::default() };
     let server = Server::new(&world.provisioner, &options).expect("a server");
