@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use crate::catalogue::{self, Change, Condition, Entry, LeaseId, Outcome, Transaction, Value};
+use crate::catalogue::{self, Change, Condition, LeaseId, Missed, Outcome, Revision, Transaction, Value};
 
 use super::drives::Place;
 use super::error::Error;
@@ -26,10 +26,10 @@ use super::store::Stored;
 /// makes each of them long.
 const ATTEMPTS_MAX: u32 = 4;
 /// How long an operation waits for another one to be done with a drive before it lets go of its place among those at work. Chosen:
-/// a hundred times what a drive takes to make a namespace.
+/// many times what a drive takes to make a namespace.
 const BUSY_TIME: Duration = Duration::from_secs(1);
-/// Pause between two looks at that. Chosen: what a drive takes to make a namespace.
-const BUSY_PAUSE: Duration = Duration::from_millis(10);
+/// Pause between two looks at that. Chosen: a few times what a drive takes, so that many who wait do not keep the catalogue busy.
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
 /// Pause before a drive is asked again that can't be reached or refuses to delete. Chosen: a target is back within seconds.
 const DRIVE_PAUSE: Duration = Duration::from_secs(2);
 
@@ -154,31 +154,13 @@ impl Task {
         for _ in 0..ATTEMPTS_MAX {
             match self.provisioner.store.catalogue.commit(transaction.clone()).await {
                 Ok(Outcome::Committed(revision)) => {
-                    self.operation.entry.modified = revision;
-                    self.volume.entry.modified = revision;
-                    self.keep(written, value_of(&volume));
+                    self.keep(revision, written, value_of(&volume));
                     return Ok(true);
                 }
                 Ok(Outcome::Missed(missed)) => {
-                    let [taken, operation, present] = &missed.seen[..3] else { return Err(Stop::Lost) };
-                    let is_new = |entry: &Entry| entry.modified != self.operation.entry.modified;
-                    // An earlier copy was applied, whose outcome was not known.
-                    if let Some(entry) = operation.as_ref().filter(|entry| is_new(entry))
-                        && Some(&entry.value) == written.as_ref()
-                    {
-                        self.operation.entry.modified = entry.modified;
-                        self.volume.entry.modified = entry.modified;
-                        self.keep(written, value_of(&volume));
-                        return Ok(true);
-                    }
-                    let is_mine =
-                        taken.as_ref().is_some_and(|entry| mine(&self.right).ok() == Some(entry.value.clone()));
-                    let is_known = |seen: &Option<Entry>, known: &Entry| {
-                        seen.as_ref().is_some_and(|entry| entry.modified == known.modified)
-                    };
-                    let is_held =
-                        is_mine && is_known(operation, &self.operation.entry) && is_known(present, &self.volume.entry);
-                    return if is_held { Ok(false) } else { Err(Stop::Lost) };
+                    let Some(revision) = self.applied(&missed, written.as_ref())? else { return Ok(false) };
+                    self.keep(revision, written, value_of(&volume));
+                    return Ok(true);
                 }
                 Err(error @ catalogue::Error::OutcomeUnknown { .. }) => unknown = Some(error),
                 Err(error) => return Err(error.into()),
@@ -187,7 +169,26 @@ impl Task {
         Err(unknown.map_or(Stop::Lost, Stop::from))
     }
 
-    fn keep(&mut self, operation: Option<Value>, volume: Option<Value>) {
+    /// Of a commit that missed: as which revision an earlier copy of it was applied, whose outcome was not known; none: the fence
+    /// holds, and a condition of the step does not.
+    fn applied(&self, missed: &Missed, written: Option<&Value>) -> Result<Option<Revision>, Stop> {
+        let (operation, volume) = (self.operation.entry.modified, self.volume.entry.modified);
+        match &missed.seen[..] {
+            [_, Some(seen), ..] if seen.modified != operation && Some(&seen.value) == written => {
+                Ok(Some(seen.modified))
+            }
+            [Some(taken), Some(seen), Some(present), ..]
+                if taken.value == mine(&self.right)? && seen.modified == operation && present.modified == volume =>
+            {
+                Ok(None)
+            }
+            _ => Err(Stop::Lost),
+        }
+    }
+
+    /// Knows operation and volume as that revision has written them.
+    fn keep(&mut self, revision: Revision, operation: Option<Value>, volume: Option<Value>) {
+        (self.operation.entry.modified, self.volume.entry.modified) = (revision, revision);
         self.operation.entry.value = operation.unwrap_or_default();
         self.volume.entry.value = volume.unwrap_or_default();
     }
@@ -223,7 +224,7 @@ impl Task {
         Err(Stop::Later(BUSY_PAUSE))
     }
 
-    /// Lets go of the drive, with what has come of it written down in the same transaction; one more step is done.
+    /// Lets go of the drive; what has come of it is written down in the same transaction.
     pub(super) async fn release(&mut self) -> Result<(), Stop> {
         let at = self.operation.record.at.take();
         let free = at.map(|at| Change::delete(keys::busy(&self.drive(at.slot))));

@@ -1,5 +1,9 @@
 //! What is asked wrongly, and by whom it may not be asked.
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
 use super::client::Served;
 use crate::provision::drives::GIB;
 use crate::provision::world::{TENANT, nqn};
@@ -141,4 +145,30 @@ async fn who_has_too_much_under_way_waits() {
     let answer = served.ask(&token, "POST", "/v1/volumes", &new(99)).await;
     answer.refused(429, "too-many-operations");
     assert_eq!(answer.headers["retry-after"], "2");
+}
+
+/// What comes back to who says that much and then nothing; and after how many seconds.
+async fn heard(served: &Served, said: &str) -> (String, u64) {
+    let began = Instant::now();
+    let mut stream = TcpStream::connect(served.address).await.expect("connected");
+    stream.write_all(said.as_bytes()).await.expect("said");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.expect("an end");
+    (String::from_utf8(answer).expect("text"), began.elapsed().as_secs())
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_stands_still_gives_up_his_place() {
+    let served = Served::new(&[]).await;
+    for said in ["", "GET /healthz HT"] {
+        let (answer, seconds) = heard(&served, said).await;
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408"), "{answer}");
+        assert!((19..=21).contains(&seconds), "{said:?}: {seconds} s");
+    }
+    let token = &served.operator;
+    let head =
+        format!("PUT /v1/pool HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {token}\r\ncontent-length: 9\r\n\r\n{{");
+    let (answer, seconds) = heard(&served, &head).await;
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("tag:yagura.io,2026:late"), "{answer}");
+    assert!((59..=90).contains(&seconds), "{seconds} s");
 }
