@@ -85,6 +85,10 @@ pub trait Drives: Send + Sync {
     /// there is none is no error.
     fn delete(&self, place: &Place, namespace: Namespace, until: Instant) -> Reply<'_, ()>;
 
+    /// Whether nothing was written to the namespace, as far as its beginning shows: a holder of a volume is not blank. Changes
+    /// nothing.
+    fn is_blank(&self, place: &Place, namespace: Namespace) -> Reply<'_, bool>;
+
     /// Makes a volume of `bytes` of blank namespaces, by slot. That some or all of them are formatted as this volume's slots
     /// already is no error, and those are left as they are. A namespace that holds something else is [`DriveError::Refused`].
     fn format(&self, volume: Uuid, bytes: u64, holders: &[Blank], until: Instant) -> Reply<'_, ()>;

@@ -172,7 +172,10 @@ impl Provisioner {
     /// A drive with what it says of itself.
     pub async fn drive(&self, name: &Name) -> Result<DriveStatus, Error> {
         let drive = self.store.need::<Drive>(keys::drive(name), name).await?.record;
-        let look = self.look(&place_of(&drive)).await.map_err(|error| error.to_string());
+        let look = match drive.state {
+            DriveState::Out => Err("it is out, and not asked".into()),
+            _ => self.look(&place_of(&drive)).await.map_err(|error| error.to_string()),
+        };
         let mut known: BTreeSet<_> = drive.foreign.iter().map(|namespace| namespace.uid).collect();
         // Looked at first: what is made meanwhile is recorded, and not seen.
         for volume in self.store.all::<Volume>(keys::all("volume")).await? {

@@ -8,9 +8,9 @@ use tokio::time::timeout;
 
 use crate::catalogue::Catalogue;
 
-use super::drives::{DriveError, Drives, Look, Place};
+use super::drives::{DriveError, Drives, Look, Place, Reply};
 use super::error::Error;
-use super::records::{Drive, Record};
+use super::records::{Drive, Namespace, Record};
 use super::store::{Store, Stored};
 
 /// How long a drive is waited for that is only looked at. Chosen: a caller waits for the slowest of all.
@@ -50,9 +50,19 @@ impl Provisioner {
 
     /// What a drive says of itself, in bounded time.
     pub(super) async fn look(&self, place: &Place) -> Result<Look, DriveError> {
-        let late = || DriveError::Unreachable(format!("no answer within {LOOK_TIME:?}"));
-        timeout(LOOK_TIME, self.drives.look(place)).await.unwrap_or_else(|_| Err(late()))
+        in_time(self.drives.look(place)).await
     }
+
+    /// Whether nothing was written to a namespace, in bounded time.
+    pub(super) async fn is_blank(&self, place: &Place, namespace: Namespace) -> Result<bool, DriveError> {
+        in_time(self.drives.is_blank(place, namespace)).await
+    }
+}
+
+/// What changes nothing may be given up.
+async fn in_time<T>(reply: Reply<'_, T>) -> Result<T, DriveError> {
+    let late = || DriveError::Unreachable(format!("no answer within {LOOK_TIME:?}"));
+    timeout(LOOK_TIME, reply).await.unwrap_or_else(|_| Err(late()))
 }
 
 /// How a drive is reached.

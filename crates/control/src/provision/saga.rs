@@ -105,20 +105,26 @@ async fn make(task: &mut Task, slot: usize) -> Result<Made, Stop> {
     }
 }
 
-/// What this operation has made on the drive that it has to itself: new, and exactly of its size.
-fn own(look: &Look, before: &[Uuid], bytes: u64) -> Option<Namespace> {
-    let is_new = |namespace: &&Namespace| !before.contains(&namespace.uid);
-    look.namespaces.iter().filter(is_new).find(|namespace| namespace.bytes == bytes).copied()
+/// What this operation has made on the drive that it has to itself: new, exactly of its size, and blank, for it is formatted only
+/// when it is written down. Without the last of these a catalogue that was put back to an older copy would take what was made
+/// since.
+async fn own(task: &Task, place: &Place, before: &[Uuid], bytes: u64) -> Result<Option<Namespace>, DriveError> {
+    let is_new = |namespace: &Namespace| !before.contains(&namespace.uid) && namespace.bytes == bytes;
+    for namespace in look(task, place).await?.namespaces.into_iter().filter(is_new) {
+        if task.provisioner.is_blank(place, namespace).await? {
+            return Ok(Some(namespace));
+        }
+    }
+    Ok(None)
 }
 
 /// Whether the slot's namespace is there; then it is written down.
 async fn found(task: &mut Task, slot: usize, place: &Place, before: &[Uuid]) -> Result<Result<bool, DriveError>, Stop> {
-    let look = match look(task, place).await {
-        Ok(look) => look,
+    match own(task, place, before, task.volume.record.holders[slot].bytes).await {
+        Ok(Some(namespace)) => task.volume.record.holders[slot].namespace = Some(namespace),
+        Ok(None) => return Ok(Ok(false)),
         Err(error) => return Ok(Err(error)),
-    };
-    let Some(namespace) = own(&look, before, task.volume.record.holders[slot].bytes) else { return Ok(Ok(false)) };
-    task.volume.record.holders[slot].namespace = Some(namespace);
+    }
     task.operation.record.done += 1;
     task.release().await?;
     Ok(Ok(true))
@@ -158,11 +164,11 @@ async fn unmake(task: &mut Task, slot: usize, before: Option<Vec<Uuid>>) -> Resu
     if let (Some(place), Some(before)) = (task.place(slot).await?, before) {
         let bytes = task.volume.record.holders[slot].bytes;
         loop {
-            let own = match look(task, &place).await {
-                Ok(look) => own(&look, &before, bytes),
+            let namespace = match own(task, &place, &before, bytes).await {
+                Ok(Some(namespace)) => namespace,
+                Ok(None) => break,
                 Err(error) => return Err(task.wait(said(task, slot, &error)).await),
             };
-            let Some(namespace) = own else { break };
             if let Err(error) = delete(task, &place, namespace).await? {
                 return Err(task.wait(said(task, slot, &error)).await);
             }

@@ -22,7 +22,7 @@ use super::views::json;
 use super::{metrics, people, pool, volumes};
 
 /// How long a request may take, its body and what it waits for included. Derived: twice what a caller may wait for.
-const REQUEST_TIME: Duration = Duration::from_secs(2 * WAIT_SECONDS_MAX);
+pub(super) const REQUEST_TIME: Duration = Duration::from_secs(2 * WAIT_SECONDS_MAX);
 
 fn described() -> OpenApiRouter<Provisioner> {
     let info = InfoBuilder::new().title("Yagura").version("1").description(Some(

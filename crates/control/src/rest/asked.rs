@@ -109,6 +109,14 @@ impl Asked {
         }
     }
 
+    /// Errors unless the operator asks, or that tenant.
+    pub(super) fn operator_or(&self, tenant: &Name) -> Result<(), Error> {
+        match &self.role {
+            Role::Tenant { name, .. } if name == tenant => Ok(()),
+            _ => self.operator(),
+        }
+    }
+
     /// The id of the tenant that asks; none: the operator, who may see all.
     pub(super) fn tenant(&self) -> Option<Uuid> {
         tenant_of(&self.role)

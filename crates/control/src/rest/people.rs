@@ -21,12 +21,13 @@ pub async fn tenants(State(provisioner): State<Provisioner>, asked: Asked) -> An
     Ok(json(StatusCode::OK, &Listed::of(list, |tenant: &Tenant| tenant.name.to_string())))
 }
 
-/// Shows a tenant.
+/// Shows a tenant, to an operator or to the tenant itself.
 #[utoipa::path(get, path = "/v1/tenants/{name}", tag = "tenants", params(("name" = String, Path)),
     responses((status = 200, body = Tenant), (status = "4XX", body = Problem)))]
 pub async fn tenant(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
-    asked.operator()?;
-    Ok(json(StatusCode::OK, &provisioner.tenant(&asked.name()?).await?))
+    let name = asked.name()?;
+    asked.operator_or(&name)?;
+    Ok(json(StatusCode::OK, &provisioner.tenant(&name).await?))
 }
 
 /// Makes a tenant, or changes its limits.

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ use tokio_openssl::SslStream;
 
 use crate::provision::Provisioner;
 
-use super::api;
+use super::api::{self, REQUEST_TIME};
 
 /// Connections at a time. Chosen: more than the programs of a large site keep open; beyond it the kernel's queue holds them.
 const CONNECTIONS_MAX: usize = 512;
-/// How long a connection may last. Chosen: any number of requests fit in, and who reads nothing gives up his place.
+/// After how long a connection takes no more requests. Chosen: many fit in, and who reads nothing gives up his place.
 const CONNECTION_TIME: Duration = Duration::from_secs(600);
 /// How long a request's head, or the next request, is waited for, and a handshake. Chosen: a slow link's round trips, many times
 /// over.
@@ -101,7 +101,7 @@ impl Server {
                     let (router, tls) = (self.router.clone(), self.tls.clone());
                     connections.spawn(async move {
                         // Who does not speak HTTP, or leaves, is nobody's concern; a request's failure is in its answer.
-                        let _ended = timeout(CONNECTION_TIME, converse(stream, tls, router)).await;
+                        let _ended = converse(stream, tls, router).await;
                         drop(place);
                     });
                 }
@@ -126,10 +126,16 @@ async fn converse(stream: TcpStream, tls: Option<CertificateContext>, router: Ro
 }
 
 async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, router: Router) -> io::Result<()> {
-    let served = http1::Builder::new()
+    let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIME)
         .max_buf_size(HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    served.await.map_err(io::Error::other)
+    let mut connection = pin!(connection);
+    tokio::select! {
+        ended = connection.as_mut() => return ended.map_err(io::Error::other),
+        () = sleep(CONNECTION_TIME) => connection.as_mut().graceful_shutdown(),
+    }
+    // The request that is under way is answered; who does not read the answer has had his time.
+    timeout(REQUEST_TIME, connection).await?.map_err(io::Error::other)
 }

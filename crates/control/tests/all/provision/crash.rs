@@ -154,3 +154,44 @@ async fn a_request_that_meets_its_own_copy_gets_the_answer_of_that() {
     done(&world.end(first).await);
     world.at_rest().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_somebody_else_makes_meanwhile_is_left_alone_if_it_holds_anything() {
+    for refuses in [false, true] {
+        let world = used().await;
+        let id = begin(&world, 3).await;
+        let held = Arc::new(Notify::new());
+        *world.drives.held.lock().unwrap() = Some(held.clone());
+        let volume = world.provisioner.volume(&owner(), &name("new")).await.expect("there at once");
+        let first = volume.holders[0].nqn.to_string();
+        let worker = world.worker();
+        while world.drives.held.lock().unwrap().is_some() {
+            sleep(Duration::from_millis(10)).await;
+        }
+        // The operation has the drive, and knows what was there before.
+        world.drives.make_sacred(&first, 5 * GIB + HEAD);
+        world.drives.with(&first, |drive| drive.refuses = refuses.then(|| "capacity exceeded".into()));
+        held.notify_one();
+        sleep(Duration::from_secs(5)).await;
+        worker.abort();
+        let expected = if refuses { OperationState::Failed } else { OperationState::Done };
+        assert_eq!(world.provisioner.operation(None, id).await.expect("there").state, expected);
+        world.at_rest().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_create_beside_a_blank_namespace_leaves_it_alone() {
+    for refuses in [false, true] {
+        let world = World::new(&[]).await;
+        world.drives.add(&nqn("d"), SimDrive::new(100));
+        let blank = world.drives.make_sacred(&nqn("d"), 5 * GIB + HEAD);
+        world.drives.with(&nqn("d"), |drive| drive.namespaces.insert(blank.nsid, (blank, None)));
+        world.add_known("d", "n").await;
+        let id = begin(&world, 1).await;
+        world.drives.with(&nqn("d"), |drive| drive.refuses = refuses.then(|| "capacity exceeded".into()));
+        let expected = if refuses { OperationState::Failed } else { OperationState::Done };
+        assert_eq!(world.end(id).await.state, expected);
+        world.at_rest().await;
+    }
+}

@@ -86,9 +86,13 @@ impl SimDrives {
         change(self.state.lock().unwrap().get_mut(nqn).expect("a drive"))
     }
 
-    /// A namespace that is none of the provisioner's business.
+    /// A namespace that is none of the provisioner's business, with something on it.
     pub fn make_sacred(&self, nqn: &str, bytes: u64) -> Namespace {
-        let made = self.with(nqn, |drive| drive.make(bytes));
+        let made = self.with(nqn, |drive| {
+            let made = drive.make(bytes);
+            drive.namespaces.insert(made.nsid, (made, Some((Uuid::nil(), 0))));
+            made
+        });
         self.sacred.lock().unwrap().insert(made.uid);
         made
     }
@@ -213,6 +217,19 @@ impl Drives for SimDrives {
 
     fn delete(&self, place: &Place, namespace: Namespace, until: Instant) -> Reply<'_, ()> {
         Box::pin(self.change(Effect::Delete(place.nqn.to_string(), namespace), until))
+    }
+
+    fn is_blank(&self, place: &Place, namespace: Namespace) -> Reply<'_, bool> {
+        let nqn = place.nqn.to_string();
+        Box::pin(async move {
+            if self.faults.is_dead() {
+                return dead().await;
+            }
+            let mut state = self.state.lock().unwrap();
+            let found = reach(&mut state, &nqn)?.namespaces.get(&namespace.nsid);
+            let found = found.filter(|(found, _)| found.uid == namespace.uid);
+            found.map(|(_, label)| label.is_none()).ok_or_else(|| DriveError::Refused("there is none".into()))
+        })
     }
 
     fn format(&self, volume: Uuid, _bytes: u64, holders: &[Blank], until: Instant) -> Reply<'_, ()> {

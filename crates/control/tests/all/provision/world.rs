@@ -65,6 +65,11 @@ impl World {
 
     pub async fn add_drive(&self, drive: &str, node: &str, sim: SimDrive) {
         self.drives.add(&nqn(drive), sim);
+        self.add_known(drive, node).await;
+    }
+
+    /// Registers a drive that is there.
+    pub async fn add_known(&self, drive: &str, node: &str) {
         let place = NodePlace { rack: None, zone: None };
         self.provisioner.put_node(&Request::unnamed(), &name(node), &place).await.expect("a node");
         self.provisioner.register_drive(&Request::unnamed(), &new_drive(drive, node)).await.expect("a drive");

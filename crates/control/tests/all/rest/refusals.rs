@@ -32,6 +32,7 @@ async fn who_has_no_token_of_the_right_kind_is_refused() {
         let answer = served.ask(&other, method, target, "{}").await;
         answer.refused(403, "forbidden");
     }
+    assert_eq!(served.ask(&other, "GET", "/v1/tenants/other", "").await.ok()["volumes"], 0);
     // Another tenant's volume and operation are not there.
     let begun = served.ask(&acme, "POST", "/v1/volumes?tenant=acme", r#"{"name":"v","bytes":4096,"replicas":1}"#).await;
     let place = begun.headers["location"].clone();
