@@ -85,8 +85,8 @@ pub trait Drives: Send + Sync {
     /// there is none is no error.
     fn delete(&self, place: &Place, namespace: Namespace, until: Instant) -> Reply<'_, ()>;
 
-    /// Whether nothing was written to the namespace, as far as its beginning shows: a holder of a volume is not blank. Changes
-    /// nothing.
+    /// Whether [`Drives::format`] would take the namespace: its beginning shows that nothing was written to it, and no host has it
+    /// reserved. A holder of a volume is not blank. Changes nothing.
     fn is_blank(&self, place: &Place, namespace: Namespace) -> Reply<'_, bool>;
 
     /// Makes a volume of `bytes` of blank namespaces, by slot. That some or all of them are formatted as this volume's slots
