@@ -133,6 +133,11 @@ impl CertificateContext {
         }
         Ok(CertificateContext { context: builder.build() })
     }
+
+    /// For who has a socket of another kind than the engine's: the control plane, on tokio.
+    pub fn context(&self) -> &SslContext {
+        &self.context
+    }
 }
 
 fn context(method: SslMethod) -> Result<SslContextBuilder, ErrorStack> {

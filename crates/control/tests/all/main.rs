@@ -11,7 +11,9 @@ mod model;
 mod older;
 #[path = "../../../cache/tests/all/port.rs"]
 mod port;
+mod provision;
 mod proxy;
+mod rest;
 mod secrets;
 mod suite;
 mod tls;

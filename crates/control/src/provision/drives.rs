@@ -1,0 +1,101 @@
+//! What provisioning asks of drives. Whoever implements it speaks NVMe; nothing else here does.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::name::{Address, Nqn};
+use super::records::{HolderKind, Namespace};
+
+/// What an answer comes to.
+pub type Reply<'a, T> = Pin<Box<dyn Future<Output = Result<T, DriveError>> + Send + 'a>>;
+
+/// Namespaces of a drive, at most; a drive that shows more is refused. Derived: their identifiers are in an operation's record, and
+/// take less than a tenth of a value.
+pub const NAMESPACES_MAX: usize = 1024;
+
+/// How a drive is reached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Where its target listens.
+    pub address: Address,
+    /// The subsystem.
+    pub nqn: Nqn,
+}
+
+/// What a drive says of itself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Look {
+    /// Its bytes (TNVMCAP).
+    pub total: u64,
+    /// Those that are not taken (UNVMCAP).
+    pub free: u64,
+    /// Whether a namespace takes room only for what is written.
+    pub thin: bool,
+    /// How many namespaces it can have (MNAN, or NN).
+    pub namespaces_max: u32,
+    /// All namespaces, attached to a controller or not; each with an identifier that no other has.
+    pub namespaces: Vec<Namespace>,
+}
+
+/// A holder that is to be formatted.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Blank {
+    /// What it will hold.
+    pub kind: HolderKind,
+    /// Its drive.
+    pub place: Place,
+    /// The namespace.
+    pub namespace: Namespace,
+}
+
+/// Why a drive did not do it.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DriveError {
+    /// It can't be reached, and nothing was changed.
+    #[error("it can't be reached ({0})")]
+    Unreachable(String),
+    /// It says no, and nothing was changed. Of `format`: something may have been changed, and it can't be ended.
+    #[error("it refuses ({0})")]
+    Refused(String),
+    /// Whether it was changed is not known.
+    #[error("whether it did what was asked is not known ({0})")]
+    Unknown(String),
+}
+
+/// The drives of a pool. Every call ends in bounded time. A call whose future is dropped has an unknown outcome.
+///
+/// A change carries a moment, `until`, after which no command of it is sent: the clock is looked at behind the last answer that
+/// came on the connection, and right before the command is sent on that connection. What was sent takes effect within
+/// [`Drives::late`] of the end of the call (its answer, the drop of its future, the death of the process) or not at all, and so
+/// within that of `until`: by then the target has ended a connection on which nothing came any more (Keep Alive), whatever the
+/// network holds back.
+pub trait Drives: Send + Sync {
+    /// What the drive has. Changes nothing. A drive that shows more than [`NAMESPACES_MAX`] namespaces, or one without an
+    /// identifier, is [`DriveError::Refused`].
+    fn look(&self, place: &Place) -> Reply<'_, Look>;
+
+    /// Makes a namespace of exactly `bytes` (a multiple of 4 KiB) that this catalogue's hosts can reach; thin where the drive can.
+    /// Which one it is shows the next look.
+    fn create(&self, place: &Place, bytes: u64, until: Instant) -> Reply<'_, ()>;
+
+    /// Deletes the namespace of this number if it has this identifier, which is looked at on the connection that deletes. That
+    /// there is none is no error.
+    fn delete(&self, place: &Place, namespace: Namespace, until: Instant) -> Reply<'_, ()>;
+
+    /// Whether [`Drives::format`] would take the namespace: its beginning shows that nothing was written to it, and no host has it
+    /// reserved. A holder of a volume is not blank. Changes nothing.
+    fn is_blank(&self, place: &Place, namespace: Namespace) -> Reply<'_, bool>;
+
+    /// Makes a volume of `bytes` of blank namespaces, by slot. That some or all of them are formatted as this volume's slots
+    /// already is no error, and those are left as they are. A namespace that holds something else is [`DriveError::Refused`].
+    fn format(&self, volume: Uuid, bytes: u64, holders: &[Blank], until: Instant) -> Reply<'_, ()>;
+
+    /// Bytes of a namespace that can be such a holder of a volume of `bytes`: a multiple of 4 KiB.
+    fn holder_bytes(&self, kind: HolderKind, bytes: u64) -> u64;
+
+    /// How long after `until` a change may still take effect.
+    fn late(&self) -> Duration;
+}

@@ -1,0 +1,403 @@
+//! What the catalogue holds of volumes and of what they are made of. Each record is JSON with a version; a record of a later
+//! version is refused and left as it is, for what it says in fields unknown here would be lost by writing it.
+
+use std::fmt;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::name::{Address, Name, Nqn};
+
+/// A kind of record.
+pub trait Record: Serialize + DeserializeOwned {
+    /// What it is, for messages.
+    const KIND: &'static str;
+    /// The version that is written; older ones are read.
+    const VERSION: u32 = 1;
+}
+
+/// Why bytes are not the record that they ought to be.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RecordError {
+    /// A later version of the program wrote it.
+    #[error("it has version {found}, this program knows {known}: use the version of Yagura that wrote it")]
+    Newer {
+        /// What it says.
+        found: u32,
+        /// What is known.
+        known: u32,
+    },
+    /// It is no such record.
+    #[error("it is not understood ({0}): restore the catalogue from a dump")]
+    Damaged(String),
+}
+
+#[derive(Serialize)]
+struct Written<'a, T> {
+    version: u32,
+    #[serde(flatten)]
+    record: &'a T,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+/// The record's bytes.
+pub fn encode<T: Record>(record: &T) -> Vec<u8> {
+    // Every key of a record is a string, and no field fails to be written: what JSON can't have is in no record.
+    serde_json::to_vec(&Written { version: T::VERSION, record }).expect("a record is strings and whole numbers")
+}
+
+/// The record of these bytes.
+pub fn decode<T: Record>(bytes: &[u8]) -> Result<T, RecordError> {
+    let damaged = |fault: serde_json::Error| RecordError::Damaged(fault.to_string());
+    let Version { version } = serde_json::from_slice(bytes).map_err(damaged)?;
+    if version > T::VERSION {
+        return Err(RecordError::Newer { found: version, known: T::VERSION });
+    }
+    serde_json::from_slice(bytes).map_err(damaged)
+}
+
+/// What holds for all drives.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Pool {
+    /// How much of a thin drive's room may be promised, in percent of it; 100 promises nothing twice.
+    pub overcommit_percent: u32,
+}
+
+impl Default for Pool {
+    fn default() -> Pool {
+        Pool { overcommit_percent: 100 }
+    }
+}
+
+/// A machine with drives.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Node {
+    /// Its name.
+    pub name: Name,
+    /// The rack that it stands in.
+    pub rack: Option<Name>,
+    /// The zone that its rack is in.
+    pub zone: Option<Name>,
+    /// Drives that are registered on it.
+    pub drives: u32,
+}
+
+/// What an operator wants of a drive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum DriveState {
+    /// New holders may be placed on it.
+    InUse,
+    /// No new holders; those that are there stay.
+    Draining,
+    /// Gone for good: nothing is asked of it any more.
+    Out,
+}
+
+/// A namespace as its drive shows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Namespace {
+    /// Its number, which the drive may use again when the namespace is gone.
+    pub nsid: u32,
+    /// What tells it from every other: the NGUID, or what the drive has in its place.
+    pub uid: Uuid,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
+/// An NVMe subsystem in which namespaces are made.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Drive {
+    /// Its name.
+    pub name: Name,
+    /// The machine that it is in.
+    pub node: Name,
+    /// Where its target listens.
+    pub address: Address,
+    /// The subsystem.
+    pub nqn: Nqn,
+    /// What is wanted of it.
+    pub state: DriveState,
+    /// Its bytes.
+    pub total: u64,
+    /// Whether a namespace takes room only for what is written.
+    pub thin: bool,
+    /// Namespaces that were there when it was registered. They are left alone.
+    pub foreign: Vec<Namespace>,
+    /// Bytes that holders of volumes may come to take.
+    pub promised: u64,
+    /// Holders on it.
+    pub holders: u32,
+}
+
+/// Whose volumes they are.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Tenant {
+    /// What tells the tenant from a later one of the same name.
+    pub id: Uuid,
+    /// The tenant's name.
+    pub name: Name,
+    /// Bytes of all volumes together, at most; none: no limit.
+    pub quota_bytes: Option<u64>,
+    /// Volumes, at most; none: no limit.
+    pub quota_volumes: Option<u32>,
+    /// Bytes of the volumes.
+    pub bytes: u64,
+    /// Volumes.
+    pub volumes: u32,
+    /// Operations that have not ended.
+    pub pending: u32,
+}
+
+/// How far apart the holders of a volume stand.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// On different drives.
+    Drive,
+    /// On different machines.
+    #[default]
+    Node,
+    /// In different racks.
+    Rack,
+    /// In different zones.
+    Zone,
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Level::Drive => "drive",
+            Level::Node => "node",
+            Level::Rack => "rack",
+            Level::Zone => "zone",
+        })
+    }
+}
+
+/// What a holder holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum HolderKind {
+    /// A copy of the data.
+    Replica,
+    /// The record of who is in sync, and no data.
+    Witness,
+}
+
+/// One of the namespaces that a volume consists of. Its place among them is its slot.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Holder {
+    /// What it holds.
+    pub kind: HolderKind,
+    /// Where.
+    pub drive: Name,
+    /// Bytes of the namespace.
+    pub bytes: u64,
+    /// The namespace, while there is one.
+    pub namespace: Option<Namespace>,
+}
+
+/// How far a volume is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum VolumeState {
+    /// Its namespaces are being made.
+    Creating,
+    /// A host can attach it.
+    Ready,
+    /// Its namespaces are being deleted.
+    Deleting,
+}
+
+impl fmt::Display for VolumeState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            VolumeState::Creating => "being created",
+            VolumeState::Ready => "ready",
+            VolumeState::Deleting => "being deleted",
+        })
+    }
+}
+
+/// Who is meant to use a volume.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Attachment {
+    /// The host.
+    pub host: Nqn,
+    /// Since when, in seconds of the Unix epoch.
+    pub since: u64,
+}
+
+/// A volume. While an operation on it is under way only that operation changes the record.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Volume {
+    /// What its holders know it by.
+    pub id: Uuid,
+    /// Whose it is.
+    pub tenant: Name,
+    /// Its name among the tenant's.
+    pub name: Name,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// How far it is.
+    pub state: VolumeState,
+    /// How far apart its holders stand.
+    pub level: Level,
+    /// The namespaces, by slot.
+    pub holders: Vec<Holder>,
+    /// Who is meant to use it.
+    pub attachment: Option<Attachment>,
+    /// What is under way.
+    pub operation: Option<Uuid>,
+    /// Since when it is there, in seconds of the Unix epoch.
+    pub created: u64,
+}
+
+/// What an operation does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OperationKind {
+    /// Makes a volume.
+    Create,
+    /// Deletes one.
+    Delete,
+}
+
+/// How far an operation is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OperationState {
+    /// It is under way, or waits for somebody to go on with it.
+    Pending,
+    /// What was asked for is done.
+    Done,
+    /// It is undone: nothing of it is left.
+    Failed,
+}
+
+/// The drive that an operation has to itself.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct At {
+    /// The slot of the holder that is on it.
+    pub slot: usize,
+    /// Namespaces that were there before one was created; none: nothing was created yet.
+    pub before: Option<Vec<Uuid>>,
+}
+
+/// A long operation.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Operation {
+    /// Its own.
+    pub id: Uuid,
+    /// What it does.
+    pub kind: OperationKind,
+    /// Whose volume.
+    pub tenant: Name,
+    /// The tenant's own.
+    pub tenant_id: Uuid,
+    /// Which volume.
+    pub volume: Name,
+    /// How far it is.
+    pub state: OperationState,
+    /// Who went on with it last: none has begun.
+    pub worker: Option<Uuid>,
+    /// The drive that it has to itself.
+    pub at: Option<At>,
+    /// Why it is being undone, or was.
+    pub undo: Option<String>,
+    /// What it waits for.
+    pub waits: Option<String>,
+    /// Steps that are done.
+    pub done: u32,
+    /// Steps that there are.
+    pub steps: u32,
+    /// When it was asked for, in seconds of the Unix epoch.
+    pub began: u64,
+    /// When it ended.
+    pub ended: Option<u64>,
+}
+
+/// Whom a token lets in.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Who may do everything.
+    Operator,
+    /// A tenant, who has volumes.
+    Tenant {
+        /// Its name.
+        name: Name,
+        /// What tells it from a later one of that name.
+        id: Uuid,
+    },
+}
+
+/// What is known of a token, which is not the token.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Token {
+    /// Its name, the part of it that is no secret.
+    pub id: Uuid,
+    /// Whom it lets in.
+    pub role: Role,
+    /// SHA-256 of its secret, in hex.
+    pub digest: String,
+    /// Since when, in seconds of the Unix epoch.
+    pub created: u64,
+}
+
+/// A request that was done.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Remembered {
+    /// SHA-256 of what was asked, in hex.
+    pub digest: String,
+    /// What was answered.
+    pub answer: serde_json::Value,
+    /// When, in seconds of the Unix epoch.
+    pub at: u64,
+}
+
+/// Names the kinds.
+macro_rules! kinds {
+    ($($record:ident: $kind:literal),*) => {
+        $(impl Record for $record {
+            const KIND: &'static str = $kind;
+        })*
+    };
+}
+kinds!(Pool: "pool", Node: "node", Drive: "drive", Tenant: "tenant", Volume: "volume", Operation: "operation", Token: "token",
+    Remembered: "request");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node() -> Node {
+        Node { name: Name::new("a").expect("a name"), rack: None, zone: None, drives: 3 }
+    }
+
+    #[test]
+    fn a_record_is_json_with_its_version() {
+        let bytes = encode(&node());
+        let json = br#"{"version":1,"name":"a","rack":null,"zone":null,"drives":3}"#;
+        assert_eq!(String::from_utf8_lossy(&bytes), String::from_utf8_lossy(json));
+        assert_eq!(decode::<Node>(&bytes), Ok(node()));
+    }
+
+    #[test]
+    fn a_later_record_is_refused_and_a_damaged_one_is_named() {
+        let later = br#"{"version":2,"name":"a","rack":null,"zone":null,"drives":3,"new":1}"#;
+        assert_eq!(decode::<Node>(later), Err(RecordError::Newer { found: 2, known: 1 }));
+        // Even where nothing else in it is understood.
+        assert_eq!(decode::<Node>(br#"{"version":7}"#), Err(RecordError::Newer { found: 7, known: 1 }));
+        for damaged in [&b""[..], b"{}", br#"{"version":1}"#, br#"{"version":1,"name":"A","drives":0}"#, b"\xff"] {
+            assert!(matches!(decode::<Node>(damaged), Err(RecordError::Damaged(_))), "{damaged:?}");
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Operations, step by step. Each step looks at what is there before it does anything, so that it may be done again after a crash
+//! at any point; the page of this crate (`README.md`) has the states.
+//!
+//! ```text
+//! create: for each slot: take the drive, write down what it has, create, write down what is new, let go
+//!         format, then ready. If a drive refuses: undo, which is a delete
+//! delete: for each slot: take the drive, delete, see that it is gone, write that down, let go
+//!         then the record goes and its room is given back
+//! ```
+
+use std::collections::BTreeMap;
+
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use crate::catalogue::{Change, Condition};
+
+use super::drives::{Blank, DriveError, Look, Place};
+use super::keys;
+use super::name::Name;
+use super::records::{Drive, Namespace, OperationKind, OperationState, Tenant, VolumeState};
+use super::step::{Stop, Task};
+use super::store::{Stored, now};
+
+/// How often a create is sent to a drive whose answers are lost each time. Chosen: who fails so often fails.
+const CREATES_MAX: u32 = 3;
+
+/// Whether a step was done, or why the operation is to be undone.
+type Made = Result<(), String>;
+
+/// Goes on with the operation until it ends.
+pub(super) async fn advance(task: &mut Task) -> Result<(), Stop> {
+    let is_create = task.operation.record.kind == OperationKind::Create;
+    if is_create && task.operation.record.undo.is_none() {
+        match build(task).await? {
+            Ok(()) => return ready(task).await,
+            Err(reason) => {
+                task.operation.record.undo = Some(reason);
+                task.operation.record.waits = None;
+                task.record(Vec::new(), Vec::new()).await?;
+            }
+        }
+    }
+    if let Some(at) = task.operation.record.at.clone()
+        && task.volume.record.holders[at.slot].namespace.is_none()
+    {
+        unmake(task, at.slot, at.before).await?;
+    }
+    for slot in (0..task.volume.record.holders.len()).rev() {
+        if let Some(namespace) = task.volume.record.holders[slot].namespace {
+            remove(task, slot, namespace).await?;
+        }
+    }
+    end(task).await
+}
+
+async fn build(task: &mut Task) -> Result<Made, Stop> {
+    for slot in 0..task.volume.record.holders.len() {
+        if task.volume.record.holders[slot].namespace.is_none()
+            && let Err(reason) = make(task, slot).await?
+        {
+            return Ok(Err(reason));
+        }
+    }
+    format(task).await
+}
+
+/// The namespace of a slot.
+async fn make(task: &mut Task, slot: usize) -> Result<Made, Stop> {
+    let Some(place) = task.place(slot).await? else { return Ok(Err(is_out(task, slot))) };
+    task.claim(slot).await?;
+    let before = match task.operation.record.at.as_ref().and_then(|at| at.before.clone()) {
+        Some(before) => before,
+        None => {
+            let look = match look(task, &place).await {
+                Ok(look) => look,
+                Err(error) => return give_up(task, said(task, slot, &error)).await,
+            };
+            let before: Vec<Uuid> = look.namespaces.iter().map(|namespace| namespace.uid).collect();
+            if let Some(at) = &mut task.operation.record.at {
+                at.before = Some(before.clone());
+            }
+            task.record(Vec::new(), Vec::new()).await?;
+            before
+        }
+    };
+    let bytes = task.volume.record.holders[slot].bytes;
+    for _ in 0..CREATES_MAX {
+        match found(task, slot, &place, &before).await? {
+            Err(error) => return give_up(task, said(task, slot, &error)).await,
+            Ok(true) => return Ok(Ok(())),
+            Ok(false) => {}
+        }
+        match task.provisioner.drives.create(&place, bytes, task.until()?).await {
+            Ok(()) => {}
+            Err(error @ DriveError::Unreachable(_)) => return give_up(task, said(task, slot, &error)).await,
+            Err(error @ DriveError::Refused(_)) => return Ok(Err(said(task, slot, &error))),
+            Err(DriveError::Unknown(_)) => sleep(task.provisioner.drives.late()).await,
+        }
+    }
+    match found(task, slot, &place, &before).await? {
+        Ok(true) => Ok(Ok(())),
+        Ok(false) => Ok(Err(format!("{} shows no namespace of {bytes} bytes that it was to make", drive(task, slot)))),
+        Err(error) => give_up(task, said(task, slot, &error)).await,
+    }
+}
+
+/// What this operation has made on the drive that it has to itself: new, exactly of its size, and blank, for it is formatted only
+/// when it is written down. Without the last of these a catalogue that was put back to an older copy would take what was made
+/// since.
+async fn own(task: &Task, place: &Place, before: &[Uuid], bytes: u64) -> Result<Option<Namespace>, DriveError> {
+    let is_new = |namespace: &Namespace| !before.contains(&namespace.uid) && namespace.bytes == bytes;
+    for namespace in look(task, place).await?.namespaces.into_iter().filter(is_new) {
+        if task.provisioner.is_blank(place, namespace).await? {
+            return Ok(Some(namespace));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether the slot's namespace is there; then it is written down.
+async fn found(task: &mut Task, slot: usize, place: &Place, before: &[Uuid]) -> Result<Result<bool, DriveError>, Stop> {
+    match own(task, place, before, task.volume.record.holders[slot].bytes).await {
+        Ok(Some(namespace)) => task.volume.record.holders[slot].namespace = Some(namespace),
+        Ok(None) => return Ok(Ok(false)),
+        Err(error) => return Ok(Err(error)),
+    }
+    task.operation.record.done += 1;
+    task.release().await?;
+    Ok(Ok(true))
+}
+
+async fn format(task: &mut Task) -> Result<Made, Stop> {
+    let mut blanks = Vec::new();
+    for (slot, holder) in task.volume.record.holders.clone().into_iter().enumerate() {
+        let Some(place) = task.place(slot).await? else { return Ok(Err(is_out(task, slot))) };
+        let Some(namespace) = holder.namespace else { return Err(Stop::Lost) };
+        blanks.push(Blank { kind: holder.kind, place, namespace });
+    }
+    let (id, bytes, until) = (task.volume.record.id, task.volume.record.bytes, task.until()?);
+    match task.provisioner.drives.format(id, bytes, &blanks, until).await {
+        Ok(()) => Ok(Ok(())),
+        Err(DriveError::Refused(why)) => Ok(Err(format!("the volume can't be formatted: {why}"))),
+        Err(error) => {
+            if matches!(error, DriveError::Unknown(_)) {
+                sleep(task.provisioner.drives.late()).await;
+            }
+            give_up(task, format!("the volume is not formatted yet: {error}")).await
+        }
+    }
+}
+
+/// A drive was not reached: the create waits for it, or is to be undone because it has waited for long enough.
+async fn give_up(task: &mut Task, said: String) -> Result<Made, Stop> {
+    let waited = now().saturating_sub(task.operation.record.began);
+    if waited >= task.give_up.as_secs() {
+        return Ok(Err(said));
+    }
+    Err(task.wait(said).await)
+}
+
+/// Deletes what a create has made and not written down.
+async fn unmake(task: &mut Task, slot: usize, before: Option<Vec<Uuid>>) -> Result<(), Stop> {
+    if let (Some(place), Some(before)) = (task.place(slot).await?, before) {
+        let bytes = task.volume.record.holders[slot].bytes;
+        loop {
+            let namespace = match own(task, &place, &before, bytes).await {
+                Ok(Some(namespace)) => namespace,
+                Ok(None) => break,
+                Err(error) => return Err(task.wait(said(task, slot, &error)).await),
+            };
+            if let Err(error) = delete(task, &place, namespace).await? {
+                return Err(task.wait(said(task, slot, &error)).await);
+            }
+        }
+    }
+    task.release().await
+}
+
+/// Deletes the namespace of a slot, and writes down that it is gone.
+async fn remove(task: &mut Task, slot: usize, namespace: Namespace) -> Result<(), Stop> {
+    if let Some(place) = task.place(slot).await? {
+        task.claim(slot).await?;
+        loop {
+            match look(task, &place).await {
+                // By its identifier: its number may be another's by now.
+                Ok(look) if !look.namespaces.iter().any(|found| found.uid == namespace.uid) => break,
+                Ok(_) => {}
+                Err(error) => return Err(task.wait(said(task, slot, &error)).await),
+            }
+            if let Err(error) = delete(task, &place, namespace).await? {
+                return Err(task.wait(said(task, slot, &error)).await);
+            }
+        }
+    }
+    task.volume.record.holders[slot].namespace = None;
+    if task.operation.record.undo.is_none() {
+        task.operation.record.done += 1;
+    }
+    task.release().await
+}
+
+/// Deletes one namespace. When the answer is lost nothing of it is on its way any more afterwards.
+async fn delete(task: &Task, place: &Place, namespace: Namespace) -> Result<Result<(), DriveError>, Stop> {
+    let answer = task.provisioner.drives.delete(place, namespace, task.until()?).await;
+    if matches!(answer, Err(DriveError::Unknown(_))) {
+        sleep(task.provisioner.drives.late()).await;
+        return Ok(Ok(()));
+    }
+    Ok(answer)
+}
+
+async fn look(task: &Task, place: &Place) -> Result<Look, DriveError> {
+    task.provisioner.look(place).await
+}
+
+/// The volume is there.
+async fn ready(task: &mut Task) -> Result<(), Stop> {
+    task.volume.record.state = VolumeState::Ready;
+    task.volume.record.operation = None;
+    close(task, OperationState::Done);
+    loop {
+        let (conditions, changes) = leave(task, 0).await?;
+        if task.record(conditions, changes).await? {
+            return Ok(());
+        }
+    }
+}
+
+/// Nothing of the volume is there any more: its record goes, and all that was counted for it is given back.
+async fn end(task: &mut Task) -> Result<(), Stop> {
+    let is_undone = task.operation.record.undo.is_some();
+    close(task, if is_undone { OperationState::Failed } else { OperationState::Done });
+    loop {
+        let (mut conditions, mut changes) = leave(task, task.volume.record.bytes).await?;
+        let mut drives: BTreeMap<Name, Stored<Drive>> = BTreeMap::new();
+        for holder in &task.volume.record.holders {
+            let (store, name) = (&task.provisioner.store, &holder.drive);
+            let mut drive = store.need::<Drive>(keys::drive(name), name).await?;
+            drive.record.promised = drive.record.promised.saturating_sub(holder.bytes);
+            drive.record.holders = drive.record.holders.saturating_sub(1);
+            drives.insert(name.clone(), drive);
+        }
+        for drive in drives.values() {
+            conditions.push(drive.unchanged());
+            changes.push(drive.put()?);
+        }
+        let gone = Change::delete(keys::volume(&task.volume.record.tenant, &task.volume.record.name));
+        if task.commit(conditions, changes, gone).await? {
+            return Ok(());
+        }
+    }
+}
+
+fn close(task: &mut Task, state: OperationState) {
+    let operation = &mut task.operation.record;
+    (operation.state, operation.ended, operation.waits) = (state, Some(now()), None);
+    if state == OperationState::Done {
+        operation.done = operation.steps;
+    }
+}
+
+/// What every operation ends with; the tenant has so many bytes, and then one volume, less.
+async fn leave(task: &Task, bytes: u64) -> Result<(Vec<Condition>, Vec<Change>), Stop> {
+    let (id, name) = (task.operation.record.id, &task.operation.record.tenant);
+    let mut tenant = task.provisioner.store.need::<Tenant>(keys::tenant(name), name).await?;
+    let record = &mut tenant.record;
+    record.pending = record.pending.saturating_sub(1);
+    record.bytes = record.bytes.saturating_sub(bytes);
+    record.volumes = record.volumes.saturating_sub(u32::from(bytes > 0));
+    let gone = [keys::todo(id), keys::taken(id)].map(Change::delete);
+    Ok((vec![tenant.unchanged()], gone.into_iter().chain([tenant.put()?]).collect()))
+}
+
+fn drive(task: &Task, slot: usize) -> String {
+    format!("drive {}", task.volume.record.holders[slot].drive)
+}
+
+fn said(task: &Task, slot: usize, error: &DriveError) -> String {
+    format!("{}: {error}", drive(task, slot))
+}
+
+fn is_out(task: &Task, slot: usize) -> String {
+    format!("{} is out", drive(task, slot))
+}

@@ -1,0 +1,111 @@
+//! The pool's policy, nodes and drives: the operator's.
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+
+use crate::provision::{Drive, NewDrive, Node, NodePlace, Pool, Provisioner};
+
+use super::asked::{Asked, Asking};
+use super::problem::Problem;
+use super::views::{DriveChange, DriveView, Listed, gone, json};
+
+type Answer = Result<Response, Problem>;
+
+/// What holds for all drives.
+#[utoipa::path(get, path = "/v1/pool", tag = "pool", responses((status = 200, body = Pool), (status = "4XX", body = Problem)))]
+pub async fn show(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    asked.operator()?;
+    Ok(json(StatusCode::OK, &provisioner.pool().await?))
+}
+
+/// Changes what holds for all drives. What was promised stays promised.
+#[utoipa::path(put, path = "/v1/pool", tag = "pool", request_body = Pool,
+    params(("Request-Id" = Option<String>, Header)), responses((status = 200, body = Pool), (status = "4XX", body = Problem)))]
+pub async fn change(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    asked.operator()?;
+    Ok(json(StatusCode::OK, &provisioner.set_pool(&asked.request, asked.body()?).await?))
+}
+
+/// Lists the nodes.
+#[utoipa::path(get, path = "/v1/nodes", tag = "nodes", params(Asking),
+    responses((status = 200, body = Listed<Node>), (status = "4XX", body = Problem)))]
+pub async fn nodes(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    asked.operator()?;
+    let list = provisioner.nodes(asked.after()?.as_ref()).await?;
+    Ok(json(StatusCode::OK, &Listed::of(list, |node: &Node| node.name.to_string())))
+}
+
+/// Shows a node.
+#[utoipa::path(get, path = "/v1/nodes/{name}", tag = "nodes", params(("name" = String, Path)),
+    responses((status = 200, body = Node), (status = "4XX", body = Problem)))]
+pub async fn node(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    asked.operator()?;
+    Ok(json(StatusCode::OK, &provisioner.node(&asked.name()?).await?))
+}
+
+/// Makes a node, or says anew where it stands.
+#[utoipa::path(put, path = "/v1/nodes/{name}", tag = "nodes", request_body = NodePlace,
+    params(("name" = String, Path), ("Request-Id" = Option<String>, Header)),
+    responses((status = 200, body = Node), (status = "4XX", body = Problem)))]
+pub async fn put_node(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    asked.operator()?;
+    let place: NodePlace = asked.body()?;
+    Ok(json(StatusCode::OK, &provisioner.put_node(&asked.request, &asked.name()?, &place).await?))
+}
+
+/// Forgets a node that has no drives.
+#[utoipa::path(delete, path = "/v1/nodes/{name}", tag = "nodes",
+    params(("name" = String, Path), ("Request-Id" = Option<String>, Header)),
+    responses((status = 204), (status = "4XX", body = Problem)))]
+pub async fn remove_node(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    asked.operator()?;
+    Ok(gone(provisioner.remove_node(&asked.request, &asked.name()?).await?))
+}
+
+/// Lists the drives, as they are recorded.
+#[utoipa::path(get, path = "/v1/drives", tag = "drives", params(Asking),
+    responses((status = 200, body = Listed<Drive>), (status = "4XX", body = Problem)))]
+pub async fn drives(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    asked.operator()?;
+    let list = provisioner.drives(asked.after()?.as_ref()).await?;
+    Ok(json(StatusCode::OK, &Listed::of(list, |drive: &Drive| drive.name.to_string())))
+}
+
+/// Registers a drive: from now on nobody else may make namespaces there.
+#[utoipa::path(post, path = "/v1/drives", tag = "drives", request_body = NewDrive,
+    params(("Request-Id" = Option<String>, Header)),
+    responses((status = 201, body = Drive), (status = "4XX", body = Problem), (status = 502, body = Problem)))]
+pub async fn register(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    asked.operator()?;
+    let new: NewDrive = asked.body()?;
+    Ok(json(StatusCode::CREATED, &provisioner.register_drive(&asked.request, &new).await?))
+}
+
+/// Shows a drive, with what it says of itself now.
+#[utoipa::path(get, path = "/v1/drives/{name}", tag = "drives", params(("name" = String, Path)),
+    responses((status = 200, body = DriveView), (status = "4XX", body = Problem)))]
+pub async fn drive(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    asked.operator()?;
+    Ok(json(StatusCode::OK, &DriveView::from(provisioner.drive(&asked.name()?).await?)))
+}
+
+/// Takes a drive into use, drains it (no new holders), or takes it out: gone for good, nothing is asked of it any more.
+#[utoipa::path(patch, path = "/v1/drives/{name}", tag = "drives", request_body = DriveChange,
+    params(("name" = String, Path), ("Request-Id" = Option<String>, Header)),
+    responses((status = 200, body = Drive), (status = "4XX", body = Problem)))]
+pub async fn change_drive(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    asked.operator()?;
+    let change: DriveChange = asked.body()?;
+    let drive = provisioner.set_drive_state(&asked.request, &asked.name()?, change.state).await?;
+    Ok(json(StatusCode::OK, &drive))
+}
+
+/// Forgets a drive on which no holder is.
+#[utoipa::path(delete, path = "/v1/drives/{name}", tag = "drives",
+    params(("name" = String, Path), ("Request-Id" = Option<String>, Header)),
+    responses((status = 204), (status = "4XX", body = Problem)))]
+pub async fn remove_drive(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    asked.operator()?;
+    Ok(gone(provisioner.remove_drive(&asked.request, &asked.name()?).await?))
+}

@@ -1,0 +1,250 @@
+//! Drives in memory, with faults.
+//!
+//! The fault model: an answer can be lost before or after the effect; an effect can come as late as the contract allows, after a
+//! process has died, too; a drive can be away, refuse to create, or be full. A number is used again as soon as it is free. A change
+//! that is asked for after its moment is not done.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use control::provision::{Blank, DriveError, Drives, HolderKind, Look, Namespace, Place, Reply};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
+use uuid::Uuid;
+
+use super::faults::{Fault, Faults, dead};
+
+pub const LATE: Duration = Duration::from_secs(10);
+pub const GIB: u64 = 1 << 30;
+/// What a replica has beside the data.
+pub const HEAD: u64 = 1 << 20;
+pub const WITNESS: u64 = 8192;
+/// Less than the time that a change may be late by.
+const NEARLY: Duration = Duration::from_millis(10);
+
+#[derive(Clone, Debug)]
+pub struct SimDrive {
+    pub total: u64,
+    pub thin: bool,
+    pub is_away: bool,
+    pub refuses: Option<String>,
+    pub namespaces: BTreeMap<u32, (Namespace, Option<(Uuid, usize)>)>,
+}
+
+impl SimDrive {
+    pub fn new(gib: u64) -> SimDrive {
+        SimDrive { total: gib * GIB, thin: true, is_away: false, refuses: None, namespaces: BTreeMap::new() }
+    }
+
+    fn free(&self) -> u64 {
+        self.total.saturating_sub(self.namespaces.values().map(|(namespace, _)| namespace.bytes).sum())
+    }
+
+    /// Makes a namespace with the lowest number that is free.
+    pub fn make(&mut self, bytes: u64) -> Namespace {
+        let nsid = (1..).find(|nsid| !self.namespaces.contains_key(nsid)).unwrap();
+        let namespace = Namespace { nsid, uid: Uuid::new_v4(), bytes };
+        self.namespaces.insert(nsid, (namespace, None));
+        namespace
+    }
+}
+
+/// A namespace with its drive, and what it is formatted as.
+pub type Found = (String, Namespace, Option<(Uuid, usize)>);
+
+type State = Arc<Mutex<BTreeMap<String, SimDrive>>>;
+
+/// What is done to a drive.
+#[derive(Clone, Debug)]
+enum Effect {
+    Create(String, u64),
+    Delete(String, Namespace),
+    Format(Uuid, Vec<(String, Namespace)>),
+}
+
+/// Drives by the names of their subsystems.
+pub struct SimDrives {
+    pub state: State,
+    pub faults: Arc<Faults>,
+    /// Namespaces that somebody else made: they must never go.
+    pub sacred: Mutex<BTreeSet<Uuid>>,
+    /// The next change waits for this before it begins.
+    pub held: Mutex<Option<Arc<Notify>>>,
+}
+
+impl SimDrives {
+    pub fn new(faults: Arc<Faults>) -> SimDrives {
+        SimDrives { state: State::default(), faults, sacred: Mutex::default(), held: Mutex::default() }
+    }
+
+    pub fn add(&self, nqn: &str, drive: SimDrive) {
+        self.state.lock().unwrap().insert(nqn.into(), drive);
+    }
+
+    pub fn with<T>(&self, nqn: &str, change: impl FnOnce(&mut SimDrive) -> T) -> T {
+        change(self.state.lock().unwrap().get_mut(nqn).expect("a drive"))
+    }
+
+    /// A namespace that is none of the provisioner's business, with something on it.
+    pub fn make_sacred(&self, nqn: &str, bytes: u64) -> Namespace {
+        let made = self.with(nqn, |drive| {
+            let made = drive.make(bytes);
+            drive.namespaces.insert(made.nsid, (made, Some((Uuid::nil(), 0))));
+            made
+        });
+        self.sacred.lock().unwrap().insert(made.uid);
+        made
+    }
+
+    /// All namespaces of all drives.
+    pub fn namespaces(&self) -> BTreeMap<Uuid, Found> {
+        let state = self.state.lock().unwrap();
+        let of = |(nqn, drive): (&String, &SimDrive)| {
+            let nqn = nqn.clone();
+            drive
+                .namespaces
+                .values()
+                .map(move |(made, label)| (made.uid, (nqn.clone(), *made, *label)))
+                .collect::<Vec<_>>()
+        };
+        state.iter().flat_map(of).collect()
+    }
+
+    async fn change(&self, effect: Effect, until: Instant) -> Result<(), DriveError> {
+        let held = self.held.lock().unwrap().take();
+        if let Some(held) = held {
+            held.notified().await;
+        }
+        let fault = if self.faults.is_dead() { return dead().await } else { self.faults.next() };
+        if Instant::now() >= until {
+            return Err(DriveError::Unknown("the time is over".into()));
+        }
+        let sacred = self.sacred.lock().unwrap().clone();
+        let later = |at: Instant| {
+            let (state, effect, sacred) = (self.state.clone(), effect.clone(), sacred.clone());
+            tokio::spawn(async move {
+                sleep_until(at - NEARLY).await;
+                let _refused = apply(&state, &effect, &sacred);
+            });
+        };
+        let lost = || Err(DriveError::Unknown("the answer was lost".into()));
+        match fault {
+            None => apply(&self.state, &effect, &sacred),
+            Some(Fault::DiesBefore) => dead().await,
+            Some(Fault::DiesAfter) => {
+                apply(&self.state, &effect, &sacred)?;
+                dead().await
+            }
+            Some(Fault::DiesAndItComesLate) => {
+                later(until + LATE);
+                dead().await
+            }
+            Some(Fault::LostBefore) => lost(),
+            Some(Fault::LostAfter) => {
+                apply(&self.state, &effect, &sacred)?;
+                lost()
+            }
+            Some(Fault::LostAndItComesLate) => {
+                later(Instant::now() + LATE);
+                lost()
+            }
+        }
+    }
+}
+
+fn reach<'a>(state: &'a mut BTreeMap<String, SimDrive>, nqn: &str) -> Result<&'a mut SimDrive, DriveError> {
+    let drive = state.get_mut(nqn).ok_or_else(|| DriveError::Unreachable("no such subsystem".into()))?;
+    if drive.is_away { Err(DriveError::Unreachable("it is away".into())) } else { Ok(drive) }
+}
+
+fn apply(state: &State, effect: &Effect, sacred: &BTreeSet<Uuid>) -> Result<(), DriveError> {
+    let mut state = state.lock().unwrap();
+    match effect {
+        Effect::Create(nqn, bytes) => {
+            let drive = reach(&mut state, nqn)?;
+            if let Some(why) = &drive.refuses {
+                return Err(DriveError::Refused(why.clone()));
+            }
+            if !drive.thin && drive.free() < *bytes {
+                return Err(DriveError::Refused("insufficient capacity".into()));
+            }
+            drive.make(*bytes);
+            Ok(())
+        }
+        Effect::Delete(nqn, namespace) => {
+            let drive = reach(&mut state, nqn)?;
+            if drive.namespaces.get(&namespace.nsid).is_some_and(|(found, _)| found.uid == namespace.uid) {
+                assert!(!sacred.contains(&namespace.uid), "a namespace of somebody else was deleted: {namespace:?}");
+                drive.namespaces.remove(&namespace.nsid);
+            }
+            Ok(())
+        }
+        Effect::Format(volume, holders) => {
+            for (slot, (nqn, namespace)) in holders.iter().enumerate() {
+                let drive = reach(&mut state, nqn)?;
+                let found = drive.namespaces.get_mut(&namespace.nsid).filter(|(found, _)| found.uid == namespace.uid);
+                match found {
+                    None => return Err(DriveError::Refused("there is no such namespace".into())),
+                    Some((_, Some(label))) if *label != (*volume, slot) => {
+                        return Err(DriveError::Refused("it holds something else".into()));
+                    }
+                    Some((_, label)) => *label = Some((*volume, slot)),
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+impl Drives for SimDrives {
+    fn look(&self, place: &Place) -> Reply<'_, Look> {
+        let nqn = place.nqn.to_string();
+        Box::pin(async move {
+            if self.faults.is_dead() {
+                return dead().await;
+            }
+            let mut state = self.state.lock().unwrap();
+            let drive = reach(&mut state, &nqn)?;
+            let namespaces = drive.namespaces.values().map(|(namespace, _)| *namespace).collect();
+            Ok(Look { total: drive.total, free: drive.free(), thin: drive.thin, namespaces_max: 1000, namespaces })
+        })
+    }
+
+    fn create(&self, place: &Place, bytes: u64, until: Instant) -> Reply<'_, ()> {
+        Box::pin(self.change(Effect::Create(place.nqn.to_string(), bytes), until))
+    }
+
+    fn delete(&self, place: &Place, namespace: Namespace, until: Instant) -> Reply<'_, ()> {
+        Box::pin(self.change(Effect::Delete(place.nqn.to_string(), namespace), until))
+    }
+
+    fn is_blank(&self, place: &Place, namespace: Namespace) -> Reply<'_, bool> {
+        let nqn = place.nqn.to_string();
+        Box::pin(async move {
+            if self.faults.is_dead() {
+                return dead().await;
+            }
+            let mut state = self.state.lock().unwrap();
+            let found = reach(&mut state, &nqn)?.namespaces.get(&namespace.nsid);
+            let found = found.filter(|(found, _)| found.uid == namespace.uid);
+            found.map(|(_, label)| label.is_none()).ok_or_else(|| DriveError::Refused("there is none".into()))
+        })
+    }
+
+    fn format(&self, volume: Uuid, _bytes: u64, holders: &[Blank], until: Instant) -> Reply<'_, ()> {
+        let holders = holders.iter().map(|holder| (holder.place.nqn.to_string(), holder.namespace)).collect();
+        Box::pin(self.change(Effect::Format(volume, holders), until))
+    }
+
+    fn holder_bytes(&self, kind: HolderKind, bytes: u64) -> u64 {
+        match kind {
+            HolderKind::Replica => bytes + HEAD,
+            HolderKind::Witness => WITNESS,
+        }
+    }
+
+    fn late(&self) -> Duration {
+        LATE
+    }
+}

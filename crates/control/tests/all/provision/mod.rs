@@ -1,0 +1,9 @@
+//! Provisioning: volumes of simulated drives, over a catalogue in memory, in a time that jumps.
+
+mod asked;
+mod chaos;
+mod crash;
+pub mod drives;
+mod faults;
+mod shared;
+pub mod world;
