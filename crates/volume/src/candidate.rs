@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use device::{Namespace, NamespaceInfo};
 use engine::View;
+use engine::task::LocalFuture;
 
 use crate::blocks::{read_block, read_blocks};
 use crate::error::Error;
@@ -28,8 +29,13 @@ impl Candidate {
     }
 }
 
-/// Looks at a namespace, without taking it.
-pub(crate) async fn look(reach: &Rc<dyn Reach>, force: bool) -> Result<Candidate, Error> {
+/// Looks at a namespace. It is taken only by `force`, or where another host has it that may have made a part of the volume `of`.
+pub(crate) async fn look(reach: &Rc<dyn Reach>, force: bool, of: Option<u128>) -> Result<Candidate, Error> {
+    let (info, first) = look_at(&**reach, force, of).await?;
+    Ok(Candidate { reach: Rc::clone(reach), name: reach.name(), info, first })
+}
+
+async fn look_at(reach: &dyn Reach, force: bool, of: Option<u128>) -> Result<(NamespaceInfo, View), Error> {
     let namespace = reach.look().await?;
     let (name, info) = (reach.name(), namespace.info());
     if info.compare_and_write_blocks_max == 0 {
@@ -39,7 +45,7 @@ pub(crate) async fn look(reach: &Rc<dyn Reach>, force: bool) -> Result<Candidate
     let first = match read_block(&namespace, 0).await {
         Ok(first) => first,
         // Who takes it by force sees what is there when it is taken.
-        Err(device::Error::Reserved(_)) if force => read_block(&reach.take().await?.namespace, 0)
+        Err(device::Error::Reserved(_)) if force || of.is_some() => read_block(&reach.take().await?.namespace, 0)
             .await
             .map_err(|source| Error::Device { holder: name.clone(), source })?,
         Err(device::Error::Reserved(_)) => return Err(in_use("another host has its reservation".into())),
@@ -48,10 +54,12 @@ pub(crate) async fn look(reach: &Rc<dyn Reach>, force: bool) -> Result<Candidate
     let by = match Label::decode(&first) {
         Err(LabelError::Blank) if force => None,
         Err(LabelError::Blank) => {
-            let is_blank = is_blank(&namespace).await;
+            let is_blank = has_blank_ends(&namespace).await;
             let is_blank = is_blank.map_err(|source| Error::Device { holder: name.clone(), source })?;
             (!is_blank).then(|| "there is something in its first or last MiB".to_owned())
         }
+        Ok(label) if Some(label.shape.volume) == of => None,
+        Err(LabelError::Unfinished { volume, .. }) if Some(volume) == of => None,
         Ok(label) => Some(format!("it is in slot {} of volume {:032x}", label.slot, label.shape.volume)),
         Err(_) if first.starts_with(b"YAGURASB") => Some("it is a member of a pool".to_owned()),
         Err(error) => Some(error.to_string()),
@@ -59,10 +67,24 @@ pub(crate) async fn look(reach: &Rc<dyn Reach>, force: bool) -> Result<Candidate
     if let Some(by) = by.filter(|_| !force) {
         return Err(in_use(by));
     }
-    Ok(Candidate { reach: Rc::clone(reach), name, info, first: first.freeze() })
+    Ok((info, first.freeze()))
 }
 
-async fn is_blank(namespace: &impl Namespace) -> Result<bool, device::Error> {
+/// Whether [`format()`](crate::format()) would take the namespace without force. Nothing is changed.
+///
+/// # Errors
+/// The namespace can't be reached or read, or lacks what a holder needs.
+pub fn is_blank(reach: &dyn Reach) -> LocalFuture<'_, Result<bool, Error>> {
+    Box::pin(async move {
+        match look_at(reach, false, None).await {
+            Ok(_) => Ok(true),
+            Err(Error::InUse { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    })
+}
+
+async fn has_blank_ends(namespace: &impl Namespace) -> Result<bool, device::Error> {
     let info = namespace.info();
     let most = (ENDS_BYTES / u64::from(info.block_size)).clamp(1, info.blocks);
     for first in [0, info.blocks - most] {

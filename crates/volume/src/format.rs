@@ -47,11 +47,16 @@ pub struct FormatOptions {
     pub lease: Duration,
     /// Takes namespaces that are in use.
     pub force: bool,
+    /// The volume's identifier, other than 0; `None`: a random one. Who gives one makes the volume even where a former try of the
+    /// same was cut short: namespaces that are of that volume already count as blank until all of them are, and from then on are
+    /// left as they are. Nobody may have attached the volume before that.
+    pub volume: Option<u128>,
 }
 
 impl Default for FormatOptions {
     fn default() -> FormatOptions {
-        FormatOptions { replicas: 3, bytes: None, region_bytes: None, lease: Duration::from_secs(9), force: false }
+        let lease = Duration::from_secs(9);
+        FormatOptions { replicas: 3, bytes: None, region_bytes: None, lease, force: false, volume: None }
     }
 }
 
@@ -68,7 +73,10 @@ pub fn format(reaches: Vec<Rc<dyn Reach>>, options: FormatOptions) -> LocalFutur
         }
         let mut candidates = Vec::new();
         for reach in &reaches {
-            candidates.push(look(reach, options.force).await?);
+            candidates.push(look(reach, options.force, options.volume).await?);
+        }
+        if let Some(shape) = options.volume.and_then(|volume| made(&candidates, volume)) {
+            return Ok(shape);
         }
         let shape = shape(&candidates, &options)?;
         let lives: [Life; HOLDERS_MAX] = std::array::from_fn(|slot| if slot < reaches.len() { uuid() } else { 0 });
@@ -107,7 +115,7 @@ pub fn format_replacement(
     force: bool,
 ) -> LocalFuture<'static, Result<Life, Error>> {
     Box::pin(async move {
-        let candidate = look(&reach, force).await?;
+        let candidate = look(&reach, force, None).await?;
         if slot >= shape.holders() {
             return Err(Error::Impossible("the volume has no such slot"));
         }
@@ -122,6 +130,33 @@ pub fn format_replacement(
 
 pub(crate) fn uuid() -> u128 {
     u128::from(task::random_u64()) << 64 | u128::from(task::random_u64() | 1)
+}
+
+/// The shape of the volume, where all of these are its holders already, by slot.
+fn made(candidates: &[Candidate], volume: u128) -> Option<Shape> {
+    let labels = candidates.iter().map(|candidate| Label::decode(&candidate.first).ok());
+    let labels = labels.collect::<Option<Vec<Label>>>()?;
+    let shape = labels.first()?.shape;
+    let is_slot = |(slot, label): (usize, &Label)| label.shape == shape && usize::from(label.slot) == slot;
+    let is_made = shape.volume == volume && shape.holders() == labels.len() && labels.iter().enumerate().all(is_slot);
+    is_made.then_some(shape)
+}
+
+/// Bytes that a namespace with blocks of `block_size` bytes needs to be a holder of a volume of `bytes` with the usual regions.
+pub fn holder_bytes(kind: Kind, bytes: u64, block_size: u32) -> u64 {
+    if kind == Kind::Witness {
+        return LOG_BLOCK * u64::from(block_size);
+    }
+    let blocks = bytes.div_ceil(block_size.into());
+    let region_blocks = (usual_region(bytes, block_size) / u64::from(block_size)) as u32;
+    // Of the others nothing counts.
+    let shape = Shape { volume: 0, replicas: 3, block_size, region_blocks, blocks, lease_ms: 0 };
+    (places(&shape).1 + blocks) * u64::from(block_size)
+}
+
+/// Bytes of a region where nothing else is asked for.
+fn usual_region(bytes: u64, block_size: u32) -> u64 {
+    REGION_BYTES.max(bytes.div_ceil(REGIONS_MAX).next_power_of_two()).max(block_size.into())
 }
 
 /// The places of log and data on a replica: log blocks, and where the data begins.
@@ -161,12 +196,13 @@ fn shape(candidates: &[Candidate], options: &FormatOptions) -> Result<Shape, Err
         return Err(Error::Impossible("the lease is to be half a second to two minutes"));
     }
     let of = |bytes: u64| {
-        let usual = REGION_BYTES.max(bytes.div_ceil(REGIONS_MAX).next_power_of_two()).max(block_size);
+        let usual = usual_region(bytes, block_size as u32);
         let region_blocks = options.region_bytes.unwrap_or(usual) / block_size;
         let region_blocks = u32::try_from(region_blocks).ok().filter(|blocks| blocks.is_power_of_two())?;
         let (replicas, blocks) = (options.replicas, bytes / block_size);
         let block_size = block_size as u32;
-        let shape = Shape { volume: uuid(), replicas, block_size, region_blocks, blocks, lease_ms };
+        let volume = options.volume.unwrap_or_else(uuid);
+        let shape = Shape { volume, replicas, block_size, region_blocks, blocks, lease_ms };
         (blocks > 0 && shape.regions() <= REGIONS_MAX).then_some(shape)
     };
     let impossible = Error::Impossible("the size of the volume, or of its regions, can't be had");
@@ -211,4 +247,26 @@ pub(crate) fn sealed(shape: &Shape, encode: impl FnOnce(&mut [u8])) -> View {
     let mut bytes = Buf::with_len(shape.block_size as usize);
     encode(&mut bytes);
     bytes.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_has_the_bytes_that_its_volume_needs_and_no_fewer() {
+        for (bytes, block_size) in
+            [(4096, 4096), (8 << 20, 512), (1 << 30, 4096), (20 << 40, 4096), ((1 << 40) + 512, 512)]
+        {
+            let region_blocks = (usual_region(bytes, block_size) / u64::from(block_size)) as u32;
+            let blocks = bytes.div_ceil(block_size.into());
+            let shape = Shape { volume: 1, replicas: 2, block_size, region_blocks, blocks, lease_ms: 9000 };
+            for (slot, kind) in [(0, Kind::Replica), (2, Kind::Witness)] {
+                let made = label(&shape, slot, Born::Clean, 1);
+                assert_eq!(made.kind, kind);
+                let needed = if kind == Kind::Witness { LOG_BLOCK } else { made.data_first + blocks };
+                assert_eq!(holder_bytes(kind, bytes, block_size), needed * u64::from(block_size), "{bytes} {kind:?}");
+            }
+        }
+    }
 }

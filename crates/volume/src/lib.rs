@@ -40,9 +40,10 @@ mod volume;
 mod watch;
 
 pub use attach::attach;
+pub use candidate::is_blank;
 pub use error::Error;
 pub use figures::{Figures, ReplicaFigures, State};
-pub use format::{FormatOptions, format, format_replacement};
+pub use format::{FormatOptions, format, format_replacement, holder_bytes};
 pub use inspect::{Inspected, inspect};
 pub use label::{
     Born, DATA_ALIGN, Kind, LOG_BLOCK, Label, LabelError, Life, RECORD_BLOCK, REGIONS_MAX, REPLICAS_MAX, Shape,

@@ -48,6 +48,21 @@ impl NvmeReach {
     }
 }
 
+impl NvmeReach {
+    /// Takes the namespace from whoever has it and leaves it without any reservation: others may delete it then.
+    ///
+    /// # Errors
+    /// The namespace can't be reached or taken.
+    pub fn release(&self) -> LocalFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let (remote, key) = (self.connect().await?, key());
+            reserve::take(&remote, key, &self.name()).await?;
+            let cleared = reserve::clear(&remote, key).await;
+            cleared.map_err(|source| Error::Device { holder: self.name(), source })
+        })
+    }
+}
+
 impl Reach for NvmeReach {
     fn name(&self) -> String {
         format!("{} namespace {} at {}", self.options.subsystem, self.options.nsid, self.options.address)

@@ -36,7 +36,7 @@ use crate::record::{Ballot, HOLDERS_MAX, Record, RecordBlock, Set};
 pub fn recover(reaches: Vec<Rc<dyn Reach>>, from: usize, force: bool) -> LocalFuture<'static, Result<Shape, Error>> {
     Box::pin(async move {
         let reach = reaches.get(from).ok_or(Error::Impossible("the copy is one of the holders that are named"))?;
-        let copy = look(reach, true).await?;
+        let copy = look(reach, true, None).await?;
         let old = Label::decode(&copy.first);
         let old = old.map_err(|source| Error::Label { holder: copy.name.clone(), source })?;
         if usize::from(old.slot) != from {
@@ -77,7 +77,7 @@ async fn make_others(
 ) -> Result<(), Error> {
     let mut others = Vec::new();
     for (slot, reach) in reaches.iter().enumerate().filter(|(slot, _)| *slot != from) {
-        let other = look(reach, true).await?;
+        let other = look(reach, true, None).await?;
         if other.info.nguid == copy.info.nguid {
             return Err(Error::Impossible("the copy was named twice: it would be destroyed"));
         }

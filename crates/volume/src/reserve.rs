@@ -14,8 +14,8 @@ use engine::time;
 use fabric::host::RemoteNamespace;
 use nvme::Status;
 use nvme::reservation::{
-    AcquireAction, AcquireKeys, PersistChange, RegisterAction, RegisterKeys, RegisteredController, ReservationCommand,
-    ReservationStatus, ReservationType,
+    AcquireAction, AcquireKeys, PersistChange, RegisterAction, RegisterKeys, RegisteredController, ReleaseAction,
+    ReservationCommand, ReservationStatus, ReservationType,
 };
 use zerocopy::IntoBytes;
 
@@ -57,6 +57,12 @@ pub(crate) async fn take(at: &impl Reservations, key: u64, holder: &str) -> Resu
         let _ = register(at, RegisterAction::Unregister, key).await;
     }
     taken
+}
+
+/// Gives up the reservation, and every registration with it.
+pub(crate) async fn clear(at: &impl Reservations, key: u64) -> Result<(), device::Error> {
+    let command = ReservationCommand::Release { action: ReleaseAction::Clear, rtype: Some(EXCLUSIVE) };
+    at.reserve(command, &key.to_le_bytes()).await
 }
 
 const PERSISTENT: &str = "reservations that survive power loss";

@@ -138,6 +138,7 @@ pub fn format_options(replicas: u8) -> FormatOptions {
         bytes: Some(BLOCKS * BLOCK as u64),
         region_bytes: Some(REGION_BYTES),
         lease: Duration::from_secs(3),
+        volume: None,
         force: false,
     }
 }

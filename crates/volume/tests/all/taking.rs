@@ -180,3 +180,36 @@ fn by_force_a_living_volume_loses_its_namespaces() {
         assert!(second.is_whole(), "the former host keeps away");
     });
 }
+
+/// As a control plane makes a volume: whoever goes on with it does the same again.
+#[test]
+fn a_format_by_identifier_is_gone_on_with_and_done_once() {
+    run(47, 3, 0, async |_, cluster| {
+        let named = || volume::FormatOptions { volume: Some(77), ..crate::cluster::format_options(3) };
+        let told = nothing_told();
+        for slot in 0..3 {
+            while cluster.places.reach(slot, "x").look().await.is_err() {
+                time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+        told[1].deallocates.replace(Some(Error::WriteFault("told to fail".into())));
+        let cut_short = volume::format(reaches(cluster, "control", &told), named()).await;
+        assert!(matches!(cut_short, Err(volume::Error::Device { .. })), "{cut_short:?}");
+        told[1].deallocates.replace(None);
+        let other = volume::FormatOptions { volume: Some(78), ..named() };
+        let refused = volume::format(cluster.places.reaches("control"), other.clone()).await;
+        assert!(matches!(refused, Err(volume::Error::InUse { .. })), "{refused:?}");
+        let shape = volume::format(reaches(cluster, "control", &told), named()).await.expect("gone on with");
+        assert_eq!(shape.volume, 77);
+        // Once it is made it is left as it is.
+        let volume = crate::cluster::attach(&cluster.places, "a").await;
+        put(&volume, 5, 1).await.expect("all are up");
+        volume.detach().await.expect("detached");
+        let again = volume::format(cluster.places.reaches("control"), named()).await;
+        assert_eq!(again.expect("it is made"), shape);
+        let refused = volume::format(cluster.places.reaches("control"), other).await;
+        assert!(matches!(refused, Err(volume::Error::InUse { .. })), "{refused:?}");
+        let volume = crate::cluster::attach(&cluster.places, "a").await;
+        assert_eq!(get(&volume, 5).await, Ok(1));
+    });
+}
