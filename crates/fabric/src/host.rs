@@ -56,7 +56,7 @@ pub use fuzz::session as fuzz_session;
 pub use identity::HostIdentity;
 pub use joining::Joiner;
 pub use link::LinkError;
-pub use manager::{Allocated, Capacity, Manager, Wanted};
+pub use manager::{Allocated, Capacity, Formats, Manager, Wanted};
 pub use multipath::{Multipath, MultipathError, MultipathOptions, PATHS_MAX, PathPolicy, PathState};
 pub use options::{Options, Security};
 pub use per_thread::PerThread;

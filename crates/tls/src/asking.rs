@@ -42,6 +42,22 @@ impl AskingContext {
     /// # Errors
     /// The certificate is not trusted or not of that name, the handshake failed, or nothing came within the socket's own time.
     pub fn connect(&self, stream: TcpStream, name: &str) -> Result<AskingStream, TlsError> {
+        let ssl = self.prepared(name)?;
+        ssl.connect(stream).map(AskingStream).map_err(|error| match error {
+            HandshakeError::SetupFailure(error) => error.into(),
+            HandshakeError::WouldBlock(_) => TlsError::Timeout,
+            HandshakeError::Failure(failed) => match failed.ssl().verify_result() {
+                X509VerifyResult::OK => TlsError::of(failed.error()),
+                result => TlsError::NotTrusted { name: name.to_owned(), reason: result.error_string().to_owned() },
+            },
+        })
+    }
+
+    /// What makes a connection secure to whom the certificate of `name` belongs, for those with streams of their own.
+    ///
+    /// # Errors
+    /// OpenSSL can't be set up.
+    pub fn prepared(&self, name: &str) -> Result<Ssl, TlsError> {
         let mut ssl = Ssl::new(&self.context)?;
         let checked = ssl.param_mut();
         checked.set_hostflags(X509CheckFlags::NO_PARTIAL_WILDCARDS);
@@ -52,14 +68,7 @@ impl AskingContext {
                 ssl.set_hostname(name)?;
             }
         }
-        ssl.connect(stream).map(AskingStream).map_err(|error| match error {
-            HandshakeError::SetupFailure(error) => error.into(),
-            HandshakeError::WouldBlock(_) => TlsError::Timeout,
-            HandshakeError::Failure(failed) => match failed.ssl().verify_result() {
-                X509VerifyResult::OK => TlsError::of(failed.error()),
-                result => TlsError::NotTrusted { name: name.to_owned(), reason: result.error_string().to_owned() },
-            },
-        })
+        Ok(ssl)
     }
 }
 

@@ -7,7 +7,7 @@
 use std::rc::Rc;
 
 use engine::task::{self, LocalFuture, Task};
-use nvme::identify::{Cns, IdentifyController, IdentifyNamespace, oacs};
+use nvme::identify::{Cns, IdentifyController, IdentifyNamespace, LbaFormat, oacs};
 use nvme::management::{ManagementCommand, controller_list_bytes};
 use nvme::{NSID_ALL, PAGE_BYTES, Status};
 use zerocopy::{FromZeros, IntoBytes};
@@ -19,6 +19,9 @@ use super::link::Link;
 use super::options::Options;
 use super::shape::{NAMESPACES_MAX, format_of};
 
+/// What makes a namespace, for those who are told that it failed.
+const CREATE: &str = "create a namespace";
+
 /// What a subsystem has room for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capacity {
@@ -28,6 +31,8 @@ pub struct Capacity {
     pub unallocated: u128,
     /// It makes and deletes namespaces for this host.
     pub manages: bool,
+    /// Namespaces that it can have (MNAN, or where it does not say that the highest identifier, NN).
+    pub namespaces_max: u32,
 }
 
 /// A namespace of a subsystem, attached or not.
@@ -50,6 +55,14 @@ pub struct Wanted {
     pub block_size: u32,
     /// It may promise more than there is room for (NCAP of one block), where the subsystem can do that.
     pub thin: bool,
+}
+
+/// How namespaces of a subsystem can be.
+#[derive(Clone, Debug)]
+pub struct Formats {
+    /// They may promise more than there is room for.
+    pub thin: bool,
+    formats: Vec<LbaFormat>,
 }
 
 /// An admin queue to a subsystem. Dropping it ends it; the controller is there for as long.
@@ -93,6 +106,7 @@ impl Manager {
             total: page.tnvmcap.get(),
             unallocated: page.unvmcap.get(),
             manages: page.oacs.get() & oacs::NAMESPACE_MANAGEMENT != 0,
+            namespaces_max: if page.mnan.get() == 0 { page.nn.get() } else { page.mnan.get() },
         })
     }
 
@@ -133,33 +147,38 @@ impl Manager {
         }
     }
 
-    /// Makes a namespace that several controllers may have; returns its identifier. It is attached to none.
+    /// How namespaces can be that are made here.
+    ///
+    /// # Errors
+    /// The connection is lost, or the controller makes none for this host.
+    pub async fn formats(&self) -> Result<Formats, ConnectError> {
+        if !self.capacity().await?.manages {
+            return Err(ConnectError::Refused { step: CREATE, status: Status::INVALID_OPCODE.do_not_retry() });
+        }
+        // What all namespaces have in common says which formats there are, and whether thin ones can be.
+        let common: IdentifyNamespace = read_page(&self.admin().identify(Cns::NAMESPACE, NSID_ALL).await?);
+        let count = usize::from(common.nlbaf) + 1;
+        Ok(Formats { thin: common.nsfeat & 1 != 0, formats: common.lbaf.iter().take(count).copied().collect() })
+    }
+
+    /// Makes a namespace that several controllers may have; returns its identifier. It is attached to none. Nothing but the one
+    /// command is sent.
     ///
     /// # Errors
     /// [`ConnectError::Refused`]: it was not made. Any other: it may have been.
-    pub async fn create(&self, wanted: Wanted) -> Result<u32, ConnectError> {
-        const STEP: &str = "create a namespace";
-        let admin = self.admin();
-        if !self.capacity().await?.manages {
-            return Err(ConnectError::Refused { step: STEP, status: Status::INVALID_OPCODE.do_not_retry() });
-        }
-        // What all namespaces have in common says which formats there are, and whether thin ones can be.
-        let common: IdentifyNamespace = read_page(&admin.identify(Cns::NAMESPACE, NSID_ALL).await?);
-        let formats = &common.lbaf[..=usize::from(common.nlbaf).min(common.lbaf.len() - 1)];
-        let plain = |format: &nvme::identify::LbaFormat| {
-            format.ms.get() == 0 && format.lbads < 32 && 1 << format.lbads == wanted.block_size
-        };
-        let no_format =
-            ConnectError::Refused { step: "create namespace", status: Status::INVALID_FORMAT.do_not_retry() };
-        let index = formats.iter().position(plain).ok_or(no_format)? as u8;
+    pub async fn create(&self, formats: &Formats, wanted: Wanted) -> Result<u32, ConnectError> {
+        let plain =
+            |format: &LbaFormat| format.ms.get() == 0 && format.lbads < 32 && 1 << format.lbads == wanted.block_size;
+        let no_format = ConnectError::Refused { step: CREATE, status: Status::INVALID_FORMAT.do_not_retry() };
+        let index = formats.formats.iter().position(plain).ok_or(no_format)? as u8;
         let blocks = wanted.bytes / u64::from(wanted.block_size);
-        let thin = wanted.thin && common.nsfeat & 1 != 0;
+        let thin = wanted.thin && formats.thin;
         let mut page = IdentifyNamespace::new_zeroed();
         page.nsze = blocks.into();
         page.ncap = if thin { 1 } else { blocks }.into();
         page.flbas = index & 0xF | (index & 0x30) << 1;
         page.nmic = 1;
-        admin.manage(ManagementCommand::Create { command_set: 0 }, 0, page.as_bytes()).await
+        self.admin().manage(ManagementCommand::Create { command_set: 0 }, 0, page.as_bytes()).await
     }
 
     /// Deletes a namespace, wherever it is attached.

@@ -62,15 +62,17 @@ fn a_namespace_is_made_for_a_host_that_may_not_make_any() {
         assert_eq!(manager.namespaces().await.expect("a list"), []);
 
         // What can't be made.
+        let formats = manager.formats().await.expect("formats");
         let wanted = Wanted { bytes: 8 << 20, block_size: 4096, thin: false };
-        let format = manager.create(Wanted { block_size: 1024, ..wanted }).await;
+        let format = manager.create(&formats, Wanted { block_size: 1024, ..wanted }).await;
         assert_eq!(refused(format), Status::INVALID_FORMAT);
-        let size = manager.create(Wanted { bytes: 1 << 40, ..wanted }).await;
+        let size = manager.create(&formats, Wanted { bytes: 1 << 40, ..wanted }).await;
         assert_eq!(refused(size), Status::INSUFFICIENT_CAPACITY);
 
         // What can; a thin one promises more than there is.
-        let thin = manager.create(Wanted { bytes: 1 << 30, thin: true, ..wanted }).await.expect("a thin namespace");
-        let nsid = manager.create(wanted).await.expect("a namespace");
+        let thin =
+            manager.create(&formats, Wanted { bytes: 1 << 30, thin: true, ..wanted }).await.expect("a thin namespace");
+        let nsid = manager.create(&formats, wanted).await.expect("a namespace");
         let listed = manager.namespaces().await.expect("a list");
         let seen: Vec<_> = listed.iter().map(|namespace| (namespace.nsid, namespace.bytes)).collect();
         assert_eq!(seen, [(thin, 1 << 30), (nsid, 8 << 20)]);
@@ -78,8 +80,9 @@ fn a_namespace_is_made_for_a_host_that_may_not_make_any() {
 
         // A host that may not manage sees what it is given, from its next controller on too.
         let guest = Manager::connect(by(&user)).await.expect("an admin queue");
+        assert_eq!(refused(guest.create(&formats, wanted).await), Status::INVALID_OPCODE);
         assert!(!guest.capacity().await.expect("a capacity").manages);
-        assert_eq!(refused(guest.create(wanted).await), Status::INVALID_OPCODE);
+        assert_eq!(refused(guest.formats().await), Status::INVALID_OPCODE);
         let options = Options { nsid, ..by(&user) };
         assert!(matches!(RemoteNamespace::connect(options.clone()).await, Err(ConnectError::NoNamespace { .. })));
         manager.attach(nsid, guest.controller()).await.expect("attached");
@@ -94,7 +97,7 @@ fn a_namespace_is_made_for_a_host_that_may_not_make_any() {
         let for_all = HostConfig { manage: true, makes_for_all: true, ..HostConfig::default() };
         control.allow_host(&subsystem, &planner, for_all).expect("a host");
         let planner = Manager::connect(by(&planner)).await.expect("a manager");
-        let open = planner.create(wanted).await.expect("a namespace");
+        let open = planner.create(&formats, wanted).await.expect("a namespace");
         let remote = RemoteNamespace::connect(Options { nsid: open, ..by(&user) }).await.expect("it is there");
         drop(remote);
         planner.leave().await;
