@@ -7,6 +7,7 @@ mod cache;
 mod cli;
 mod client;
 mod config;
+mod control;
 mod descriptors;
 mod drive;
 mod exit;
@@ -66,6 +67,7 @@ fn run(arguments: Vec<std::ffi::OsString>) -> Result<(), Failure> {
         Verb::Kv(verb) => kv::run(&verb),
         Verb::Gateway(args) => gateway::run(&args),
         Verb::Cache(verb) => cache::run(&verb),
+        Verb::Control(verb) => control::run(&verb),
         Verb::Volume(verb) => volume::run(&verb),
         Verb::Up(args) => up::run(&args),
         Verb::Nvme(verb) => nvme::run(&verb),

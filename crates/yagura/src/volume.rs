@@ -1,6 +1,7 @@
 //! `yagura volume …`
 
 mod attach;
+mod named;
 mod nbd;
 mod reach;
 mod words;
@@ -105,7 +106,7 @@ fn said(found: Result<Inspected, Error>) -> Said {
 }
 
 async fn status(args: &VolumeStatusArgs) -> Result<(), Failure> {
-    let reaches = reach::reaches(&args.holders)?;
+    let reaches = reach::reaches(&named::holders(&args.of)?)?;
     let asked = together(
         reaches.iter().map(|reach| async move { (reach.name(), ::volume::inspect(&**reach, args.take).await) }),
     )
@@ -142,7 +143,7 @@ struct Verified {
 }
 
 async fn verify(args: &VolumeVerifyArgs) -> Result<(), Failure> {
-    let reaches = reach::reaches(&args.holders)?;
+    let reaches = reach::reaches(&named::holders(&args.of)?)?;
     if !args.take {
         for reach in &reaches {
             if let Err(Error::Device { source: Reserved(_), .. }) = ::volume::inspect(&**reach, false).await {

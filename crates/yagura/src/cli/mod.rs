@@ -4,6 +4,7 @@
 
 mod bench;
 mod cache;
+mod control;
 mod drive;
 mod kv;
 mod memcached;
@@ -18,6 +19,7 @@ use std::path::PathBuf;
 
 pub use bench::*;
 pub use cache::*;
+pub use control::*;
 pub use drive::*;
 pub use kv::*;
 pub use memcached::instead_of_memcached;
@@ -71,6 +73,9 @@ pub enum Verb {
     /// Block volumes, mirrored by the host that uses them.
     #[command(subcommand)]
     Volume(VolumeVerb),
+    /// Volumes by name: where they are placed, who may have them, making and deleting them.
+    #[command(subcommand)]
+    Control(ControlVerb),
     /// Run storage nodes, a pool and a gateway on this machine.
     Up(UpArgs),
     /// Talk to any NVMe/TCP target.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 
-use super::{Common, NvmeHost};
+use super::{Common, ControlAccess, NvmeHost};
 use crate::holder::HolderSpec;
 use crate::size::Size;
 
@@ -16,7 +16,7 @@ pub enum VolumeVerb {
     /// Make a volume of namespaces on one to three targets.
     Create(VolumeCreateArgs),
     /// Attach a volume and serve it as an NVMe/TCP namespace, until stopped. A host that has it attached loses it.
-    Attach(VolumeAttachArgs),
+    Attach(Box<VolumeAttachArgs>),
     /// Show what the holders of a volume say.
     Status(VolumeStatusArgs),
     /// Attach a volume, and compare its replicas.
@@ -37,6 +37,31 @@ pub struct VolumeHolders {
     /// The third holder of the record where there are two replicas, on another machine than both: a namespace of two blocks.
     #[arg(long, value_name = "SPEC")]
     pub witness: Option<HolderSpec>,
+    #[command(flatten)]
+    pub host: NvmeHost,
+}
+
+/// A volume that is there: by the addresses of its holders, or by its name at a control plane.
+#[derive(Args, Clone, Debug)]
+pub struct VolumeOf {
+    /// A replica: ADDR[,nqn=NQN][,nsid=N]; one to three times, in the same order in every command. Without nqn: the only
+    /// subsystem there. Without nsid: 1.
+    #[arg(
+        long = "replica",
+        value_name = "SPEC",
+        num_args = 1,
+        required_unless_present = "name",
+        conflicts_with = "name"
+    )]
+    pub replicas: Vec<HolderSpec>,
+    /// The third holder of the record where there are two replicas.
+    #[arg(long, value_name = "SPEC", conflicts_with = "name")]
+    pub witness: Option<HolderSpec>,
+    /// The volume's name at a control plane, which says where the holders are.
+    #[arg(long, value_name = "NAME", requires = "token_file")]
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub access: ControlAccess,
     #[command(flatten)]
     pub host: NvmeHost,
 }
@@ -66,7 +91,10 @@ pub struct VolumeAttachArgs {
     #[command(flatten)]
     pub common: Common,
     #[command(flatten)]
-    pub holders: VolumeHolders,
+    pub of: VolumeOf,
+    /// Also where the control plane has it that another host uses the volume; by addresses it is taken in any case.
+    #[arg(long, requires = "name")]
+    pub take: bool,
     /// Where to serve it; port 0 takes a free one, which is reported.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4420")]
     pub listen: SocketAddr,
@@ -140,7 +168,7 @@ pub struct VolumeStatusArgs {
     #[command(flatten)]
     pub common: Common,
     #[command(flatten)]
-    pub holders: VolumeHolders,
+    pub of: VolumeOf,
     /// Take each holder for a moment to read it: a host that has the volume attached takes it back.
     #[arg(long)]
     pub take: bool,
@@ -152,7 +180,7 @@ pub struct VolumeVerifyArgs {
     #[command(flatten)]
     pub common: Common,
     #[command(flatten)]
-    pub holders: VolumeHolders,
+    pub of: VolumeOf,
     /// Take the volume from the host that has it attached, or had it last: which of both can't be told.
     #[arg(long)]
     pub take: bool,

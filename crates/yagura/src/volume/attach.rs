@@ -14,6 +14,7 @@ use nvme::Nqn;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
+use super::named;
 use super::nbd::{self, Nbd};
 use super::reach;
 use super::words::{failure, name};
@@ -60,13 +61,22 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
         resync_bytes_per_second: Some(args.resync_rate.0),
         ..Options::default()
     };
-    let attached = ::volume::attach(reach::reaches(&args.holders)?, options).await.map_err(failure)?;
-    let volume = Rc::new(attached);
+    let reaches = reach::reaches(&named::attach(&args.of, args.take)?)?;
+    let volume = match ::volume::attach(reaches, options).await {
+        Ok(attached) => Rc::new(attached),
+        Err(error) => {
+            named::detached(&args.of);
+            return Err(failure(error));
+        }
+    };
     let served = Mailed::new(volume.clone());
     let result = serve_it(args, &volume, &served, &letter).await;
     served.leave();
     // Also after a failure: who attaches next has nothing to wait for.
     let detached = volume.detach().await.map_err(failure);
+    if !volume.is_superseded() {
+        named::detached(&args.of);
+    }
     result.and(detached)
 }
 

@@ -2,6 +2,7 @@
 
 mod authentication;
 mod cache;
+mod control;
 mod drive;
 mod fuzz;
 mod host;

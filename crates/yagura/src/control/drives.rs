@@ -1,0 +1,318 @@
+//! Drives behind NVMe/TCP: what provisioning asks of them, as commands of Namespace Management and of volumes, on a reactor thread
+//! of its own.
+//!
+//! Invariant: no command that changes something is begun after its `until`: the clock is looked at whenever the call gets to run,
+//! and once more before the command itself. What was sent before that takes effect until the target's Keep Alive has ended the
+//! connection, which is what `LATE` is made of.
+
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{Duration, Instant as StdInstant};
+
+use ::control::provision::{Blank, DriveError, Drives, HolderKind, Look, NAMESPACES_MAX, Namespace, Place, Reply};
+use ::volume::{FormatOptions, Kind, NvmeReach, Reach};
+use engine::sync::{MailReceiver, MailSender, mailbox};
+use engine::task::{self, LocalFuture};
+use engine::{Reactor, ReactorConfig};
+use fabric::host::{ConnectError, Manager, Options, Wanted};
+use nvme::{Nqn, Status};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+use uuid::Uuid;
+
+use crate::cli::NvmeHost;
+use crate::exit::Failure;
+use crate::nvme::keys;
+
+/// Bytes of a block of what is made here.
+const BLOCK_SIZE: u32 = 4096;
+/// After how long without a sign of life a target ends a connection (KATO).
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+/// Twice [`KEEP_ALIVE`], which is what a target may take that looks for traffic once in that time (NVMe Base 2.0c §3.9), and a
+/// second for what it does then.
+const LATE: Duration = Duration::from_secs(11);
+/// How long a connection, and each command, may take.
+const STEP_TIME: Duration = Duration::from_secs(5);
+/// How long a call may take that has no end of its own.
+const CALL_TIME: Duration = Duration::from_secs(60);
+/// Calls that wait for the reactor, at most. Chosen: a look at a thousand drives.
+const CALLS_MAX: usize = 2048;
+/// How often a namespace is freed of reservations before it is deleted. Guessed: a host that had it takes it back once.
+const RELEASES_MAX: u32 = 4;
+
+type Call = Box<dyn FnOnce(&NvmeHost) -> LocalFuture<'static, ()> + Send>;
+
+/// See the module.
+pub struct NvmeDrives {
+    calls: MailSender<Call>,
+}
+
+impl NvmeDrives {
+    /// Drives that let in the host of this name and keys.
+    pub fn start(host: NvmeHost) -> Result<NvmeDrives, Failure> {
+        // Keys that can't be read are told at once.
+        keys::apply(&host, &mut Options::discovery(SocketAddr::from(([127, 0, 0, 1], 1))))?;
+        let (calls, mail) = mailbox::<Call>(CALLS_MAX);
+        let thread = std::thread::Builder::new().name("drives".into());
+        let begun = thread.spawn(move || {
+            if let Err(error) = Reactor::run(ReactorConfig::default(), serve(mail, host)) {
+                tracing::error!(%error, "drives can no longer be reached");
+            }
+        });
+        begun.map_err(|error| Failure::from(error).during("a thread for drives"))?;
+        Ok(NvmeDrives { calls })
+    }
+
+    /// Runs `work` on the reactor, with what leads to the places, in their order. If nothing comes of it in time: `lost`.
+    fn call<T: Send + 'static>(
+        &self,
+        places: Vec<Place>,
+        lost: fn(String) -> DriveError,
+        work: impl FnOnce(Vec<Options>) -> LocalFuture<'static, Result<T, DriveError>> + Send + 'static,
+    ) -> Reply<'_, T> {
+        Box::pin(async move {
+            let mut targets = Vec::with_capacity(places.len());
+            for place in &places {
+                targets.push(resolved(place).await?);
+            }
+            let (told, answer) = oneshot::channel();
+            let call: Call = Box::new(move |host| {
+                let leading = targets.into_iter().map(|(address, subsystem)| options(host, address, subsystem));
+                let leading: Result<Vec<Options>, DriveError> = leading.collect();
+                Box::pin(async move {
+                    let done = match leading {
+                        Ok(options) => work(options).await,
+                        Err(error) => Err(error),
+                    };
+                    // Whoever asked may have gone.
+                    let _ = told.send(done);
+                })
+            });
+            self.calls.try_send(call).map_err(|_| DriveError::Unreachable("too many calls wait".into()))?;
+            match timeout(CALL_TIME, answer).await {
+                Ok(Ok(done)) => done,
+                _ => Err(lost(format!("no answer within {CALL_TIME:?}"))),
+            }
+        })
+    }
+
+    /// The same for one place.
+    fn call_at<T: Send + 'static>(
+        &self,
+        place: &Place,
+        lost: fn(String) -> DriveError,
+        work: impl FnOnce(Options) -> LocalFuture<'static, Result<T, DriveError>> + Send + 'static,
+    ) -> Reply<'_, T> {
+        self.call(vec![place.clone()], lost, move |mut options| match options.pop() {
+            Some(options) => work(options),
+            None => Box::pin(async { Err(DriveError::Refused("invariant: one place was given".into())) }),
+        })
+    }
+}
+
+async fn serve(mail: MailReceiver<Call>, host: NvmeHost) {
+    while let Some(call) = mail.recv().await {
+        task::spawn(call(&host)).detach();
+    }
+}
+
+/// The address of a target, whose host may be a name, and its subsystem.
+async fn resolved(place: &Place) -> Result<(SocketAddr, Nqn), DriveError> {
+    let found = timeout(STEP_TIME, tokio::net::lookup_host(place.address.as_str())).await;
+    let found = found.map_err(|_| DriveError::Unreachable("its name is not resolved in time".into()))?;
+    let found = found.map_err(|error| DriveError::Unreachable(error.to_string()))?.next();
+    let address = found.ok_or_else(|| DriveError::Unreachable("its name has no address".into()))?;
+    let subsystem = Nqn::foreign(place.nqn.as_str()).map_err(|error| DriveError::Refused(error.to_string()))?;
+    Ok((address, subsystem))
+}
+
+fn options(host: &NvmeHost, address: SocketAddr, subsystem: Nqn) -> Result<Options, DriveError> {
+    let mut options = Options::new(address, subsystem, 1);
+    (options.keep_alive, options.connect_timeout, options.command_timeout) = (KEEP_ALIVE, STEP_TIME, STEP_TIME);
+    let applied = keys::apply(host, &mut options);
+    applied.map_err(|failure| DriveError::Refused(failure.sentence().into()))?;
+    Ok(options)
+}
+
+/// A namespace of a drive, as a volume's holder.
+fn reach(options: &Options, nsid: u32) -> NvmeReach {
+    NvmeReach::new(Options { nsid, ..options.clone() })
+}
+
+/// What failed before anything was changed.
+fn unreached(error: ConnectError) -> DriveError {
+    match error {
+        ConnectError::Refused { .. } => DriveError::Refused(error.to_string()),
+        _ => DriveError::Unreachable(error.to_string()),
+    }
+}
+
+/// What failed where a change was asked for.
+fn changed(error: ConnectError) -> DriveError {
+    match error {
+        ConnectError::Refused { .. } => DriveError::Refused(error.to_string()),
+        _ => DriveError::Unknown(error.to_string()),
+    }
+}
+
+/// Runs for as long as it is not `until`: the clock is looked at before each piece of work.
+async fn within<T>(until: StdInstant, work: impl Future<Output = Result<T, DriveError>>) -> Result<T, DriveError> {
+    let late = || DriveError::Unknown("its time was over".into());
+    let (mut work, left) = (pin!(work), until.saturating_duration_since(StdInstant::now()));
+    let mut over = pin!(engine::time::sleep(left));
+    std::future::poll_fn(|context| {
+        if StdInstant::now() >= until || over.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Err(late()));
+        }
+        work.as_mut().poll(context)
+    })
+    .await
+}
+
+fn in_time(until: StdInstant) -> Result<(), DriveError> {
+    let late = || DriveError::Unreachable("its time was over before anything was asked for".into());
+    if StdInstant::now() < until { Ok(()) } else { Err(late()) }
+}
+
+/// All namespaces of a drive, each with what tells it from every other.
+async fn listed(manager: &Manager) -> Result<Vec<Namespace>, DriveError> {
+    let all = manager.namespaces().await.map_err(unreached)?;
+    if all.len() > NAMESPACES_MAX {
+        return Err(DriveError::Refused(format!(
+            "it has {} namespaces, {NAMESPACES_MAX} at most are managed",
+            all.len()
+        )));
+    }
+    let named = all.into_iter().map(|found| match found.nguid {
+        [0, ..] if found.nguid == [0; 16] => {
+            Err(DriveError::Refused(format!("its namespace {} has no NGUID, by which it could be told", found.nsid)))
+        }
+        nguid => Ok(Namespace { nsid: found.nsid, uid: Uuid::from_bytes(nguid), bytes: found.bytes }),
+    });
+    named.collect()
+}
+
+async fn look(options: Options) -> Result<Look, DriveError> {
+    let manager = Manager::connect(options).await.map_err(unreached)?;
+    let capacity = manager.capacity().await.map_err(unreached)?;
+    if !capacity.manages {
+        let mend = "on its target say --host nqn=NQN,manage=all for the host that this control plane is";
+        return Err(DriveError::Refused(format!("it makes no namespaces for this host: {mend}")));
+    }
+    let thin = manager.formats().await.map_err(unreached)?.thin;
+    let namespaces = listed(&manager).await?;
+    manager.leave().await;
+    let bytes = |bytes: u128| u64::try_from(bytes).unwrap_or(u64::MAX);
+    let (total, free) = (bytes(capacity.total), bytes(capacity.unallocated));
+    Ok(Look { total, free, thin, namespaces_max: capacity.namespaces_max, namespaces })
+}
+
+async fn create(options: Options, bytes: u64, until: StdInstant) -> Result<(), DriveError> {
+    let manager = Manager::connect(options).await.map_err(unreached)?;
+    let formats = manager.formats().await.map_err(unreached)?;
+    in_time(until)?;
+    let wanted = Wanted { bytes, block_size: BLOCK_SIZE, thin: true };
+    let made = within(until, async { manager.create(&formats, wanted).await.map_err(changed) }).await;
+    manager.leave().await;
+    made.map(|_| ())
+}
+
+async fn delete(options: Options, namespace: Namespace, until: StdInstant) -> Result<(), DriveError> {
+    let manager = Manager::connect(options.clone()).await.map_err(unreached)?;
+    for _ in 0..RELEASES_MAX {
+        if !listed(&manager).await?.contains(&namespace) {
+            return Ok(());
+        }
+        in_time(until)?;
+        match manager.delete(namespace.nsid).await {
+            // Hosts keep their reservation when they detach a volume.
+            Err(ConnectError::Refused { status, .. }) if status.kind() == Status::RESERVATION_CONFLICT => {
+                in_time(until)?;
+                let released = reach(&options, namespace.nsid).release().await;
+                released.map_err(|error| DriveError::Refused(error.to_string()))?;
+            }
+            deleted => return deleted.map_err(changed),
+        }
+    }
+    Err(DriveError::Refused("a host takes its reservation back again and again".into()))
+}
+
+async fn is_blank(options: Options, namespace: Namespace) -> Result<bool, DriveError> {
+    let manager = Manager::connect(options.clone()).await.map_err(unreached)?;
+    if !listed(&manager).await?.contains(&namespace) {
+        return Err(DriveError::Refused(format!("its namespace {} is another one, or gone", namespace.nsid)));
+    }
+    let reach = reach(&options, namespace.nsid);
+    ::volume::is_blank(&reach).await.map_err(|error| match error {
+        ::volume::Error::Unreachable { .. } => DriveError::Unreachable(error.to_string()),
+        _ => DriveError::Refused(error.to_string()),
+    })
+}
+
+async fn format(volume: Uuid, bytes: u64, holders: Vec<(Options, Blank)>) -> Result<(), DriveError> {
+    let mut reaches: Vec<Rc<dyn Reach>> = Vec::with_capacity(holders.len());
+    for (options, holder) in &holders {
+        let manager = Manager::connect(options.clone()).await.map_err(unreached)?;
+        if !listed(&manager).await?.contains(&holder.namespace) {
+            let nsid = holder.namespace.nsid;
+            return Err(DriveError::Refused(format!("{}: namespace {nsid} is another one, or gone", holder.place.nqn)));
+        }
+        reaches.push(Rc::new(reach(options, holder.namespace.nsid)));
+    }
+    let replicas = holders.iter().filter(|(_, holder)| holder.kind == HolderKind::Replica).count() as u8;
+    let (bytes, volume) = (Some(bytes), Some(volume.as_u128()));
+    let options = FormatOptions { replicas, bytes, volume, ..FormatOptions::default() };
+    use ::volume::Error as Of;
+    use device::Error::{Aborted, Disconnected, NotConnected, Reserved};
+    ::volume::format(reaches, options).await.map(|_| ()).map_err(|error| match error {
+        Of::Unreachable { .. }
+        | Of::Device { source: Aborted | Disconnected(_) | NotConnected(_) | Reserved(_), .. } => {
+            DriveError::Unknown(error.to_string())
+        }
+        _ => DriveError::Refused(error.to_string()),
+    })
+}
+
+impl Drives for NvmeDrives {
+    fn look(&self, place: &Place) -> Reply<'_, Look> {
+        self.call_at(place, DriveError::Unreachable, |options| Box::pin(look(options)))
+    }
+
+    fn create(&self, place: &Place, bytes: u64, until: Instant) -> Reply<'_, ()> {
+        let until = until.into_std();
+        self.call_at(place, DriveError::Unknown, move |options| Box::pin(create(options, bytes, until)))
+    }
+
+    fn delete(&self, place: &Place, namespace: Namespace, until: Instant) -> Reply<'_, ()> {
+        let until = until.into_std();
+        self.call_at(place, DriveError::Unknown, move |options| {
+            Box::pin(within(until, delete(options, namespace, until)))
+        })
+    }
+
+    fn is_blank(&self, place: &Place, namespace: Namespace) -> Reply<'_, bool> {
+        self.call_at(place, DriveError::Unreachable, move |options| Box::pin(is_blank(options, namespace)))
+    }
+
+    fn format(&self, volume: Uuid, bytes: u64, holders: &[Blank], until: Instant) -> Reply<'_, ()> {
+        let (until, holders) = (until.into_std(), holders.to_vec());
+        let places = holders.iter().map(|holder| holder.place.clone()).collect();
+        self.call(places, DriveError::Unknown, move |options| {
+            Box::pin(within(until, format(volume, bytes, options.into_iter().zip(holders).collect())))
+        })
+    }
+
+    fn holder_bytes(&self, kind: HolderKind, bytes: u64) -> u64 {
+        let kind = match kind {
+            HolderKind::Replica => Kind::Replica,
+            HolderKind::Witness => Kind::Witness,
+        };
+        ::volume::holder_bytes(kind, bytes, BLOCK_SIZE)
+    }
+
+    fn late(&self) -> Duration {
+        LATE
+    }
+}

@@ -1,0 +1,107 @@
+//! `yagura control serve`: the REST interface and the worker on tokio, drives on a reactor, in one process.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use ::control::catalogue::{Catalogue, Embedded, EmbeddedOptions, Etcd, EtcdOptions, TlsFiles};
+use ::control::provision::{Provisioner, Worker, WorkerOptions};
+use ::control::rest::{Server, ServerOptions};
+use engine::sync::{MailSender, mailbox};
+use serde::Serialize;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+use super::drives::NvmeDrives;
+use crate::cli::ControlServeArgs;
+use crate::exit::Failure;
+use crate::race::{First, first_of};
+use crate::{output, reactors, stop};
+
+/// Threads of tokio. Chosen: requests are few, and most of their time they wait.
+const THREADS: usize = 2;
+
+/// What is said on standard output once it serves.
+#[derive(Serialize, Debug)]
+struct Ready {
+    listening: SocketAddr,
+    catalogue: String,
+    host: String,
+}
+
+/// Serves until a signal.
+pub fn run(args: &ControlServeArgs) -> Result<(), Failure> {
+    let Some(host) = args.host.host_nqn.clone() else {
+        let why = "drives know the control plane by it: --host nqn=NQN,manage=all on their targets";
+        return Err(Failure::usage(format!("--host-nqn: say the control plane's name, {why}")));
+    };
+    let mut letters = stop::letters(1, args.until_stdin_closes)?;
+    let letter = letters.pop().ok_or_else(|| Failure::usage("invariant: one letter was asked for"))?;
+    let drives = Arc::new(NvmeDrives::start(args.host.clone())?);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::from(error).during("a runtime"))?;
+    let (ended, end) = mailbox(1);
+    let (catalogue, named) = runtime.block_on(open(args))?;
+    let provisioner = Provisioner::new(catalogue, drives);
+    let listening = runtime.block_on(begin(args, &provisioner, ended))?;
+    output::report(args.common.json, &Ready { listening, catalogue: named, host }, |ready| {
+        let Ready { listening, catalogue, host } = ready;
+        let scheme = if args.tls.tls_cert.is_some() { "https" } else { "http" };
+        format!("volumes by name at {scheme}://{listening}, catalogue {catalogue}, host {host}\n")
+    })?;
+    let stopped = reactors::run_one(async { Ok(first_of(end.recv(), letter.recv()).await) });
+    stop_all(runtime);
+    match stopped? {
+        First::A(Some(why)) => Err(Failure::refused(why)),
+        First::A(None) => Err(Failure::refused("the interface is no longer served")),
+        First::B(_) => Ok(()),
+    }
+}
+
+/// What is under way is gone on with by whoever serves next.
+fn stop_all(runtime: Runtime) {
+    runtime.shutdown_background();
+}
+
+async fn open(args: &ControlServeArgs) -> Result<(Arc<dyn Catalogue>, String), Failure> {
+    if let Some(path) = &args.catalogue {
+        let options = EmbeddedOptions { owner: format!("yagura control at {}", args.listen), ..Default::default() };
+        let opened = Embedded::open(path, options).await.map_err(Failure::refused)?;
+        return Ok((Arc::new(opened), path.display().to_string()));
+    }
+    let mut options = EtcdOptions::new(args.etcd.iter().cloned());
+    let certificate = args.etcd_cert.clone().zip(args.etcd_key.clone());
+    options.tls = TlsFiles { authority: args.etcd_ca.clone(), certificate };
+    let opened = Etcd::open(options).await.map_err(Failure::unavailable)?;
+    Ok((Arc::new(opened), args.etcd.join(", ")))
+}
+
+/// Makes the operator's token, if it is to be made, and begins to serve and to work; `ended` is told why that ends.
+async fn begin(
+    args: &ControlServeArgs,
+    provisioner: &Provisioner,
+    ended: MailSender<String>,
+) -> Result<SocketAddr, Failure> {
+    if let Some(path) = args.operator_token.as_deref().filter(|path| !path.exists()) {
+        write_token(provisioner, path).await?;
+    }
+    let options = ServerOptions { tls: args.tls.files(), ..ServerOptions::default() };
+    let server = Server::new(provisioner, &options).map_err(Failure::refused)?;
+    let cannot = |error: std::io::Error| {
+        Failure::refused(format!("--listen {}: cannot listen: {error} (port 0 takes a free one)", args.listen))
+    };
+    let listener = TcpListener::bind(args.listen).await.map_err(cannot)?;
+    let listening = listener.local_addr().map_err(cannot)?;
+    tokio::spawn(async move {
+        let why = server.serve(listener).await;
+        // Nobody listens where the process is ending already.
+        let _ = ended.try_send(why.to_string());
+    });
+    tokio::spawn(Worker::new(provisioner, WorkerOptions::default()).run());
+    Ok(listening)
+}
+
+async fn write_token(provisioner: &Provisioner, path: &Path) -> Result<(), Failure> {
+    let (_, secret) = provisioner.issue_token(None).await.map_err(Failure::refused)?;
+    secret.write_new(path).map_err(Failure::refused)
+}

@@ -1,0 +1,69 @@
+//! A volume by its name at a control plane.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use hyper::Method;
+use serde_json::{Value, json};
+
+use crate::cli::{VolumeHolders, VolumeOf};
+use crate::control::{Client, path_of};
+use crate::exit::Failure;
+use crate::holder::HolderSpec;
+
+/// Where the holders are; the control plane is asked, where they are not named.
+pub fn holders(of: &VolumeOf) -> Result<VolumeHolders, Failure> {
+    match &of.name {
+        Some(name) => found(of, &Client::new(&of.access)?.ask(Method::GET, &path_of("volumes", name), None)?),
+        None => Ok(told(of)),
+    }
+}
+
+/// The same for who attaches the volume: the control plane then has it that this host uses the volume, with `take` also in the
+/// place of another one.
+pub fn attach(of: &VolumeOf, take: bool) -> Result<VolumeHolders, Failure> {
+    let Some(name) = &of.name else { return Ok(told(of)) };
+    let Some(host) = &of.host.host_nqn else {
+        let why = "the control plane notes by it who has the volume, and the drives let it in by it";
+        return Err(Failure::usage(format!("--host-nqn: say this host's name: {why}")));
+    };
+    let path = format!("{}/attachment?force={take}", path_of("volumes", name));
+    found(of, &Client::new(&of.access)?.ask(Method::PUT, &path, Some(&json!({"host": host})))?)
+}
+
+/// The control plane is told that this host does not use the volume any more. That it can't be told harms nobody: the host is told
+/// in its place when the next one attaches by `--take`.
+pub fn detached(of: &VolumeOf) {
+    let (Some(name), Some(host)) = (&of.name, &of.host.host_nqn) else { return };
+    let path = format!("{}/attachment?host={}", path_of("volumes", name), crate::control::escaped(host));
+    let asked = Client::new(&of.access).and_then(|client| client.ask(Method::DELETE, &path, None));
+    if let Err(failure) = asked {
+        tracing::warn!("the control plane still has it that this host uses the volume: {}", failure.sentence());
+    }
+}
+
+fn told(of: &VolumeOf) -> VolumeHolders {
+    VolumeHolders { replicas: of.replicas.clone(), witness: of.witness.clone(), host: of.host.clone() }
+}
+
+fn found(of: &VolumeOf, volume: &Value) -> Result<VolumeHolders, Failure> {
+    let (mut replicas, mut witness) = (Vec::new(), None);
+    for holder in volume["holders"].as_array().into_iter().flatten() {
+        let spec = spec(holder)?;
+        match holder["kind"].as_str() {
+            Some("witness") => witness = Some(spec),
+            _ => replicas.push(spec),
+        }
+    }
+    Ok(VolumeHolders { replicas, witness, host: of.host.clone() })
+}
+
+fn spec(holder: &Value) -> Result<HolderSpec, Failure> {
+    let strange = || Failure::unavailable("the control plane names a holder without address, subsystem or namespace");
+    let text = |part: &str| holder[part].as_str().ok_or_else(strange);
+    let (address, nqn) = (text("address")?, text("nqn")?);
+    let nsid = holder["namespace"]["nsid"].as_u64().and_then(|nsid| u32::try_from(nsid).ok()).ok_or_else(strange)?;
+    let unresolved = |why: &dyn std::fmt::Display| Failure::unavailable(format!("{address}: {why}"));
+    let mut found = address.to_socket_addrs().map_err(|error| unresolved(&error))?;
+    let address: SocketAddr = found.next().ok_or_else(|| unresolved(&"the name has no address"))?;
+    Ok(HolderSpec { address, nqn: Some(nqn.to_owned()), nsid })
+}

@@ -1,0 +1,195 @@
+//! Volumes by name from outside: a control plane, targets with drives, hosts, and a real `kill -9` of each.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::membership::address;
+use crate::support::{Server, kill, run};
+
+const CONTROL: &str = "nqn.2026-11.io.yagura:control";
+const HOST: &str = "nqn.2026-11.io.yagura:host";
+const OTHER: &str = "nqn.2026-11.io.yagura:other";
+
+fn nqn(name: &str) -> String {
+    format!("nqn.2026-11.io.yagura:drive-{name}")
+}
+
+/// A storage node: a target with a drive that the control plane manages, and that the hosts may use.
+fn node(directory: &Path, name: &str, listen: &str) -> Server {
+    let file = directory.join(name).display().to_string();
+    if !Path::new(&file).exists() {
+        done(&["drive", "format", &file, "--size=96MiB"]);
+    }
+    let (nqn, manages) = (format!("--nqn={}", nqn(name)), format!("--host=nqn={CONTROL},manage=all"));
+    let [host, other] = [HOST, OTHER].map(|host| format!("--host=nqn={host}"));
+    let (listen, drive) = (format!("--listen={listen}"), format!("--drive={file}"));
+    Server::start(&["target", &listen, &nqn, &manages, &host, &other, &drive])
+}
+
+fn done(arguments: &[&str]) -> String {
+    let (status, stdout, stderr) = run(arguments);
+    assert_eq!(status, 0, "{arguments:?}: {stdout} {stderr}");
+    stdout
+}
+
+/// A control plane over a file.
+struct Control {
+    server: Server,
+    catalogue: String,
+    token: String,
+    url: String,
+}
+
+impl Control {
+    fn start(directory: &Path) -> Control {
+        let path = |name: &str| directory.join(name).display().to_string();
+        Control::serve(path("catalogue"), path("token"))
+    }
+
+    fn serve(catalogue: String, token: String) -> Control {
+        let flags =
+            [format!("--catalogue={catalogue}"), format!("--operator-token={token}"), format!("--host-nqn={CONTROL}")];
+        let mut arguments = vec!["control", "serve", "--listen=127.0.0.1:0"];
+        arguments.extend(flags.iter().map(String::as_str));
+        let server = Server::start(&arguments);
+        let url = format!("http://{}", server.address("listening"));
+        Control { server, catalogue, token, url }
+    }
+
+    /// As after `kill -9`.
+    fn again(self) -> Control {
+        let Control { server, catalogue, token, .. } = self;
+        kill(server.id(), "KILL");
+        drop(server);
+        Control::serve(catalogue, token)
+    }
+
+    fn run_by(&self, token: &str, verb: &str, more: &[&str]) -> (i32, String, String) {
+        let who = ["--control", &self.url, "--token-file", token];
+        run(&[&["control", verb][..], more, &who].concat())
+    }
+
+    fn run(&self, verb: &str, more: &[&str]) -> (i32, String, String) {
+        self.run_by(&self.token, verb, more)
+    }
+
+    fn done(&self, verb: &str, more: &[&str]) -> Value {
+        let (status, stdout, stderr) = self.run(verb, &[more, &["--json"]].concat());
+        assert_eq!(status, 0, "{verb} {more:?}: {stdout} {stderr}");
+        serde_json::from_str(&stdout).unwrap_or(Value::Null)
+    }
+
+    fn refused(&self, verb: &str, more: &[&str], why: &str) {
+        let (status, stdout, stderr) = self.run(verb, more);
+        assert!(status != 0 && stderr.contains(why), "{verb} {more:?}: {status} {stdout} {stderr}");
+    }
+
+    fn register(&self, nodes: &[(&str, &Server)]) {
+        for (name, server) in nodes {
+            self.done("node", &[name, "--rack", &format!("rack-{name}")]);
+            let (at, nqn) = (address(server), nqn(name));
+            self.done("drive", &[name, "--node", name, "--address", &at, "--nqn", &nqn]);
+        }
+    }
+
+    fn attach(&self, volume: &str, host: &str, more: &[&str]) -> Server {
+        let name = [volume, "--tenant=a", "--control", &self.url, "--token-file", &self.token];
+        let how = ["--listen=127.0.0.1:0", "--give-up-after=200", "--host-nqn", host];
+        Server::start(&[&["volume", "attach", "--name"][..], &name, &how, more].concat())
+    }
+
+    /// Bytes that the drives have promised, in their order.
+    fn promised(&self) -> Vec<u64> {
+        let drives = self.done("show", &["drives"]);
+        let items = drives["items"].as_array().expect("a list").iter();
+        items.map(|drive| drive["promised"].as_u64().expect("bytes")).collect()
+    }
+}
+
+#[test]
+fn a_volume_is_made_used_and_deleted_by_its_name() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut nodes: Vec<Server> =
+        ["a", "b", "c"].iter().map(|name| node(directory.path(), name, "127.0.0.1:0")).collect();
+    let control = Control::start(directory.path());
+    control.register(&[("a", &nodes[0]), ("b", &nodes[1]), ("c", &nodes[2])]);
+    control.done("tenant", &["a", "--quota=64MiB"]);
+    control.done("create", &["db", "--tenant=a", "--size=8MiB"]);
+    control.refused("create", &["db", "--tenant=a", "--size=8MiB"], "db");
+    control.refused("create", &["big", "--tenant=a", "--size=65MiB"], "may have 67108864 bytes");
+
+    let served = control.attach("db", HOST, &[]);
+    let at = address(&served);
+    done(&["nvme", "write", &at, "--pattern", "1", "--length=8MiB", "--deadline=10"]);
+    control.refused("delete", &["db", "--tenant=a"], HOST);
+    // A node dies, and nobody notices; the control plane dies, and nobody who has a volume notices.
+    drop(nodes.pop());
+    done(&["nvme", "write", &at, "--pattern", "2", "--length=8MiB", "--deadline=10"]);
+    let control = control.again();
+    done(&["nvme", "read", &at, "--length=8MiB", "--verify-pattern", "2"]);
+    // Another host is told who has the volume, takes it, and finds what was written.
+    let taken = [&["volume", "attach", "--name", "db", "--tenant=a"][..], &["--control", &control.url]].concat();
+    let taken = [&taken[..], &["--token-file", &control.token, "--host-nqn", OTHER, "--listen=127.0.0.1:0"]].concat();
+    let (status, _, stderr) = run(&taken);
+    assert!(status != 0 && stderr.contains(HOST), "{status} {stderr}");
+    let other = control.attach("db", OTHER, &["--take"]);
+    assert_eq!(served.wait(), 4, "the former host has lost it");
+    done(&["nvme", "read", &address(&other), "--length=8MiB", "--verify-pattern", "2"]);
+    assert_eq!(other.stop("TERM"), 0);
+    let volume = control.done("show", &["volumes", "db", "--tenant=a"]);
+    assert_eq!((&volume["state"], &volume["attachment"]), (&"ready".into(), &Value::Null), "{volume}");
+
+    // The node is back at its place: everything is given back, on it too.
+    let node_c = control.done("show", &["drives", "c"]);
+    nodes.push(node(directory.path(), "c", node_c["address"].as_str().expect("an address")));
+    control.done("delete", &["db", "--tenant=a"]);
+    assert_eq!(control.promised(), [0, 0, 0]);
+    for name in ["a", "b", "c"] {
+        let drive = control.done("show", &["drives", name]);
+        assert_eq!((&drive["unrecorded"], &drive["holders"]), (&Value::Array(vec![]), &0.into()), "{drive}");
+    }
+    assert_eq!(control.server.stop("TERM"), 0);
+}
+
+#[test]
+fn what_cannot_be_placed_says_what_each_drive_lacks() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let nodes: Vec<Server> = ["a", "b"].iter().map(|name| node(directory.path(), name, "127.0.0.1:0")).collect();
+    let control = Control::start(directory.path());
+    control.register(&[("a", &nodes[0]), ("b", &nodes[1])]);
+    control.done("tenant", &["a"]);
+    control.refused("create", &["db", "--tenant=a", "--size=8MiB"], "no other drive is registered");
+    control.done("create", &["db", "--tenant=a", "--size=8MiB", "--replicas=1"]);
+    control.done("set-drive", &["a", "draining"]);
+    control.done("set-drive", &["b", "draining"]);
+    control.refused("create", &["db2", "--tenant=a", "--size=8MiB", "--replicas=1"], "drain");
+    for (size, why) in [("0", "4096"), ("1000", "4096"), ("1PiB", "volume of")] {
+        control.refused("create", &["odd", "--tenant=a", &format!("--size={size}"), "--replicas=1"], why);
+    }
+    control.refused("create", &["No", "--tenant=a", "--size=8MiB"], "a name has");
+    control.refused("show", &["volumes", "nothing", "--tenant=a"], "nothing");
+
+    // A tenant's token opens the tenant's volumes, and no others; a stranger's nothing.
+    control.done("tenant", &["b"]);
+    let token = control.done("token", &["--for", "b"]);
+    let file = directory.path().join("b").with_extension("token");
+    let write = |text: &str| {
+        std::fs::remove_file(&file).ok();
+        std::fs::write(&file, text).expect("written");
+        std::fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("private");
+    };
+    write(token["token"].as_str().expect("a token"));
+    let by = file.display().to_string();
+    for (verb, arguments) in
+        [("show", &["volumes", "db", "--tenant=a"][..]), ("delete", &["db", "--tenant=a"]), ("show", &["drives"])]
+    {
+        let (status, stdout, stderr) = control.run_by(&by, verb, arguments);
+        assert!(status != 0 && stderr.contains("tenant b"), "{verb} {arguments:?}: {status} {stdout} {stderr}");
+    }
+    let (status, stdout, _) = control.run_by(&by, "show", &["volumes"]);
+    assert_eq!((status, stdout.trim()), (0, ""), "of its own there are none");
+    write("yagura_00000000000000000000000000000000_0");
+    let (status, _, stderr) = control.run_by(&by, "show", &["volumes"]);
+    assert!(status != 0 && stderr.contains("token"), "{stderr}");
+}
