@@ -186,7 +186,7 @@ async fn listed(manager: &Manager) -> Result<Vec<Namespace>, DriveError> {
         )));
     }
     let named = all.into_iter().map(|found| match found.nguid {
-        [0, ..] if found.nguid == [0; 16] => {
+        nguid if nguid == [0; 16] => {
             Err(DriveError::Refused(format!("its namespace {} has no NGUID, by which it could be told", found.nsid)))
         }
         nguid => Ok(Namespace { nsid: found.nsid, uid: Uuid::from_bytes(nguid), bytes: found.bytes }),
@@ -316,3 +316,7 @@ impl Drives for NvmeDrives {
         LATE
     }
 }
+
+#[cfg(test)]
+#[path = "drives_tests.rs"]
+mod tests;

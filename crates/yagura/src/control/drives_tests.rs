@@ -1,0 +1,122 @@
+//! The contract of [`Drives`], kept towards a real target with a drive.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc;
+
+use ::control::provision::{Address, Nqn as Name};
+use device::{Drive, FormatOptions as DriveFormat};
+use engine::net::TcpListener;
+use fabric::subsystem::{HostConfig, Target};
+
+use super::*;
+
+const SUBSYSTEM: &str = "nqn.2026-11.io.yagura:drive";
+const CONTROL: &str = "nqn.2026-11.io.yagura:control";
+
+/// A target with a drive, which makes namespaces for all at the word of the control plane's host, for as long as the tests run.
+fn target(path: PathBuf) -> Place {
+    let (told, address) = mpsc::channel();
+    std::thread::spawn(move || {
+        Reactor::run(ReactorConfig::default(), async move {
+            let options = DriveFormat { create: Some(96 << 20), extent_bytes: 1 << 20, ..DriveFormat::default() };
+            let drive = Drive::format(&path, &options).await.expect("a drive");
+            let (target, subsystem) = (Target::default(), SUBSYSTEM.parse().expect("a name"));
+            target.add_subsystem(Nqn::clone(&subsystem), "1").expect("a subsystem");
+            target.add_store(&subsystem, Arc::new(drive)).expect("a store");
+            let config = HostConfig { manage: true, makes_for_all: true, ..HostConfig::default() };
+            target.allow_host(&subsystem, &CONTROL.parse().expect("a name"), config).expect("a host");
+            let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
+            told.send(listener.local_addr()).expect("the test waits");
+            match target.serve(listener, Vec::new()).await {}
+        })
+    });
+    let address: SocketAddr = address.recv().expect("an address");
+    Place { address: Address::new(address.to_string()).expect("one"), nqn: Name::new(SUBSYSTEM).expect("a name") }
+}
+
+fn drives(host: Option<&str>) -> NvmeDrives {
+    use clap::Parser;
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        host: NvmeHost,
+    }
+    let host = host.map(|host| format!("--host-nqn={host}"));
+    let flags = Flags::parse_from(std::iter::once("test".to_owned()).chain(host));
+    NvmeDrives::start(flags.host).expect("a reactor")
+}
+
+fn run<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async { timeout(Duration::from_secs(120), work).await.expect("the test hangs") })
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(30)
+}
+
+const KIB_64: u64 = 64 << 10;
+
+#[test]
+fn namespaces_are_made_formatted_and_deleted_by_what_they_are() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = target(folder.path().join("drive"));
+    run(async {
+        let drives = drives(Some(CONTROL));
+        let look = drives.look(&place).await.expect("a look");
+        assert!(
+            look.thin && look.total >= 90 << 20 && look.namespaces_max > 0 && look.namespaces.is_empty(),
+            "{look:?}"
+        );
+
+        // What came too late was not begun.
+        let late = drives.create(&place, KIB_64, Instant::now() - Duration::from_millis(1)).await;
+        assert!(matches!(late, Err(DriveError::Unreachable(_))), "{late:?}");
+        assert_eq!(drives.look(&place).await.expect("a look").namespaces, []);
+
+        let bytes = drives.holder_bytes(HolderKind::Replica, 4 << 20);
+        drives.create(&place, bytes, soon()).await.expect("made");
+        let made = drives.look(&place).await.expect("a look").namespaces;
+        let &[namespace] = &made[..] else { panic!("one namespace: {made:?}") };
+        assert_eq!(namespace.bytes, bytes);
+        assert_eq!(drives.is_blank(&place, namespace).await, Ok(true));
+        let refused = drives.create(&place, 1 << 50, soon()).await;
+        assert!(matches!(refused, Err(DriveError::Refused(_))), "{refused:?}");
+
+        // Made a holder of a volume, once or again, and of no other.
+        let volume = Uuid::from_u128(77);
+        let holder = [Blank { kind: HolderKind::Replica, place: place.clone(), namespace }];
+        for _ in 0..2 {
+            drives.format(volume, 4 << 20, &holder, soon()).await.expect("formatted");
+        }
+        assert_eq!(drives.is_blank(&place, namespace).await, Ok(false));
+        let refused = drives.format(Uuid::from_u128(78), 4 << 20, &holder, soon()).await;
+        assert!(matches!(refused, Err(DriveError::Refused(_))), "{refused:?}");
+
+        // A number is used again: what has another identifier is left alone, though a host holds its reservation.
+        let other = Namespace { uid: Uuid::from_u128(1), ..namespace };
+        drives.delete(&place, other, soon()).await.expect("it is gone");
+        assert_eq!(drives.look(&place).await.expect("a look").namespaces, [namespace]);
+        drives.delete(&place, namespace, soon()).await.expect("deleted, with its reservation");
+        drives.delete(&place, namespace, soon()).await.expect("it is gone");
+        assert_eq!(drives.look(&place).await.expect("a look").namespaces, []);
+    });
+}
+
+#[test]
+fn who_may_not_manage_is_told_what_to_say_to_the_target() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = target(folder.path().join("drive"));
+    run(async {
+        let stranger = drives(Some("nqn.2026-11.io.yagura:stranger")).look(&place).await;
+        assert!(matches!(stranger, Err(DriveError::Refused(_))), "{stranger:?}");
+        let nobody = Place { address: Address::new("127.0.0.1:1").expect("one"), ..place };
+        let unreached = drives(Some(CONTROL)).look(&nobody).await;
+        assert!(matches!(unreached, Err(DriveError::Unreachable(_))), "{unreached:?}");
+        let unknown = Place { address: Address::new("no-such-host.invalid:1").expect("one"), ..nobody };
+        let unreached = drives(Some(CONTROL)).look(&unknown).await;
+        assert!(matches!(unreached, Err(DriveError::Unreachable(_))), "{unreached:?}");
+    });
+}
