@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use device::Durability;
 use engine::net::SendBatch;
+use engine::net::peers::Peer;
 use engine::sync::{Notify, Permit, Queue, Semaphore};
 use engine::{Buf, View, task, time};
 use tls::{CertificateContext, Transport};
@@ -25,12 +26,15 @@ use crate::export::{Export, Failed};
 use crate::figures::{Figures, add};
 use crate::negotiation::{Negotiation, Next, OPTION_HEAD_BYTES, greeting, option_head};
 use crate::wire::{Errno, OPTION_BYTES_MAX, PAYLOAD_BYTES_MAX, REQUEST_BYTES, Request};
-use crate::wire::{command, command_flag, failure, four, success};
+use crate::wire::{command, command_flag, failure, four, option, success};
 
 /// How long a client may take until it has chosen an export. Guessed.
 const NEGOTIATION_TIME_MAX: Duration = Duration::from_secs(30);
-/// How long a client may pause within a request, or take to read an answer. Guessed.
+/// How long a client may take for the rest of a request, from its first byte, and to read what one send gathers. Chosen: the
+/// largest request over a link of five megabits.
 const STALL_TIME_MAX: Duration = Duration::from_secs(60);
+/// How long an answer may wait for those before it. Chosen: all that a client may have under way, over such a link.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(120);
 /// Requests of a client under way. Guessed: Linux's client has at most 128 for each connection.
 const REQUESTS_MAX: usize = 128;
 /// Data of a client's requests under way, KiB: two of the largest.
@@ -53,9 +57,15 @@ pub(crate) struct Common {
 }
 
 /// Serves a client until one of both has enough.
-pub(crate) async fn serve(common: Rc<Common>, stream: Transport, tls: Option<CertificateContext>) -> io::Result<()> {
+pub(crate) async fn serve(
+    common: Rc<Common>,
+    stream: Transport,
+    tls: Option<CertificateContext>,
+    newcomer: Option<Peer>,
+) -> io::Result<()> {
     let negotiated = time::timeout(NEGOTIATION_TIME_MAX, negotiate(&common, stream, tls));
     let negotiated = until_stop(&common, negotiated).await.unwrap_or(Ok(Ok(None)));
+    drop(newcomer);
     let Some(chosen) = negotiated.map_err(|_| wrong("no export was chosen in time"))?? else { return Ok(()) };
     let (stream, structured) = (Rc::new(chosen.stream), chosen.structured);
     let replies = Rc::new(Queue::new(REQUESTS_MAX));
@@ -128,6 +138,15 @@ impl Input {
         Ok(filled.and_then(|buf| buf.first_chunk().copied()))
     }
 
+    /// A request's head: the first byte may take as long as it likes.
+    async fn head(&mut self, stream: &Transport) -> io::Result<Option<[u8; REQUEST_BYTES]>> {
+        let Some([first]) = self.exact::<1>(stream).await? else { return Ok(None) };
+        let rest = self.data(stream, REQUEST_BYTES - 1).await?;
+        let mut head = [first; REQUEST_BYTES];
+        head[1..].copy_from_slice(&rest);
+        Ok(Some(head))
+    }
+
     /// What must follow, and soon.
     async fn data(&mut self, stream: &Transport, bytes: usize) -> io::Result<Buf> {
         let filled = time::timeout(STALL_TIME_MAX, self.fill(stream, Buf::with_capacity(bytes))).await;
@@ -168,6 +187,9 @@ async fn negotiate(
         let Some(head) = input.exact::<OPTION_HEAD_BYTES>(&stream).await? else { return Ok(None) };
         let (option, bytes) = option_head(&head).ok_or_else(|| wrong("an option without its magic number"))?;
         if bytes > OPTION_BYTES_MAX {
+            if option == option::EXPORT_NAME {
+                return Err(wrong("the name of an export is too long"));
+            }
             skip(&mut input, &stream, bytes.into()).await?;
             say(&stream, &negotiation.too_big(option)).await?;
             continue;
@@ -209,13 +231,14 @@ async fn skip(input: &mut Input, stream: &Transport, mut bytes: u64) -> io::Resu
 struct Reply {
     head: Vec<u8>,
     data: Vec<View>,
+    made: time::Instant,
     _holds: Holds,
 }
 
-/// The places of a request: one of those under way, and its room.
+/// The places of a request: one of those under way, and, where it has data, its room of the client's and of all.
 struct Holds {
     _place: Permit,
-    _room: [Permit; 2],
+    _room: Option<(Permit, Permit)>,
 }
 
 /// A client that has chosen its export.
@@ -243,21 +266,29 @@ impl Client {
         room: &Semaphore,
     ) -> io::Result<()> {
         loop {
-            let next = until_stop(&self.common, input.exact::<REQUEST_BYTES>(stream)).await;
+            let next = until_stop(&self.common, input.head(stream)).await;
             let Some(Some(bytes)) = next.transpose()? else { return Ok(()) };
             let request = Request::read(&bytes).ok_or_else(|| wrong("a request without its magic number"))?;
             let carries = matches!(request.command, command::READ | command::WRITE);
-            if carries && request.length > PAYLOAD_BYTES_MAX {
+            let is_long = carries && request.length > PAYLOAD_BYTES_MAX;
+            if is_long && request.command == command::WRITE {
                 return Err(wrong("more data in a request than a client may count on"));
             }
-            let kib = if carries { (request.length as usize).div_ceil(1024) } else { 0 };
-            let place = places.acquire(1).await;
-            let holds = Holds { _place: place, _room: [room.acquire(kib).await, self.common.room.acquire(kib).await] };
+            let kib = if carries && !is_long { (request.length as usize).div_ceil(1024) } else { 0 };
+            let mut holds = Holds { _place: places.acquire(1).await, _room: None };
+            if kib > 0 {
+                holds._room = Some((room.acquire(kib).await, self.common.room.acquire(kib).await));
+            }
             match request.command {
                 command::DISCONNECT => return Ok(()),
                 command::WRITE => {
-                    let data = self.receive_data(stream, input, &request).await?;
+                    let received = time::timeout(STALL_TIME_MAX, self.receive_data(stream, input, &request)).await;
+                    let data = received.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
                     self.begin(request, data, holds);
+                }
+                command::READ if is_long => {
+                    let reason = format!("a read has at most {PAYLOAD_BYTES_MAX} bytes");
+                    self.begin(request, Err(Failed::new(Errno::Invalid, reason)), holds);
                 }
                 _ => self.begin(request, Ok(Vec::new()), holds),
             }
@@ -289,14 +320,16 @@ impl Client {
         let replies = replies.clone();
         let answered = async move {
             let outcome = match data {
-                Ok(data) => execute(&export, &request, data).await,
+                Ok(data) => execute(&export, &request, data, structured).await,
                 Err(failed) => Err(failed),
             };
             add(&figures.requests, 1);
             let (head, data) = match outcome {
                 Ok(data) => {
                     count(&figures, &request);
-                    let bytes = (request.command == command::READ).then_some((request.offset, request.length));
+                    // A chunk of data has some.
+                    let has_data = request.command == command::READ && request.length > 0;
+                    let bytes = has_data.then_some((request.offset, request.length));
                     (success(structured, request.cookie, bytes), data)
                 }
                 Err(Failed { errno, reason }) => {
@@ -306,7 +339,7 @@ impl Client {
                 }
             };
             // Closed: the client has gone, and its answer with it.
-            let _ = replies.push(Reply { head, data, _holds: holds }).await;
+            let _ = replies.push(Reply { head, data, made: time::now(), _holds: holds }).await;
         };
         task::spawn(answered).detach();
     }
@@ -321,11 +354,11 @@ fn count(figures: &Figures, request: &Request) {
 }
 
 /// Carries a request out; `data` is that of a write, which may be written.
-async fn execute(export: &Export, request: &Request, data: Vec<View>) -> Result<Vec<View>, Failed> {
+async fn execute(export: &Export, request: &Request, data: Vec<View>, structured: bool) -> Result<Vec<View>, Failed> {
     let Request { flags, command, offset, length, .. } = *request;
     let bytes = u64::from(length);
     let allowed = match command {
-        command::READ => command_flag::DF | command_flag::FUA,
+        command::READ if structured => command_flag::DF | command_flag::FUA,
         command::WRITE_ZEROES => command_flag::FUA | command_flag::NO_HOLE,
         _ => command_flag::FUA,
     };
@@ -383,8 +416,10 @@ async fn send_all(stream: Rc<Transport>, replies: Rc<Queue<Reply>>) {
             sending.push(reply);
             waiting = replies.try_pop();
         }
+        let is_late = sending.first().is_some_and(|reply: &Reply| reply.made.elapsed() > ANSWER_TIME_MAX);
+        let limit = if is_late { Duration::ZERO } else { STALL_TIME_MAX };
         let sent;
-        (sent, batch) = match time::timeout(STALL_TIME_MAX, stream.send(batch)).await {
+        (sent, batch) = match time::timeout(limit, stream.send(batch)).await {
             Ok((sent, batch)) => (sent, batch),
             Err(_) => (Err(io::ErrorKind::TimedOut.into()), SendBatch::new()),
         };
@@ -394,6 +429,8 @@ async fn send_all(stream: Rc<Transport>, replies: Rc<Queue<Reply>>) {
             // Ends the receiving side, too.
             stream.abort();
             replies.close();
+            // They hold places and room, for which the receiving side waits.
+            while replies.try_pop().is_some() {}
             return;
         }
     }

@@ -5,6 +5,8 @@
 //! - A write that begins or ends within a block changes its own bytes alone, also beside others who write the same block, here or
 //!   over another path: the block is replaced by compare-and-write.
 
+use std::cell::OnceCell;
+
 use device::{AnyNamespace, Durability, Error, Lba, Namespace, TRANSFER_BYTES_MAX, Writability};
 use engine::{Buf, View};
 
@@ -52,6 +54,8 @@ pub struct Export {
     description: String,
     namespace: AnyNamespace,
     read_only: bool,
+    /// As many as one part has, made when they are first needed.
+    zeroes: OnceCell<View>,
 }
 
 impl Export {
@@ -61,7 +65,7 @@ impl Export {
     /// If a text has more than [`NAME_BYTES_MAX`] bytes.
     pub fn new(name: &str, description: &str, namespace: AnyNamespace, read_only: bool) -> Export {
         assert!(name.len() <= NAME_BYTES_MAX && description.len() <= NAME_BYTES_MAX, "a text of the protocol is short");
-        Export { name: name.into(), description: description.into(), namespace, read_only }
+        Export { name: name.into(), description: description.into(), namespace, read_only, zeroes: OnceCell::new() }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -210,11 +214,8 @@ impl Export {
     }
 
     async fn write_zeroes_as_data(&self, offset: u64, bytes: u64, durability: Durability) -> Result<(), Failed> {
-        let mut zeroes = View::default();
+        let zeroes = self.zeroes.get_or_init(|| Buf::zeroed(TRANSFER_BYTES_MAX).freeze());
         for part in self.parts(offset, bytes) {
-            if zeroes.len() < part.bytes {
-                zeroes = Buf::zeroed(part.bytes).freeze();
-            }
             self.write(part, zeroes.slice(..part.bytes), durability).await?;
         }
         Ok(())

@@ -147,11 +147,10 @@ impl<'a> Negotiation<'a> {
         // Told whether asked for or not: whoever heeds them is faster.
         let sizes: Vec<u8> = export.block_sizes().into_iter().flat_map(u32::to_be_bytes).collect();
         tell(info::BLOCK_SIZE, &sizes);
-        for kind in kinds.chunks_exact(2).map(|kind| u16::from_be_bytes([kind[0], kind[1]])) {
-            match kind {
-                info::NAME => tell(info::NAME, export.name().as_bytes()),
-                info::DESCRIPTION => tell(info::DESCRIPTION, export.description().as_bytes()),
-                _ => {}
+        // Each once, however often it is asked for.
+        for (kind, content) in [(info::NAME, export.name()), (info::DESCRIPTION, export.description())] {
+            if kinds.chunks_exact(2).any(|asked| asked == kind.to_be_bytes()) {
+                tell(kind, content.as_bytes());
             }
         }
         text.extend(option_reply(option, answer::ACK, &[]));

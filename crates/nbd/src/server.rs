@@ -4,7 +4,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use engine::net::peers::{Peer, Peers};
 use engine::net::serving::{accept_next, all_closed};
 use engine::net::{TcpListener, UnixListener};
 use engine::sync::{Notify, Semaphore};
@@ -17,6 +19,8 @@ use crate::figures::{Figures, add};
 
 /// Clients at a time. Guessed: Linux's client opens one connection for each core.
 pub const CONNECTIONS_MAX: usize = 256;
+/// After how long a client whose machine says nothing counts as gone. Chosen: as for hosts of a target.
+const SILENT_PEER_TIME_MAX: Duration = Duration::from_secs(60);
 /// Data of all requests under way, KiB: 256 MiB.
 const ROOM_KIB: usize = 256 << 10;
 
@@ -30,9 +34,11 @@ pub enum ServerError {
 
 /// Serves exports to clients, on the thread that made it.
 pub struct Server {
-    common: Rc<Common>,
+    pub(crate) common: Rc<Common>,
     tls: Option<CertificateContext>,
     connections: Rc<Cell<usize>>,
+    /// Those over TCP that have not chosen an export.
+    newcomers: Peers,
     ended: Notify,
 }
 
@@ -55,7 +61,8 @@ impl Server {
             stopping: Cell::new(false),
             stop: Notify::new(),
         };
-        Ok(Server { common: Rc::new(common), tls, connections: Rc::default(), ended: Notify::new() })
+        let (newcomers, ended) = (Peers::newcomers(CONNECTIONS_MAX), Notify::new());
+        Ok(Server { common: Rc::new(common), tls, connections: Rc::default(), newcomers, ended })
     }
 
     /// What it counts.
@@ -67,7 +74,13 @@ impl Server {
     pub async fn accept(&self, listener: &TcpListener) {
         loop {
             let (stream, _) = accept_next(|| listener.accept(), || ()).await;
-            self.adopt(Transport::Plain(stream), self.tls.clone());
+            if let Err(error) = stream.expect_peer(SILENT_PEER_TIME_MAX) {
+                tracing::debug!(%error, "whether a client is still there is not looked at");
+            }
+            match self.newcomers.count(stream.peer_addr().ip()) {
+                Some(newcomer) => self.adopt(Transport::Plain(stream), self.tls.clone(), Some(newcomer)),
+                None => self.refuse("its address has many that have not chosen an export"),
+            }
         }
     }
 
@@ -75,29 +88,32 @@ impl Server {
     pub async fn accept_local(&self, listener: &UnixListener) {
         loop {
             let stream = accept_next(|| listener.accept(), || ()).await;
-            self.adopt(Transport::Unix(stream), None);
+            self.adopt(Transport::Unix(stream), None, None);
         }
     }
 
     /// Serves one client in a task of its own.
-    fn adopt(&self, stream: Transport, tls: Option<CertificateContext>) {
-        let figures = &self.common.figures;
-        add(&figures.connections_total, 1);
+    fn adopt(&self, stream: Transport, tls: Option<CertificateContext>, newcomer: Option<Peer>) {
         if self.connections.get() >= CONNECTIONS_MAX {
-            // The protocol has no word for that before the client has chosen an export.
-            add(&figures.refused, 1);
-            tracing::warn!("a client more than the {CONNECTIONS_MAX} that there may be");
-            return;
+            return self.refuse("there are as many as there may be");
         }
+        add(&self.common.figures.connections_total, 1);
         let open = Open::new(self);
         let common = self.common.clone();
         let served = async move {
             let _open = open;
-            if let Err(error) = serve(common, stream, tls).await {
+            if let Err(error) = serve(common, stream, tls, newcomer).await {
                 tracing::info!(%error, "a client's connection ended");
             }
         };
         task::spawn(served).detach();
+    }
+
+    /// The protocol has no word for that before the client has chosen an export.
+    fn refuse(&self, why: &str) {
+        add(&self.common.figures.connections_total, 1);
+        add(&self.common.figures.refused, 1);
+        tracing::debug!(why, "a client is not served");
     }
 
     /// Answers what was received, then closes all connections; waits a bounded time.

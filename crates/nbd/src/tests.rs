@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use engine::net::{SendBatch, TcpListener, TcpStream};
 use engine::{Buf, Reactor, ReactorConfig, View, task, time};
 
 use crate::wire::{Request, command, command_flag, eight, four, info, option, transmission};
-use crate::{Export, Server};
+use crate::{CONNECTIONS_MAX, Export, Server};
 
 const BYTES: u64 = 4 << 20;
 const BLOCK: u32 = 4096;
@@ -280,6 +281,7 @@ fn what_cannot_be_is_refused_and_the_next_is_understood() {
             client.option(option::GO, &go("a", &[])).await;
             let end = BYTES;
             let cases = [
+                ((0, command::READ), (0, (32 << 20) + 1), 22),
                 ((0, command::READ), (end - 10, 11), 22),
                 ((0, command::READ), (u64::MAX, 11), 22),
                 ((0, command::WRITE), (end - 10, 11), 28),
@@ -296,6 +298,14 @@ fn what_cannot_be_is_refused_and_the_next_is_understood() {
                 assert_eq!(said.1.is_empty(), !structured, "words for those who take them");
             }
             assert_eq!(client.read(end - 16, 16).await, [0; 16], "nothing of it was written");
+            assert_eq!(
+                client.run((command_flag::DF, command::READ), (0, 1), &[]).await.0 == 0,
+                structured,
+                "DF was offered"
+            );
+            for nothing in [command::READ, command::WRITE, command::TRIM, command::WRITE_ZEROES] {
+                assert_eq!(client.run((0, nothing), (end, 0), &[]).await, (0, vec![]), "{nothing}");
+            }
             let mut client = Client::new(*address).await;
             client.option(option::STRUCTURED_REPLY, &[]).await;
             client.structured = true;
@@ -311,7 +321,7 @@ fn what_is_no_request_ends_the_connection_and_no_other() {
     run(async {
         let (address, ..) = &server();
         let other = Client::of(*address, "a").await;
-        let oversized = Request { flags: 0, command: command::READ, cookie: 1, offset: 0, length: (32 << 20) + 1 };
+        let oversized = Request { flags: 0, command: command::WRITE, cookie: 1, offset: 0, length: (32 << 20) + 1 };
         for wrong in [&b"GET / HTTP/1.1\r\nHost: example\r\n\r\n"[..], &oversized.bytes()] {
             let client = Client::of(*address, "a").await;
             client.say(wrong).await;
@@ -345,6 +355,55 @@ fn many_requests_at_once_are_all_answered_and_so_are_those_before_a_goodbye() {
         let (read, buf) = namespace.read(Lba(299), Buf::with_len(4096)).await;
         read.expect("read");
         assert_eq!(buf[0], 299u64 as u8);
+    });
+}
+
+/// What waited to be sent held its room for ever.
+#[test]
+fn a_client_that_goes_away_in_the_middle_leaves_nothing_behind() {
+    run(async {
+        let (address, _, server, _accepting) = server();
+        let room = server.common.room.available();
+        for _ in 0..3 {
+            let client = Client::of(address, "a").await;
+            for cookie in 0..64 {
+                client.ask(cookie, (0, command::READ), (0, 1 << 20), &[]).await;
+            }
+            while server.common.room.available() == room {
+                time::sleep(Duration::from_millis(1)).await;
+            }
+            client.stream.abort();
+        }
+        let connections = || server.figures().connections.load(Ordering::Relaxed);
+        while connections() > 0 || server.common.room.available() < room {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(Client::of(address, "a").await.read(0, 1).await, [0]);
+    });
+}
+
+#[test]
+fn who_chooses_nothing_leaves_places_to_those_who_do() {
+    run(async {
+        let (address, _, server, _accepting) = server();
+        let mut silent = Vec::new();
+        for _ in 0..CONNECTIONS_MAX {
+            silent.push(TcpStream::connect(address).await.expect("accepted"));
+        }
+        while server.figures().refused.load(Ordering::Relaxed) == 0 {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(server.figures().connections.load(Ordering::Relaxed) <= CONNECTIONS_MAX as u64 / 4);
+        drop(silent);
+        while server.figures().connections.load(Ordering::Relaxed) > 0 {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        // Of those who have chosen one there may be more.
+        let mut clients = Vec::new();
+        for _ in 0..CONNECTIONS_MAX / 2 {
+            clients.push(Client::of(address, "a").await);
+        }
+        assert_eq!(clients[0].read(0, 1).await, [0]);
     });
 }
 
