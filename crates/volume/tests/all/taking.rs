@@ -181,6 +181,37 @@ fn by_force_a_living_volume_loses_its_namespaces() {
     });
 }
 
+/// It took the holders back while a third one was waited for: nobody got the volume, or nobody kept it.
+#[test]
+fn a_busy_host_loses_the_volume_at_once_though_a_holder_is_away() {
+    for (seed, replicas) in [(53, 3), (54, 2), (55, 3)] {
+        run(seed, replicas, 0, async |world, cluster| {
+            let (volume, _) = attached(cluster, replicas, options()).await;
+            world.crash(cluster.nodes[2]);
+            put(&volume, 5, 1).await.expect("the others go on");
+            let writer = volume.clone();
+            let writing = engine::task::spawn(async move { while put(&writer, 5, 1).await.is_ok() {} });
+            time::sleep(Duration::from_secs(2)).await;
+            let second = volume::attach(cluster.places.reaches("b"), options()).await.expect("two of three are up");
+            assert_eq!(within(30, put(&second, 5, 2)).await, Some(Ok(())));
+            assert!(within(30, writing).await.is_some() && volume.is_superseded());
+            assert_eq!(get(&second, 5).await, Ok(2));
+        });
+    }
+}
+
+#[test]
+fn holders_of_another_volume_than_is_meant_are_refused() {
+    run(56, 3, 0, async |_, cluster| {
+        let found = format(&cluster.places, 3).await.volume;
+        let how = |volume| Options { volume: Some(volume), ..options() };
+        let refused = volume::attach(cluster.places.reaches("a"), how(found ^ 1)).await.map(drop);
+        assert!(matches!(refused, Err(volume::Error::OtherVolume { volume, .. }) if volume == found), "{refused:?}");
+        let volume = volume::attach(cluster.places.reaches("a"), how(found)).await.expect("it is the one");
+        put(&volume, 5, 1).await.expect("all is well");
+    });
+}
+
 /// As a control plane makes a volume: whoever goes on with it does the same again.
 #[test]
 fn a_format_by_identifier_is_gone_on_with_and_done_once() {
