@@ -26,7 +26,9 @@ pub struct Told {
     /// A write of data that fails has written its first block.
     pub halves: Cell<bool>,
     pub can_not_spoil: Cell<bool>,
-    /// It answers no compare-and-write, by which the record is changed.
+    /// The next write of data arrives after that time, however, and is never answered.
+    pub goes_astray: Cell<Option<Duration>>,
+    /// It does no compare-and-write, by which the record is changed, as long as that is so.
     pub takes_no_record: Cell<bool>,
     /// Connections that have taken the holder.
     pub taken: Cell<u64>,
@@ -55,6 +57,16 @@ impl Namespace for Holder {
 
     async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
         let is_data = lba.0 >= self.data_first;
+        if let Some(takes) = self.told.goes_astray.get().filter(|_| is_data) {
+            self.told.goes_astray.set(None);
+            let inner = self.inner.clone();
+            let late = async move {
+                time::sleep(takes).await;
+                let _ = inner.write(lba, data, durability).await;
+            };
+            engine::task::spawn(late).detach();
+            return std::future::pending().await;
+        }
         if is_data && !self.told.takes.get().is_zero() {
             time::sleep(self.told.takes.get()).await;
         }
@@ -74,8 +86,8 @@ impl Namespace for Holder {
     }
 
     async fn compare_and_write(&self, lba: Lba, old: View, new: View, durability: Durability) -> Result<(), Error> {
-        if self.told.takes_no_record.get() {
-            std::future::pending::<()>().await;
+        while self.told.takes_no_record.get() {
+            time::sleep(Duration::from_millis(10)).await;
         }
         self.inner.compare_and_write(lba, old, new, durability).await
     }
@@ -184,6 +196,57 @@ fn a_replica_that_takes_no_record_is_left_out() {
         told[1].data_writes.replace(Some(Error::Aborted));
         assert_eq!(within(3, put(&volume, 5, 2)).await, Some(Ok(())));
         assert_eq!(volume.in_sync(), Set(0b101));
+    });
+}
+
+/// All of them were given up but for one.
+#[test]
+fn what_no_replica_can_do_puts_none_of_them_out() {
+    run(57, 3, 0, async |world, cluster| {
+        let (volume, told) = attached(cluster, 3, options()).await;
+        put(&volume, 5, 1).await.expect("all is well");
+        for told in &told {
+            told.data_writes.replace(Some(Error::Aborted));
+            told.takes.set(Duration::from_secs(1));
+        }
+        let writer = Rc::clone(&volume);
+        let write = engine::task::spawn(async move { put(&writer, 5, 2).await });
+        time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(volume.in_sync(), Set::first(3));
+        for told in &told {
+            told.data_writes.replace(None);
+            told.takes.set(Duration::ZERO);
+        }
+        assert_eq!(within(10, write).await, Some(Ok(())));
+        assert!(volume.is_whole(), "nothing was to be copied");
+        equal(world, cluster, 3);
+    });
+}
+
+/// It came back and got the write again before the record without it was stable. The write was not waited for any more then, and
+/// arrived when the replica was in sync again and had a newer one.
+#[test]
+fn a_write_to_who_was_left_out_does_not_arrive_later() {
+    run(58, 3, 0, async |world, cluster| {
+        let (volume, told) = attached(cluster, 3, options()).await;
+        put(&volume, 5, 1).await.expect("all is well");
+        let hold_records = |holds| [0, 2].iter().for_each(|&slot: &usize| told[slot].takes_no_record.set(holds));
+        hold_records(true);
+        told[1].data_writes.replace(Some(Error::Aborted));
+        let writer = Rc::clone(&volume);
+        let write = engine::task::spawn(async move { put(&writer, 5, 2).await });
+        time::sleep(Duration::from_secs(2)).await;
+        told[1].data_writes.replace(None);
+        told[1].goes_astray.set(Some(Duration::from_secs(4)));
+        assert!(until(20, || told[1].goes_astray.get().is_none()).await, "it is back");
+        assert!(!write.is_finished(), "the record is not stable");
+        hold_records(false);
+        assert_eq!(within(1, write).await, Some(Ok(())));
+        time::sleep(Duration::from_secs(1)).await;
+        put(&volume, 5, 3).await.expect("all is well");
+        time::sleep(Duration::from_secs(5)).await;
+        whole(&volume).await;
+        equal(world, cluster, 3);
     });
 }
 
@@ -330,6 +393,51 @@ fn of_a_region_each_block_is_settled_from_who_can_read_it() {
         assert_eq!(within(5, get(&volume, 5)).await, Some(Ok(1)));
         assert!(until(5, || volume.is_whole()).await);
         assert!(told.iter().all(|told| told.reads.borrow().is_empty()), "they were written anew");
+        equal(world, cluster, 3);
+    });
+}
+
+/// The region was settled never, and none of its blocks could be read or written.
+#[test]
+fn a_block_that_nobody_can_read_does_not_keep_its_region_from_being_settled() {
+    for can_spoil in [true, false] {
+        run(59, 3, 0, async |world, cluster| {
+            let (volume, told) = attached(cluster, 3, options()).await;
+            put(&volume, 5, 1).await.expect("all is well");
+            drop(volume);
+            told.iter().for_each(|told| {
+                told.reads.replace(vec![(6, unreadable())]);
+                told.can_not_spoil.set(!can_spoil);
+            });
+            let volume = volume::attach(reaches(cluster, "b", &told), options()).await.expect("all nodes are up");
+            assert_eq!(within(5, get(&volume, 5)).await, Some(Ok(1)));
+            assert!(matches!(within(5, get(&volume, 6)).await, Some(Err(Error::ReadFault(_)))));
+            told.iter().for_each(|told| drop(told.reads.take()));
+            let is_lost = matches!(get(&volume, 6).await, Err(Error::ReadFault(_)));
+            assert_eq!(is_lost, can_spoil, "what may differ is not to be read");
+            assert_eq!(within(5, put(&volume, 6, 7)).await, Some(Ok(())));
+            assert_eq!(get(&volume, 6).await, Ok(7));
+            equal(world, cluster, 3);
+        });
+    }
+}
+
+/// A target that says so may be starting.
+#[test]
+fn what_can_not_be_read_for_now_is_not_given_up() {
+    run(60, 3, 0, async |world, cluster| {
+        let (volume, told) = attached(cluster, 3, options()).await;
+        put(&volume, 5, 1).await.expect("all is well");
+        drop(volume);
+        let not_ready = || Error::Status("Namespace Not Ready".into());
+        let faults = [not_ready(), unreadable(), unreadable()];
+        told.iter().zip(faults).for_each(|(told, fault)| drop(told.reads.replace(vec![(5, fault)])));
+        let volume = volume::attach(reaches(cluster, "b", &told), options()).await.expect("all nodes are up");
+        time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(volume.figures().regions_stuck(), 1);
+        told[0].reads.take();
+        assert_eq!(within(5, get(&volume, 5)).await, Some(Ok(1)));
+        assert_eq!(volume.figures().regions_stuck(), 0);
         equal(world, cluster, 3);
     });
 }
