@@ -212,6 +212,49 @@ fn holders_of_another_volume_than_is_meant_are_refused() {
     });
 }
 
+/// The others were made anew without a word, whatever they were.
+#[test]
+fn a_volume_that_attaches_is_not_recovered() {
+    run(57, 3, 1, async |world, cluster| {
+        let (volume, _) = attached(cluster, 3, options()).await;
+        put(&volume, 5, 1).await.expect("all is well");
+        let writer = volume.clone();
+        let writing = engine::task::spawn(async move { while put(&writer, 5, 2).await.is_ok() {} });
+        let asked = volume::recover(cluster.places.reaches("operator"), 0, false).await.map(drop);
+        let said = asked.expect_err("it is not forced").to_string();
+        assert!(said.contains("has what was named for slot 1") && said.contains("for slot 2"), "{said}");
+        let attaches = |refused: Result<volume::Shape, volume::Error>| {
+            let said = refused.expect_err("it attaches").to_string();
+            assert!(said.contains("attach it instead"), "{said}");
+        };
+        attaches(volume::recover(cluster.places.reaches("operator"), 0, true).await);
+        world.crash(cluster.nodes[2]);
+        cluster.places.replace(2, 3);
+        attaches(volume::recover(cluster.places.reaches("operator"), 0, true).await);
+        time::sleep(Duration::from_secs(5)).await;
+        assert_eq!((volume.is_superseded(), writing.is_finished()), (false, false));
+    });
+}
+
+/// A majority answers, and nobody of it that is in sync.
+#[test]
+fn a_copy_that_was_not_in_sync_is_gone_on_with_beside_its_witness() {
+    run(58, 2, 1, async |world, cluster| {
+        let (volume, _) = attached(cluster, 2, options()).await;
+        put(&volume, 5, 1).await.expect("all is well");
+        world.crash(cluster.nodes[1]);
+        put(&volume, 5, 2).await.expect("the other one goes on");
+        drop(volume);
+        world.crash(cluster.nodes[0]);
+        cluster.restart(world, 1);
+        cluster.places.replace(0, 3);
+        time::sleep(Duration::from_secs(1)).await;
+        volume::recover(cluster.places.reaches("operator"), 1, true).await.expect("the other copy is lost");
+        let volume = crate::cluster::attach(&cluster.places, "b").await;
+        assert_eq!(get(&volume, 5).await, Ok(1));
+    });
+}
+
 /// As a control plane makes a volume: whoever goes on with it does the same again.
 #[test]
 fn a_format_by_identifier_is_gone_on_with_and_done_once() {
