@@ -38,7 +38,8 @@ const TRIES_MAX: u32 = 4;
 /// that they may be, and that what the other namespaces hold may.
 ///
 /// # Errors
-/// [`Error::Loses`] without `force`. [`Error::Impossible`] where the volume could be attached. Else as [`format()`](crate::format()).
+/// [`Error::Loses`] without `force`. [`Error::Impossible`] where the volume could be attached. Else as
+/// [`format()`](crate::format()).
 pub fn recover(reaches: Vec<Rc<dyn Reach>>, from: usize, force: bool) -> LocalFuture<'static, Result<Shape, Error>> {
     Box::pin(async move {
         let reach = reaches.get(from).ok_or(Error::Impossible("the copy is one of the holders that are named"))?;
