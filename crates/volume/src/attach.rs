@@ -7,7 +7,7 @@ use std::time::Duration;
 use engine::backoff::{Backoff, jittered};
 use engine::sync::{Notify, Semaphore};
 use engine::task::{self, LocalFuture, Task, TaskSet};
-use engine::time;
+use engine::time::{self, Instant};
 
 use crate::bitmap::Bitmap;
 use crate::clear::clear;
@@ -21,7 +21,7 @@ use crate::log;
 use crate::mirror::{Choice, Mirror, Promise, Refusal, choose};
 use crate::options::Options;
 use crate::reach::Reach;
-use crate::record::{Ballot, HOLDERS_MAX, Record};
+use crate::record::{Ballot, HOLDERS_MAX, Record, Set};
 use crate::resync::resync;
 use crate::settle::{AT_ONCE, settle};
 use crate::shared::{Begin, Shared, info, lease_wait};
@@ -43,23 +43,16 @@ type Reasons = Rc<RefCell<[String; HOLDERS_MAX]>>;
 /// Too few were reached, none in sync was, or another host was quicker.
 pub fn attach(reaches: Vec<Rc<dyn Reach>>, options: Options) -> LocalFuture<'static, Result<Volume, Error>> {
     Box::pin(async move {
-        let changed = Notify::new();
-        let figures = Figures::default();
-        let reasons = Reasons::default();
-        let gathered = gather(&reaches, &options, (&changed, &figures), &reasons).await?;
-        let shape = shape_of(&gathered, reaches.len())?;
-        // Looked at first: a promise ends the host that has the volume, which may be one that can go on.
-        let seen = seen(&gathered);
-        choose(&shape, &seen).map_err(|refusal| refused(refusal, &seen, &reasons))?;
-        let ballot = ballot(&gathered);
-        let promises = promise(&shape, &gathered, ballot).await?;
-        let promised = promises.map(|promise| promise.is_some());
-        let choice = choose(&shape, &promises).map_err(|refusal| refused(refusal, &promises, &reasons))?;
+        if reaches.is_empty() || reaches.len() > HOLDERS_MAX {
+            return Err(Error::Impossible("a volume has one to three holders"));
+        }
+        let candidate = Candidacy { reaches, options, ..Candidacy::default() };
+        let Won { shape, ballot, choice, conns } = candidate.win().await?;
+        let Candidacy { reaches, changed, figures, reasons, .. } = candidate;
         if choice.waits() {
             // A replica in sync was not reached: an older host may read there as long as its lease lasts.
             time::sleep(lease_wait(&shape)).await;
         }
-        let conns: Conns = std::array::from_fn(|slot| gathered[slot].clone().filter(|_| promised[slot]));
         let begin = Begin {
             shape,
             ballot,
@@ -79,38 +72,92 @@ pub fn attach(reaches: Vec<Rc<dyn Reach>>, options: Options) -> LocalFuture<'sta
     })
 }
 
-/// Preempts at all holders: all answers, or a majority's and those that come soon after.
-async fn gather(
-    reaches: &[Rc<dyn Reach>],
-    options: &Options,
-    (changed, figures): (&Notify, &Figures),
-    reasons: &Reasons,
-) -> Result<Conns, Error> {
-    if reaches.is_empty() || reaches.len() > HOLDERS_MAX {
-        return Err(Error::Impossible("a volume has one to three holders"));
-    }
-    let mut tries = TaskSet::new(HOLDERS_MAX);
-    for (slot, reach) in reaches.iter().enumerate() {
-        let pushed = tries.push(open(Rc::clone(reach), slot, changed.clone(), figures.clone(), Rc::clone(reasons)));
-        debug_assert!(pushed.is_ok(), "a slot for each holder");
-    }
-    let (mut conns, mut unfit) = (Conns::default(), 0);
-    let deadline = time::now() + options.attach_timeout;
-    let mut until = deadline;
-    while let Ok(Some((slot, conn))) = time::timeout(until.duration_since(time::now()), tries.next()).await {
-        unfit += usize::from(conn.is_none());
-        conns[slot] = conn;
-        if unfit > (reaches.len() - 1) / 2 {
-            break;
+/// A host that wants the volume.
+#[derive(Default)]
+struct Candidacy {
+    reaches: Vec<Rc<dyn Reach>>,
+    options: Options,
+    changed: Notify,
+    figures: Figures,
+    reasons: Reasons,
+}
+
+/// What a host goes on from that has promises enough.
+struct Won {
+    shape: Shape,
+    ballot: Ballot,
+    choice: Choice,
+    /// To those that have promised.
+    conns: Conns,
+}
+
+impl Candidacy {
+    /// Takes the holders and asks for their promises, again and again once it has seen that it could go on: a host that has the
+    /// volume and is busy takes holders back before they were asked, until it sees the first promise that one has made.
+    async fn win(&self) -> Result<Won, Error> {
+        let deadline = time::now() + self.options.attach_timeout;
+        let (mut conns, mut could_go_on) = (Conns::default(), false);
+        loop {
+            conns = self.gather(conns, deadline).await?;
+            let shape = shape_of(&conns, self.options.volume, self.reaches.len())?;
+            // Looked at first: a promise ends the host that has the volume, which may be one that can go on.
+            let mut promises = seen(&conns);
+            let mut chosen = choose(&shape, &promises);
+            if chosen.is_ok() {
+                could_go_on = true;
+                let ballot = ballot(&conns);
+                promises = promise(&shape, &conns, ballot).await?;
+                chosen = choose(&shape, &promises);
+                if let Ok(choice) = chosen {
+                    let conns = std::array::from_fn(|slot| conns[slot].clone().filter(|_| promises[slot].is_some()));
+                    return Ok(Won { shape, ballot, choice, conns });
+                }
+            }
+            for conn in conns.iter().flatten().filter(|conn| !conn.is_up()) {
+                self.reasons.borrow_mut()[conn.slot] = conn.reason();
+            }
+            if let Err(refusal) = chosen
+                && (!could_go_on || time::now() >= deadline)
+            {
+                return Err(refused(refusal, &promises, &self.reasons));
+            }
+            time::sleep(jittered(PAUSE.0)).await;
         }
-        if conns.iter().flatten().count() > reaches.len() / 2 {
-            until = deadline.min(time::now() + options.give_up_after);
+    }
+
+    /// Preempts at the holders that it has not got, or has lost: all answers, or a majority's and those that come soon after. Where
+    /// it had some before, no others are waited for: those that it has may be taken back meanwhile.
+    async fn gather(&self, mut conns: Conns, deadline: Instant) -> Result<Conns, Error> {
+        let holders = self.reaches.len();
+        let before = Set::of(holders, |slot| conns[slot].is_some());
+        conns.iter_mut().for_each(|conn| drop(conn.take_if(|conn| !conn.is_up())));
+        let mut tries = TaskSet::new(HOLDERS_MAX);
+        for (slot, reach) in self.reaches.iter().enumerate().filter(|(slot, _)| conns[*slot].is_none()) {
+            let (changed, figures, reasons) = (self.changed.clone(), self.figures.clone(), Rc::clone(&self.reasons));
+            let opened = open(Rc::clone(reach), slot, changed, figures, reasons);
+            let pushed = tries.push(async move { (slot, opened.await) });
+            debug_assert!(pushed.is_ok(), "a slot for each holder");
         }
+        let (mut unfit, mut until) = (0, deadline);
+        loop {
+            let there = Set::of(holders, |slot| conns[slot].is_some());
+            let is_majority = there.len() as usize > holders / 2;
+            if unfit > (holders - 1) / 2 || is_majority && !before.is_empty() && before.without(there).is_empty() {
+                break;
+            }
+            if is_majority {
+                until = until.min(time::now() + self.options.give_up_after);
+            }
+            let tried = time::timeout(until.duration_since(time::now()), tries.next()).await;
+            let Ok(Some((_, (slot, conn)))) = tried else { break };
+            unfit += usize::from(conn.is_none());
+            conns[slot] = conn;
+        }
+        if conns.iter().flatten().count() > holders / 2 {
+            return Ok(conns);
+        }
+        Err(Error::NoMajority { reasons: told(&self.reasons) })
     }
-    if conns.iter().flatten().count() > reaches.len() / 2 {
-        return Ok(conns);
-    }
-    Err(Error::NoMajority { reasons: told(reasons) })
 }
 
 /// Tries until it has the holder. `None`: to try again is of no use.
@@ -124,7 +171,10 @@ async fn open(
     let mut backoff = Backoff::new(PAUSE.0, PAUSE.1);
     loop {
         match Conn::open(&reach, (slot, None), changed.clone(), figures.clone()).await {
-            Ok(conn) => return Some(conn),
+            Ok(conn) => {
+                reasons.borrow_mut()[slot].clear();
+                return Some(conn);
+            }
             Err(error) => {
                 reasons.borrow_mut()[slot] = error.to_string();
                 if !error.may_pass() {
@@ -142,12 +192,13 @@ fn told(reasons: &Reasons) -> String {
     if told.is_empty() { "they did not answer in time".to_owned() } else { told.join("; ") }
 }
 
-/// All holders are of one volume.
-fn shape_of(conns: &Conns, holders: usize) -> Result<Shape, Error> {
+/// All holders are of one volume: of the one that is meant, if that was said.
+fn shape_of(conns: &Conns, meant: Option<u128>, holders: usize) -> Result<Shape, Error> {
     let mut known = conns.iter().flatten();
-    let first = known.next().ok_or(Error::NoMajority { reasons: String::new() })?;
+    let first = known.clone().next().ok_or(Error::NoMajority { reasons: String::new() })?;
     let shape = first.label.shape;
-    let other = known.find(|conn| conn.label.shape != shape);
+    let is_other = |found: &Shape| *found != shape || meant.is_some_and(|volume| volume != found.volume);
+    let other = known.find(|conn| is_other(&conn.label.shape));
     if let Some(conn) = other {
         let (holder, volume) = (conn.name().to_owned(), conn.label.shape.volume);
         return Err(Error::OtherVolume { holder, volume, slot: conn.label.slot });

@@ -118,11 +118,21 @@ impl<F: Future<Output = Result<(), Lost>>> Puts<'_, F> {
         self.over[slot] = None;
     }
 
-    /// The connection has ended under the change.
+    /// Nobody needs the change at the slot any more. What is under way there is not waited for, and must not arrive when newer
+    /// changes have: its connection ends with it, and the next one has it aborted.
+    fn leave(&mut self, slot: usize) {
+        if let Some(conn) = &self.over[slot] {
+            conn.end();
+        }
+        self.stop(slot);
+    }
+
+    /// The connection has ended under the change. What no replica has done is the change's fault: to go on without them would put
+    /// out one after the other.
     fn ended(&mut self, shared: &Shared, slot: usize) {
         self.doubt = self.doubt.with(Set::one(slot));
         self.stop(slot);
-        if self.patience.is_over(slot, shared.options.give_up_after) {
+        if self.patience.is_over(slot, shared.options.give_up_after) && !self.done.is_empty() {
             shared.give_up(slot);
         }
     }
@@ -206,7 +216,7 @@ impl<F: Future<Output = Result<(), Lost>>> Puts<'_, F> {
         let targets = shared.mirror.borrow().targets();
         for slot in 0..HOLDERS_MAX {
             if !targets.has(slot) {
-                self.stop(slot);
+                self.leave(slot);
             } else if !self.done.has(slot) && self.refused[slot].is_none() {
                 self.go_on(shared, slot, cx, begin);
             }

@@ -5,6 +5,8 @@ use std::time::Duration;
 /// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
+    /// The volume that is meant: holders of another one are refused. `None`: whichever the holders are of.
+    pub volume: Option<u128>,
     /// How long a replica that is lost may take to come back before the others go on without it.
     pub give_up_after: Duration,
     /// How long a command waits where no replica can be reached that it needs. Then it fails; what was sent goes on.
@@ -23,6 +25,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
+            volume: None,
             give_up_after: Duration::from_secs(1),
             wait_max: Duration::from_secs(30),
             attach_timeout: Duration::from_secs(30),

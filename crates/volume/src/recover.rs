@@ -10,6 +10,7 @@
 //!   nothing of the copy was changed, and after it the record and the log there are of another life, which counts as never written.
 //! - The other holders come first, with the record: were the copy's label the first one, a crash would leave a volume without a
 //!   record. A recovery that breaks off is begun again.
+//! - A volume that could be attached is not recovered: it is still the old one, and may be in use.
 //! - The log says intent everywhere: the others are filled with all of it.
 
 use std::rc::Rc;
@@ -22,17 +23,23 @@ use crate::blocks::read_block;
 use crate::candidate::{Candidate, look};
 use crate::error::Error;
 use crate::format::{check, label, prepare, sealed, uuid};
+use crate::inspect::{Inspected, inspect};
 use crate::label::{Born, Kind, Label, Life, RECORD_BLOCK, Shape};
 use crate::making::Making;
-use crate::reach::{Reach, Taken};
+use crate::mirror::{Promise, choose};
+use crate::reach::Reach;
 use crate::record::{Ballot, HOLDERS_MAX, Record, RecordBlock, Set};
+
+/// How often a holder is taken that a living host takes back. Guessed: each fails only if that is quicker.
+const TRIES_MAX: u32 = 4;
 
 /// Makes a new volume of the copy that the holder in slot `from` has: the others are made anew, as [`format()`](crate::format())
 /// does, and are filled when the volume is attached. Writes that were acknowledged and that the copy has not are lost; `force` says
 /// that they may be, and that what the other namespaces hold may.
 ///
 /// # Errors
-/// [`Error::Loses`] without `force`. Else as [`format()`](crate::format()).
+/// [`Error::Loses`] without `force`. [`Error::Impossible`] where the volume could be attached. Else as
+/// [`format()`](crate::format()).
 pub fn recover(reaches: Vec<Rc<dyn Reach>>, from: usize, force: bool) -> LocalFuture<'static, Result<Shape, Error>> {
     Box::pin(async move {
         let reach = reaches.get(from).ok_or(Error::Impossible("the copy is one of the holders that are named"))?;
@@ -48,9 +55,14 @@ pub fn recover(reaches: Vec<Rc<dyn Reach>>, from: usize, force: bool) -> LocalFu
         if reaches.len() != old.shape.holders() {
             return Err(Error::Impossible("the volume has another number of holders than were named"));
         }
+        let known = look_around(&reaches, &old, force).await;
         if !force {
-            let holder = reach.take().await?;
-            return Err(Error::Loses { what: what_is_lost(&holder, &old).await, holder: copy.name });
+            return Err(Error::Loses { what: what_is_lost(&known, &old), holder: copy.name });
+        }
+        if choose(&old.shape, &known.promises).is_ok() {
+            return Err(Error::Impossible(
+                "a majority of the volume's holders answers, and one in sync: attach it instead",
+            ));
         }
         let shape = Shape { volume: uuid(), ..old.shape };
         let lives: [Life; HOLDERS_MAX] = std::array::from_fn(|slot| if slot < reaches.len() { uuid() } else { 0 });
@@ -61,8 +73,14 @@ pub fn recover(reaches: Vec<Rc<dyn Reach>>, from: usize, force: bool) -> LocalFu
         let mut making = Making::begin(&copy, sealed(&shape, |bytes| new.encode(bytes))).await?;
         let block = RecordBlock { life: new.life, promised: ballot, accepted: record };
         let bytes = sealed(&shape, |bytes| block.encode(bytes));
-        let write =
-            async |namespace: &AnyRemote| namespace.write(Lba(RECORD_BLOCK), bytes.clone(), Durability::Stable).await;
+        let write = async |namespace: &AnyRemote| {
+            let found = read_block(namespace, RECORD_BLOCK).await?.freeze();
+            // The label is there: a host may have attached the new volume since, and have written a newer one.
+            if RecordBlock::decode(&found, new.life).is_ok_and(|block| block.promised.round > 0) {
+                return Ok(());
+            }
+            namespace.compare_and_write(Lba(RECORD_BLOCK), found, bytes.clone(), Durability::Stable).await
+        };
         making.step(write).await?;
         Ok(shape)
     })
@@ -92,19 +110,56 @@ async fn make_others(
     Ok(())
 }
 
-/// What the copy itself knows of what it has.
-async fn what_is_lost(holder: &Taken, label: &Label) -> String {
-    let bytes = read_block(&holder.namespace, RECORD_BLOCK).await;
-    let record = bytes.ok().and_then(|bytes| RecordBlock::decode(&bytes, label.life).ok()).map(|block| block.accepted);
-    match record.filter(Record::exists) {
-        None => "it has no record by which to tell whether it was in sync".to_owned(),
-        Some(record) if record.in_sync.has(label.slot.into()) => {
+/// What is known of the volume before anything is changed.
+#[derive(Default)]
+struct Known {
+    /// What those say that are its holders, in their slots.
+    promises: [Option<Promise>; HOLDERS_MAX],
+    /// What is to be said of the others.
+    others: String,
+}
+
+/// Looks at the holders that are named. But for the copy they are taken only by `force`: what a host has there may be something
+/// else, and would not be taken back.
+async fn look_around(reaches: &[Rc<dyn Reach>], copy: &Label, force: bool) -> Known {
+    let mut known = Known::default();
+    for (slot, reach) in reaches.iter().enumerate() {
+        let is_copy = slot == usize::from(copy.slot);
+        let mut found = inspect(&**reach, force || is_copy).await;
+        for _ in 1..TRIES_MAX {
+            // A host that is alive takes a holder back before it was read.
+            if force && matches!(found, Err(Error::Device { source: device::Error::Reserved(_), .. })) {
+                found = inspect(&**reach, true).await;
+            }
+        }
+        match found {
+            Ok(Inspected { label, record, .. }) if label.shape == copy.shape && usize::from(label.slot) == slot => {
+                known.promises[slot] = Some(Promise { life: label.life, record: record.accepted });
+                if !is_copy {
+                    known.others += &format!("; slot {slot} is a holder of the same volume, and answers");
+                }
+            }
+            Err(Error::Device { source: device::Error::Reserved(_), .. }) if !is_copy => {
+                known.others +=
+                    &format!("; a host has what was named for slot {slot}, perhaps as a holder of this volume");
+            }
+            _ => {}
+        }
+    }
+    known
+}
+
+/// What the copy itself knows of what it has, and what was seen of the others.
+fn what_is_lost(known: &Known, copy: &Label) -> String {
+    let record = known.promises[usize::from(copy.slot)].map(|promise| promise.record);
+    let what = match record.filter(Record::exists) {
+        None => "it has no record by which to tell whether it was in sync",
+        Some(record) if record.in_sync.has(copy.slot.into()) => {
             "it was in sync by its own record, and lacks what the others have taken since if they went on without it"
-                .into()
         }
         Some(_) => {
             "it was not in sync: it lacks writes, and is old in one place and new in another if it was being filled"
-                .into()
         }
-    }
+    };
+    format!("{what}{}", known.others)
 }

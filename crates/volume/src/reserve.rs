@@ -4,7 +4,8 @@
 //! - Whoever had the reservation has lost it, and the commands under way of that host are over, before this one is used.
 //! - What the target says it did is looked at: the holder is this connection, exclusive access is what it holds, and that survives
 //!   power loss. A target that took the command for something else would fence nobody.
-//! - Who fails leaves no registration behind.
+//! - Who fails leaves no registration behind, but where the reservation may be its own: with the registration of its holder the
+//!   reservation goes, and anybody's commands pass then. The next one to come preempts it.
 //!
 //! Two hosts that preempt each other pause by chance between tries, so that one of them gets through.
 
@@ -51,8 +52,9 @@ impl Reservations for RemoteNamespace {
 pub(crate) async fn take(at: &impl Reservations, key: u64, holder: &str) -> Result<(), Error> {
     let of = Of { holder };
     register(at, RegisterAction::Register, key).await.map_err(|error| of.failed(error, PERSISTENT))?;
-    let taken = preempt(at, key, of).await;
-    if taken.is_err() {
+    let mut may_have_it = false;
+    let taken = preempt(at, key, of, &mut may_have_it).await;
+    if taken.is_err() && !may_have_it {
         // The connection may be what has failed: nothing more can be done then.
         let _ = register(at, RegisterAction::Unregister, key).await;
     }
@@ -73,6 +75,10 @@ struct Of<'a> {
 }
 
 impl Of<'_> {
+    fn conflict(self) -> device::Error {
+        device::Error::Reserved(self.holder.to_owned())
+    }
+
     fn lacks(self, what: &'static str) -> Error {
         Error::Lacks { holder: self.holder.to_owned(), what }
     }
@@ -96,8 +102,9 @@ async fn register(at: &impl Reservations, action: RegisterAction, key: u64) -> R
     at.reserve(ReservationCommand::Register { action, ignore_key: false, persist }, keys.as_bytes()).await
 }
 
-async fn preempt(at: &impl Reservations, key: u64, of: Of<'_>) -> Result<(), Error> {
-    let mut last = device::Error::Reserved(of.holder.to_owned());
+/// `may_have_it`: whether the reservation may be ours when it ends.
+async fn preempt(at: &impl Reservations, key: u64, of: Of<'_>, may_have_it: &mut bool) -> Result<(), Error> {
+    let mut last = of.conflict();
     for _ in 0..TRIES_MAX {
         let (head, registrants) = at.report().await.map_err(|error| of.failed(error, "a report of reservations"))?;
         let holder = holder_of(&head, &registrants);
@@ -105,19 +112,23 @@ async fn preempt(at: &impl Reservations, key: u64, of: Of<'_>) -> Result<(), Err
             Some(_) => (AcquireAction::PreemptAndAbort, "Preempt and Abort of reservations"),
             None => (AcquireAction::Acquire, "reservations for exclusive access"),
         };
-        match acquire(at, action, key, holder.unwrap_or(0)).await {
+        let acquired = acquire(at, action, key, holder.unwrap_or(0)).await;
+        *may_have_it |= acquired.as_ref().map_or_else(device::Error::outcome_unknown, |()| true);
+        match acquired {
             Ok(()) if has(at, key, of).await? => {
                 clear_away(at, key, &registrants, holder).await;
                 return Ok(());
             }
             // Another host was quicker.
-            Ok(()) => {}
+            Ok(()) => (last, *may_have_it) = (of.conflict(), false),
             Err(error @ device::Error::Reserved(_)) => last = error,
+            // There are no holders by 0 any more, if another host has preempted them all; or the target knows none.
+            Err(error) if holder == Some(0) => last = error,
             Err(error) => return Err(of.failed(error, what)),
         }
         time::sleep_within(PAUSE).await;
     }
-    Err(Error::Device { holder: of.holder.to_owned(), source: last })
+    Err(of.failed(last, "Preempt and Abort of a reservation that all registrants hold"))
 }
 
 /// The key by which who holds the reservation is preempted. Where all registrants hold it that is 0 (NVMe Base 2.0 §8.19.7): by
@@ -165,7 +176,7 @@ async fn clear_away(at: &impl Reservations, key: u64, registrants: &[RegisteredC
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
 
     use zerocopy::{FromBytes, FromZeros};
 
@@ -182,6 +193,10 @@ mod tests {
         rtype: u8,
         /// It says Success, and gives the reservation to nobody.
         does_nothing: bool,
+        /// Reports that it answers.
+        reports: Cell<Option<u32>>,
+        /// All registrants hold the reservation, until another host has preempted them: that is when this one tries to.
+        is_raced: Cell<bool>,
     }
 
     impl Reservations for Fake {
@@ -194,6 +209,11 @@ mod tests {
                 ReservationCommand::Register { .. } => {
                     let keys = RegisterKeys::read_from_bytes(keys).expect("two keys");
                     self.registered.borrow_mut().retain(|&key| key != keys.current.get());
+                    self.holder.borrow_mut().take_if(|holder| *holder == keys.current.get());
+                }
+                ReservationCommand::Acquire { .. } if self.is_raced.take() => {
+                    let invalid = Status::INVALID_FIELD.do_not_retry();
+                    return Err(device::Error::Status(invalid.to_string()));
                 }
                 ReservationCommand::Acquire { action: AcquireAction::PreemptAndAbort, .. }
                     if self.refuses.is_some() =>
@@ -212,9 +232,17 @@ mod tests {
         }
 
         async fn report(&self) -> Result<Report, device::Error> {
+            if let Some(left) = self.reports.get() {
+                let fewer = left.checked_sub(1).ok_or_else(|| device::Error::Status("told to fail".into()))?;
+                self.reports.set(Some(fewer));
+            }
             let holder = *self.holder.borrow();
             let mut head = ReservationStatus::new_zeroed();
-            head.rtype = if holder.is_some() { self.rtype } else { 0 };
+            head.rtype = match holder {
+                _ if self.is_raced.get() => ReservationType::ExclusiveAccessAll.code(),
+                Some(_) => self.rtype,
+                None => 0,
+            };
             head.persist = u8::from(!self.forgets);
             let entry = |&key: &u64| {
                 let mut entry = RegisteredController::new_zeroed();
@@ -225,33 +253,51 @@ mod tests {
         }
     }
 
-    /// Takes a reservation that another host has.
-    fn taken(fake: Fake) -> (Result<(), String>, Vec<u64>) {
+    /// Takes a reservation that another host has. What came of it, who is registered then, and who holds it.
+    fn taken(fake: Fake) -> (Result<(), String>, Vec<u64>, Option<u64>) {
         let world = engine::sim::World::new(1, engine::sim::SimConfig::default());
         world
             .run_until(async move {
                 fake.registered.borrow_mut().push(7);
                 fake.holder.replace(Some(7));
                 let taken = take(&fake, 9, "it").await.map_err(|error| error.to_string());
-                (taken, fake.registered.take())
+                (taken, fake.registered.take(), fake.holder.take())
             })
             .unwrap_or_else(|stalled| panic!("{stalled}"))
     }
 
+    fn honest() -> Fake {
+        Fake { rtype: EXCLUSIVE.code(), ..Fake::default() }
+    }
+
     #[test]
     fn what_a_target_did_is_looked_at() {
-        let (honest, both) = (|| Fake { rtype: EXCLUSIVE.code(), ..Fake::default() }, vec![7, 9]);
-        assert_eq!(taken(honest()), (Ok(()), both));
-        let lacks = |fake: Fake, what: &str| {
-            let (taken, registered) = taken(fake);
+        assert_eq!(taken(honest()), (Ok(()), vec![7, 9], Some(9)));
+        let lacks = |fake: Fake, what: &str, holder: u64| {
+            let (taken, registered, holds) = taken(fake);
             assert!(taken.as_ref().is_err_and(|error| error.contains(what)), "{what}: {taken:?}");
-            assert_eq!(registered, [7], "{what}: a registration stays");
+            let expected = if holder == 7 { vec![7] } else { vec![7, 9] };
+            assert_eq!((registered, holds), (expected, Some(holder)), "{what}: who is registered, and who has it");
         };
         let refused = |status| Fake { refuses: Some(status), ..honest() };
-        lacks(refused(Status::INVALID_FIELD.do_not_retry()), "does not offer Preempt and Abort");
-        lacks(refused(Status::NAMESPACE_NOT_READY), "answered with status Namespace Not Ready");
-        lacks(Fake { forgets: true, ..honest() }, "survive power loss");
-        lacks(Fake { rtype: ReservationType::WriteExclusive.code(), ..honest() }, "exclusive access");
-        lacks(Fake { does_nothing: true, ..honest() }, "Reservation Conflict");
+        lacks(refused(Status::INVALID_FIELD.do_not_retry()), "does not offer Preempt and Abort", 7);
+        lacks(refused(Status::NAMESPACE_NOT_READY), "answered with status Namespace Not Ready", 7);
+        lacks(Fake { forgets: true, ..honest() }, "survive power loss", 9);
+        lacks(Fake { rtype: ReservationType::WriteExclusive.code(), ..honest() }, "exclusive access", 9);
+        lacks(Fake { does_nothing: true, ..honest() }, "Reservation Conflict", 7);
+    }
+
+    /// It unregistered, and so gave up what it had got: late commands of hosts before passed.
+    #[test]
+    fn who_fails_with_the_reservation_keeps_it() {
+        let (taken, registered, holds) = taken(Fake { reports: Cell::new(Some(1)), ..honest() });
+        assert!(taken.as_ref().is_err_and(|error| error.contains("told to fail")), "{taken:?}");
+        assert_eq!((registered, holds), (vec![7, 9], Some(9)));
+    }
+
+    /// The target was said not to offer Preempt and Abort, and was left for a minute.
+    #[test]
+    fn who_is_quicker_with_what_all_registrants_held_has_won_that_alone() {
+        assert_eq!(taken(Fake { is_raced: Cell::new(true), ..honest() }), (Ok(()), vec![7, 9], Some(9)));
     }
 }

@@ -137,21 +137,21 @@ async fn copy(shared: &Rc<Shared>, conn: &Rc<Conn>, region: u64, lba: u64, block
     let bytes = (blocks * u64::from(shared.shape.block_size)) as usize;
     match chosen(shared, lba, bytes, || conn.is_up()).await {
         Ok((_, data)) => Rc::clone(conn).put(lba, Change::Write(data), (region, region)).await,
-        Err(device::Error::ReadFault(_)) if blocks > 1 => {
+        Err(device::Error::Aborted | device::Error::Disconnected(_)) => Err(Lost::Ended),
+        Err(_) if blocks > 1 => {
             for lba in lba..lba + blocks {
                 Box::pin(copy(shared, conn, region, lba, 1)).await?;
             }
             Ok(())
         }
         // What nobody can read is to be read from nobody: neither may it be what the joiner had there.
-        Err(error @ device::Error::ReadFault(_)) => match conn.spoil(lba, region).await {
+        Err(error) => match conn.spoil(lba, region).await {
             Err(Lost::Refused(_)) => {
                 shared.stuck(region, &error);
                 Err(Lost::Refused(error))
             }
             spoilt => spoilt,
         },
-        Err(_) => Err(Lost::Ended),
     }
 }
 

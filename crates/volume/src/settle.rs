@@ -5,6 +5,8 @@
 //!   before it is written.
 //! - Regions that somebody waits for come first.
 //! - A block is taken from whoever can read it. Where NEED is one replica there is nothing to settle, and nothing is read.
+//! - A block that each of NEED says it can't read is made unreadable at each, where targets can do that, and so is settled: nothing
+//!   that anybody writes later could bring it back, and the other blocks of the region would be lost with it.
 //!
 //! What a replica in sync can't read is mended likewise: it is written anew with what another one has.
 
@@ -61,7 +63,7 @@ async fn region_of(shared: &Rc<Shared>, region: u64) -> Result<(), device::Error
         return Ok(());
     }
     if shared.mirror.borrow().need().len() > 1 {
-        make_equal(shared, region).await?;
+        make_equal(shared, region, true).await?;
     }
     shared.unstuck(region);
     shared.unsettled.borrow_mut().remove(region);
@@ -69,18 +71,41 @@ async fn region_of(shared: &Rc<Shared>, region: u64) -> Result<(), device::Error
     Ok(())
 }
 
-/// The caller has the region's lock.
-async fn make_equal(shared: &Rc<Shared>, region: u64) -> Result<(), device::Error> {
+/// The caller has the region's lock. `settles`: the region may differ; else only what some can't read does.
+async fn make_equal(shared: &Rc<Shared>, region: u64, settles: bool) -> Result<(), device::Error> {
     for (lba, blocks) in shared.pieces(region) {
         match piece(shared, region, lba, blocks).await {
-            Err(device::Error::ReadFault(_)) if blocks > 1 => {
-                for lba in lba..lba + blocks {
-                    piece(shared, region, lba, 1).await?;
-                }
+            Ok(()) => continue,
+            Err(error @ (device::Error::Aborted | device::Error::Disconnected(_))) => return Err(error),
+            Err(_) => {}
+        }
+        for lba in lba..lba + blocks {
+            match piece(shared, region, lba, 1).await {
+                Err(device::Error::ReadFault(_)) if settles => spoil(shared, region, lba).await?,
+                Err(device::Error::ReadFault(_)) => {}
+                made => made?,
             }
-            made => made?,
         }
     }
+    Ok(())
+}
+
+/// Makes a block unreadable that nobody who may be read can read: it is not to be one thing at the one replica and another thing at
+/// the other, should they read it later. Where NEED has somebody else the block is not lost yet.
+async fn spoil(shared: &Rc<Shared>, region: u64, lba: u64) -> Result<(), device::Error> {
+    let (need, readable) = (shared.mirror.borrow().need(), shared.mirror.borrow().readable());
+    if need != readable {
+        return Err(device::Error::ReadFault(format!("block {lba} of {}", shared.name())));
+    }
+    for slot in need.iter() {
+        let conn = shared.usable(slot).ok_or_else(|| device::Error::Disconnected(shared.name()))?;
+        match conn.spoil(lba, region).await {
+            Ok(()) | Err(Lost::Refused(device::Error::Unsupported(_))) => {}
+            Err(Lost::Refused(error)) => return Err(error),
+            Err(Lost::Ended) => return Err(device::Error::Disconnected(shared.name())),
+        }
+    }
+    tracing::warn!(volume = shared.name(), lba, "no replica in sync can read a block: it is lost until it is written");
     Ok(())
 }
 
@@ -93,7 +118,7 @@ pub(crate) fn mend(shared: &Rc<Shared>, lba: u64, bytes: usize) {
         task::spawn(async move {
             let (first, blocks) = shared.shape.region(region);
             let guard = shared.locks.lock(first, blocks, Mode::Exclusive).await;
-            let mended = make_equal(&shared, region).await;
+            let mended = make_equal(&shared, region, false).await;
             drop(guard);
             shared.mending.borrow_mut().remove(&region);
             tracing::info!(volume = shared.name(), region, ?mended, "what a replica could not read was written anew");
@@ -120,7 +145,7 @@ async fn piece(shared: &Rc<Shared>, region: u64, lba: u64, blocks: u64) -> Resul
 }
 
 /// The copy that others will be like, and whose it is; waits for one as long as that `is_of_use`. A read fault: every replica that
-/// may be read has said that it can't read all of it.
+/// may be read has said that it can't read all of it. Where one of them has refused by something else, which may pass: that.
 pub(crate) async fn chosen(
     shared: &Shared,
     lba: u64,
@@ -128,6 +153,7 @@ pub(crate) async fn chosen(
     is_of_use: impl Fn() -> bool,
 ) -> Result<(usize, View), device::Error> {
     let (mut faulty, mut given_up, mut patience) = (Set::default(), Set::default(), Patience::default());
+    let mut refusal = None;
     loop {
         let changed = shared.changed.notified();
         if shared.is_over() || !is_of_use() {
@@ -136,7 +162,8 @@ pub(crate) async fn chosen(
         let Some(conn) = shared.best(faulty.with(given_up)) else {
             let left = shared.mirror.borrow().readable().without(faulty);
             if left.is_empty() {
-                return Err(device::Error::ReadFault(format!("no replica of {} can be read", shared.name())));
+                let fault = || device::Error::ReadFault(format!("no replica of {} can be read", shared.name()));
+                return Err(refusal.unwrap_or_else(fault));
             }
             if left.without(given_up).is_empty() {
                 return Err(device::Error::Disconnected(shared.name()));
@@ -152,7 +179,10 @@ pub(crate) async fn chosen(
                     given_up = given_up.with(Set::one(conn.slot));
                 }
             }
-            Err(Lost::Refused(_)) => faulty = faulty.with(Set::one(conn.slot)),
+            Err(Lost::Refused(error)) => {
+                faulty = faulty.with(Set::one(conn.slot));
+                refusal = Some(error).filter(|error| !matches!(error, device::Error::ReadFault(_))).or(refusal);
+            }
         }
     }
 }

@@ -9,3 +9,4 @@ mod gated;
 mod real;
 mod sim;
 mod taking;
+mod unreadable;

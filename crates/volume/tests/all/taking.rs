@@ -181,6 +181,80 @@ fn by_force_a_living_volume_loses_its_namespaces() {
     });
 }
 
+/// It took the holders back while a third one was waited for: nobody got the volume, or nobody kept it.
+#[test]
+fn a_busy_host_loses_the_volume_at_once_though_a_holder_is_away() {
+    for (seed, replicas) in [(53, 3), (54, 2), (55, 3)] {
+        run(seed, replicas, 0, async |world, cluster| {
+            let (volume, _) = attached(cluster, replicas, options()).await;
+            world.crash(cluster.nodes[2]);
+            put(&volume, 5, 1).await.expect("the others go on");
+            let writer = volume.clone();
+            let writing = engine::task::spawn(async move { while put(&writer, 5, 1).await.is_ok() {} });
+            time::sleep(Duration::from_secs(2)).await;
+            let second = volume::attach(cluster.places.reaches("b"), options()).await.expect("two of three are up");
+            assert_eq!(within(30, put(&second, 5, 2)).await, Some(Ok(())));
+            assert!(within(30, writing).await.is_some() && volume.is_superseded());
+            assert_eq!(get(&second, 5).await, Ok(2));
+        });
+    }
+}
+
+#[test]
+fn holders_of_another_volume_than_is_meant_are_refused() {
+    run(56, 3, 0, async |_, cluster| {
+        let found = format(&cluster.places, 3).await.volume;
+        let how = |volume| Options { volume: Some(volume), ..options() };
+        let refused = volume::attach(cluster.places.reaches("a"), how(found ^ 1)).await.map(drop);
+        assert!(matches!(refused, Err(volume::Error::OtherVolume { volume, .. }) if volume == found), "{refused:?}");
+        let volume = volume::attach(cluster.places.reaches("a"), how(found)).await.expect("it is the one");
+        put(&volume, 5, 1).await.expect("all is well");
+    });
+}
+
+/// The others were made anew without a word, whatever they were.
+#[test]
+fn a_volume_that_attaches_is_not_recovered() {
+    run(57, 3, 1, async |world, cluster| {
+        let (volume, _) = attached(cluster, 3, options()).await;
+        put(&volume, 5, 1).await.expect("all is well");
+        let writer = volume.clone();
+        let writing = engine::task::spawn(async move { while put(&writer, 5, 2).await.is_ok() {} });
+        let asked = volume::recover(cluster.places.reaches("operator"), 0, false).await.map(drop);
+        let said = asked.expect_err("it is not forced").to_string();
+        assert!(said.contains("has what was named for slot 1") && said.contains("for slot 2"), "{said}");
+        let attaches = |refused: Result<volume::Shape, volume::Error>| {
+            let said = refused.expect_err("it attaches").to_string();
+            assert!(said.contains("attach it instead"), "{said}");
+        };
+        attaches(volume::recover(cluster.places.reaches("operator"), 0, true).await);
+        world.crash(cluster.nodes[2]);
+        cluster.places.replace(2, 3);
+        attaches(volume::recover(cluster.places.reaches("operator"), 0, true).await);
+        time::sleep(Duration::from_secs(5)).await;
+        assert_eq!((volume.is_superseded(), writing.is_finished()), (false, false));
+    });
+}
+
+/// A majority answers, and nobody of it that is in sync.
+#[test]
+fn a_copy_that_was_not_in_sync_is_gone_on_with_beside_its_witness() {
+    run(58, 2, 1, async |world, cluster| {
+        let (volume, _) = attached(cluster, 2, options()).await;
+        put(&volume, 5, 1).await.expect("all is well");
+        world.crash(cluster.nodes[1]);
+        put(&volume, 5, 2).await.expect("the other one goes on");
+        drop(volume);
+        world.crash(cluster.nodes[0]);
+        cluster.restart(world, 1);
+        cluster.places.replace(0, 3);
+        time::sleep(Duration::from_secs(1)).await;
+        volume::recover(cluster.places.reaches("operator"), 1, true).await.expect("the other copy is lost");
+        let volume = crate::cluster::attach(&cluster.places, "b").await;
+        assert_eq!(get(&volume, 5).await, Ok(1));
+    });
+}
+
 /// As a control plane makes a volume: whoever goes on with it does the same again.
 #[test]
 fn a_format_by_identifier_is_gone_on_with_and_done_once() {
