@@ -51,6 +51,17 @@ pub struct Blank {
     pub namespace: Namespace,
 }
 
+/// Whether hosts use a volume, by what stands on its holders and by what hosts do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Usage {
+    /// No host has ever attached it: nothing was written to it.
+    Never,
+    /// A host had it attached, and no host has now.
+    Before,
+    /// A host has it attached.
+    Now,
+}
+
 /// Why a drive did not do it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DriveError {
@@ -92,6 +103,10 @@ pub trait Drives: Send + Sync {
     /// Makes a volume of `bytes` of blank namespaces, by slot. That some or all of them are formatted as this volume's slots
     /// already is no error, and those are left as they are. A namespace that holds something else is [`DriveError::Refused`].
     fn format(&self, volume: Uuid, bytes: u64, holders: &[Blank], until: Instant) -> Reply<'_, ()>;
+
+    /// Whether a host has the volume attached, or had. `holders`: those of its holders that can be asked. What a host has reserved is
+    /// taken from that host to be read; a host that lives takes the holder back, and that is how it is told from one that is gone.
+    fn usage(&self, volume: Uuid, holders: &[Blank], until: Instant) -> Reply<'_, Usage>;
 
     /// Bytes of a namespace that can be such a holder of a volume of `bytes`: a multiple of 4 KiB.
     fn holder_bytes(&self, kind: HolderKind, bytes: u64) -> u64;

@@ -278,7 +278,7 @@ pub enum OperationState {
     Pending,
     /// What was asked for is done.
     Done,
-    /// It is undone: nothing of it is left.
+    /// It is undone: all is as it was before.
     Failed,
 }
 
@@ -314,6 +314,9 @@ pub struct Operation {
     pub undo: Option<String>,
     /// What it waits for.
     pub waits: Option<String>,
+    /// Of a delete: also while a host has the volume attached.
+    #[serde(default)]
+    pub force: bool,
     /// Steps that are done.
     pub done: u32,
     /// Steps that there are.

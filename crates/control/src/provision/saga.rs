@@ -4,7 +4,8 @@
 //! ```text
 //! create: for each slot: take the drive, write down what it has, create, write down what is new, let go
 //!         format, then ready. If a drive refuses: undo, which is a delete
-//! delete: for each slot: take the drive, delete, see that it is gone, write that down, let go
+//! delete: unless forced: ask the holders whether a host has the volume attached. If so nothing is done
+//!         for each slot: take the drive, delete, see that it is gone, write that down, let go
 //!         then the record goes and its room is given back
 //! ```
 
@@ -15,7 +16,7 @@ use uuid::Uuid;
 
 use crate::catalogue::{Change, Condition};
 
-use super::drives::{Blank, DriveError, Look, Place};
+use super::drives::{Blank, DriveError, Look, Place, Usage};
 use super::keys;
 use super::name::Name;
 use super::records::{Drive, Namespace, OperationKind, OperationState, Tenant, VolumeState};
@@ -31,9 +32,13 @@ type Made = Result<(), String>;
 /// Goes on with the operation until it ends.
 pub(super) async fn advance(task: &mut Task) -> Result<(), Stop> {
     let is_create = task.operation.record.kind == OperationKind::Create;
+    if !is_create && is_attached(task).await? {
+        task.operation.record.undo = Some("a host has the volume attached: detach it there, or say force".into());
+        return ready(task, OperationState::Failed).await;
+    }
     if is_create && task.operation.record.undo.is_none() {
         match build(task).await? {
-            Ok(()) => return ready(task).await,
+            Ok(()) => return ready(task, OperationState::Done).await,
             Err(reason) => {
                 task.operation.record.undo = Some(reason);
                 task.operation.record.waits = None;
@@ -63,6 +68,31 @@ async fn build(task: &mut Task) -> Result<Made, Stop> {
         }
     }
     format(task).await
+}
+
+/// Whether a delete, of which nothing is done yet, was not forced and would take the volume from a host that uses it. The catalogue
+/// alone can't tell: hosts come to a volume past it, and an attachment is ended in it by whoever says so.
+async fn is_attached(task: &mut Task) -> Result<bool, Stop> {
+    let is_begun = task.operation.record.at.is_some()
+        || task.volume.record.holders.iter().any(|holder| holder.namespace.is_none());
+    Ok(!task.operation.record.force && !is_begun && usage(task).await? == Usage::Now)
+}
+
+/// Whether hosts use the volume, or have used it, by those of its holders that are there.
+async fn usage(task: &mut Task) -> Result<Usage, Stop> {
+    let mut holders = Vec::new();
+    for (slot, holder) in task.volume.record.holders.clone().into_iter().enumerate() {
+        if let (Some(namespace), Some(place)) = (holder.namespace, task.place(slot).await?) {
+            holders.push(Blank { kind: holder.kind, place, namespace });
+        }
+    }
+    if holders.is_empty() {
+        return Ok(Usage::Never);
+    }
+    match task.provisioner.drives.usage(task.volume.record.id, &holders, task.until()?).await {
+        Ok(usage) => Ok(usage),
+        Err(error) => Err(task.wait(format!("whether a host uses the volume is not known: {error}")).await),
+    }
 }
 
 /// The namespace of a slot.
@@ -214,11 +244,11 @@ async fn look(task: &Task, place: &Place) -> Result<Look, DriveError> {
     task.provisioner.look(place).await
 }
 
-/// The volume is there.
-async fn ready(task: &mut Task) -> Result<(), Stop> {
+/// The volume is there, after a create, or after a delete that is not done.
+async fn ready(task: &mut Task, state: OperationState) -> Result<(), Stop> {
     task.volume.record.state = VolumeState::Ready;
     task.volume.record.operation = None;
-    close(task, OperationState::Done);
+    close(task, state);
     loop {
         let (conditions, changes) = leave(task, 0).await?;
         if task.record(conditions, changes).await? {

@@ -190,7 +190,7 @@ impl Provisioner {
         Ok(id)
     }
 
-    /// Begins to delete a volume; the answer is the operation's id. By force also one that a host is meant to use.
+    /// Begins to delete a volume; the answer is the operation's id. By force also one that a host is meant to use, or uses.
     pub async fn delete_volume(
         &self,
         request: &Request,
@@ -206,8 +206,8 @@ impl Provisioner {
                     return Err(Error::Attached { volume: name.clone(), host: attachment.host });
                 }
                 count(&mut tenant)?;
-                let operation =
-                    operation(OperationKind::Delete, &tenant.record, name, volume.record.holders.len() as u32);
+                let steps = volume.record.holders.len() as u32;
+                let operation = Operation { force, ..operation(OperationKind::Delete, &tenant.record, name, steps) };
                 (volume.record.state, volume.record.operation) = (VolumeState::Deleting, Some(operation.id));
                 let mut plan = begin(&operation, &tenant)?;
                 plan.conditions.push(volume.unchanged());
@@ -404,6 +404,7 @@ fn operation(kind: OperationKind, tenant: &Tenant, volume: &Name, steps: u32) ->
         at: None,
         undo: None,
         waits: None,
+        force: false,
         done: 0,
         steps,
         began: now(),

@@ -11,8 +11,12 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant as StdInstant};
 
-use ::control::provision::{Blank, DriveError, Drives, HolderKind, Look, NAMESPACES_MAX, Namespace, Place, Reply};
-use ::volume::{FormatOptions, Kind, NvmeReach, Reach};
+use ::control::provision::{
+    Blank, DriveError, Drives, HolderKind, Look, NAMESPACES_MAX, Namespace, Place, Reply, Usage,
+};
+use ::volume::{FormatOptions, Kind, NvmeReach, Reach, Taken};
+use device::{Lba, Namespace as _};
+use engine::Buf;
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use engine::task::{self, LocalFuture};
 use engine::{Reactor, ReactorConfig};
@@ -37,6 +41,8 @@ const LATE: Duration = Duration::from_secs(11);
 const STEP_TIME: Duration = Duration::from_secs(5);
 /// How long a call may take that has no end of its own.
 const CALL_TIME: Duration = Duration::from_secs(60);
+/// How often a holder is looked at whose host may take it back. Chosen: a few times a second, for as long as a look takes little.
+const LOOK_PAUSE: Duration = Duration::from_millis(250);
 /// Calls that wait for the reactor, at most. Chosen: a look at a thousand drives.
 const CALLS_MAX: usize = 2048;
 /// How often a namespace is freed of reservations before it is deleted. Guessed: a host that had it takes it back once.
@@ -251,9 +257,10 @@ async fn is_blank(options: Options, namespace: Namespace) -> Result<bool, DriveE
     })
 }
 
-async fn format(volume: Uuid, bytes: u64, holders: Vec<(Options, Blank)>) -> Result<(), DriveError> {
+/// The holders, each of which is there.
+async fn reaches(holders: &[(Options, Blank)]) -> Result<Vec<Rc<dyn Reach>>, DriveError> {
     let mut reaches: Vec<Rc<dyn Reach>> = Vec::with_capacity(holders.len());
-    for (options, holder) in &holders {
+    for (options, holder) in holders {
         let manager = Manager::connect(options.clone()).await.map_err(unreached)?;
         if !listed(&manager).await?.contains(&holder.namespace) {
             let nsid = holder.namespace.nsid;
@@ -261,6 +268,57 @@ async fn format(volume: Uuid, bytes: u64, holders: Vec<(Options, Blank)>) -> Res
         }
         reaches.push(Rc::new(reach(options, holder.namespace.nsid)));
     }
+    Ok(reaches)
+}
+
+/// A host that lives asks each holder every third of the volume's lease, and takes it back after a second at most: who has not done
+/// so in that time and as long as a connection takes is gone.
+async fn usage(volume: Uuid, holders: Vec<(Options, Blank)>, until: StdInstant) -> Result<Usage, DriveError> {
+    let (mut taken, mut lease) = (Vec::new(), None);
+    for holder in reaches(&holders).await? {
+        in_time(until)?;
+        match ::volume::inspect(&*holder, true).await {
+            Ok(found) if found.label.shape.volume != volume.as_u128() => continue,
+            // The first round is the format's.
+            Ok(found) if found.record.promised.round <= 1 => {}
+            Ok(found) => lease = lease.max(Some(found.label.shape.lease_ms)),
+            Err(::volume::Error::Record { .. }) => lease = lease.max(Some(0)),
+            // It was not formatted to the end.
+            Err(::volume::Error::Label { .. }) => continue,
+            Err(error) if is_host_there(&error) => return Ok(Usage::Now),
+            Err(error) => return Err(DriveError::Unreachable(error.to_string())),
+        }
+        in_time(until)?;
+        match holder.take().await {
+            Ok(connection) => taken.push(connection),
+            Err(error) if is_host_there(&error) => return Ok(Usage::Now),
+            Err(error) => return Err(DriveError::Unreachable(error.to_string())),
+        }
+    }
+    let Some(lease) = lease else { return Ok(Usage::Never) };
+    let over = StdInstant::now() + Duration::from_millis(u64::from(lease / 3)) + STEP_TIME;
+    while StdInstant::now() < over {
+        engine::time::sleep(LOOK_PAUSE).await;
+        for Taken { namespace, .. } in &taken {
+            let (read, _) = namespace.read(Lba(0), Buf::with_len(namespace.info().block_size as usize)).await;
+            match read {
+                Ok(()) => {}
+                Err(device::Error::Reserved(_) | device::Error::Aborted) => return Ok(Usage::Now),
+                Err(error) => return Err(DriveError::Unreachable(error.to_string())),
+            }
+        }
+    }
+    Ok(Usage::Before)
+}
+
+/// Whether it failed since a host takes the holder, too.
+fn is_host_there(error: &::volume::Error) -> bool {
+    use device::Error::{Aborted, Reserved};
+    matches!(error, ::volume::Error::Device { source: Reserved(_) | Aborted, .. })
+}
+
+async fn format(volume: Uuid, bytes: u64, holders: Vec<(Options, Blank)>) -> Result<(), DriveError> {
+    let reaches = reaches(&holders).await?;
     let replicas = holders.iter().filter(|(_, holder)| holder.kind == HolderKind::Replica).count() as u8;
     let (bytes, volume) = (Some(bytes), Some(volume.as_u128()));
     let options = FormatOptions { replicas, bytes, volume, ..FormatOptions::default() };
@@ -301,6 +359,14 @@ impl Drives for NvmeDrives {
         let places = holders.iter().map(|holder| holder.place.clone()).collect();
         self.call(places, DriveError::Unknown, move |options| {
             Box::pin(within(until, format(volume, bytes, options.into_iter().zip(holders).collect())))
+        })
+    }
+
+    fn usage(&self, volume: Uuid, holders: &[Blank], until: Instant) -> Reply<'_, Usage> {
+        let (until, holders) = (until.into_std(), holders.to_vec());
+        let places = holders.iter().map(|holder| holder.place.clone()).collect();
+        self.call(places, DriveError::Unreachable, move |options| {
+            Box::pin(usage(volume, options.into_iter().zip(holders).collect(), until))
         })
     }
 

@@ -105,6 +105,53 @@ fn namespaces_are_made_formatted_and_deleted_by_what_they_are() {
     });
 }
 
+/// A host that attaches the volume of one holder, for as long as the sender is not told; then it reads, and is gone without a word.
+fn host(place: &Place, nsid: u32) -> (MailSender<()>, mpsc::Receiver<bool>) {
+    let (end, ended) = mailbox::<()>(1);
+    let (told, said) = mpsc::channel();
+    let address = place.address.as_str().parse().expect("an address");
+    std::thread::spawn(move || {
+        Reactor::run(ReactorConfig::default(), async move {
+            let name = CONTROL.parse().expect("a name");
+            let holder = NvmeReach::at(address, SUBSYSTEM.parse().expect("a name"), nsid, name);
+            let volume = ::volume::attach(vec![Rc::new(holder)], ::volume::Options::default()).await.expect("attached");
+            told.send(true).expect("the test waits");
+            ended.recv().await;
+            let (read, _) = volume.read(Lba(0), Buf::with_len(4096)).await;
+            told.send(read.is_ok() && !volume.is_superseded()).expect("the test waits");
+        })
+    });
+    assert!(said.recv().expect("attached"));
+    (end, said)
+}
+
+#[test]
+fn a_host_that_has_the_volume_is_told_from_one_that_is_gone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = target(folder.path().join("drive"));
+    run(async {
+        let drives = drives(Some(CONTROL));
+        drives.create(&place, drives.holder_bytes(HolderKind::Replica, 4 << 20), soon()).await.expect("made");
+        let namespace = drives.look(&place).await.expect("a look").namespaces[0];
+        let (id, holder) =
+            (Uuid::from_u128(77), [Blank { kind: HolderKind::Replica, place: place.clone(), namespace }]);
+        assert_eq!(drives.usage(id, &holder, soon()).await, Ok(Usage::Never), "it is blank");
+        drives.format(id, 4 << 20, &holder, soon()).await.expect("formatted");
+        assert_eq!(drives.usage(id, &holder, soon()).await, Ok(Usage::Never));
+        let (end, said) = host(&place, namespace.nsid);
+        // It has nothing to do, and still it has the volume.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(drives.usage(id, &holder, soon()).await, Ok(Usage::Now));
+        assert!(end.try_send(()).is_ok());
+        assert!(said.recv().expect("it has read"), "the host has the volume as before");
+        assert_eq!(drives.usage(id, &holder, soon()).await, Ok(Usage::Before));
+        // What is no holder of this volume says nothing of it.
+        assert_eq!(drives.usage(Uuid::from_u128(78), &holder, soon()).await, Ok(Usage::Never));
+        let late = drives.usage(id, &holder, Instant::now() - Duration::from_millis(1)).await;
+        assert!(matches!(late, Err(DriveError::Unreachable(_))), "{late:?}");
+    });
+}
+
 #[test]
 fn who_may_not_manage_is_told_what_to_say_to_the_target() {
     let folder = tempfile::tempdir().expect("a folder");

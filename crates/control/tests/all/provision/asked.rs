@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use control::provision::{
-    DriveState, Error, Name, NewVolume, Nqn, OperationState, Owner, Pool, Quota, Request, RequestId, Role, Rule,
+    DriveState, Error, Name, NewVolume, Nqn, OperationState, Owner, Pool, Quota, Request, RequestId, Role, Rule, Usage,
     VOLUME_BYTES_MAX, VolumeState,
 };
 use tokio::time::sleep;
@@ -62,6 +62,42 @@ async fn an_attached_volume_is_deleted_by_force() {
     done(&world.create(&new_volume("v", 1, 1)).await);
     let asked = &world.provisioner;
     asked.attach(&once(), &owner(), &name("v"), &host("a"), false).await.expect("attached");
+    let id = asked.delete_volume(&once(), &owner(), &name("v"), true).await.expect("begun");
+    done(&world.end(id).await);
+    world.at_rest().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_a_host_uses_past_the_catalogue_is_deleted_by_force_alone() {
+    let world = World::new(&[100, 100, 100]).await;
+    done(&world.create(&new_volume("v", 1, 3)).await);
+    let asked = &world.provisioner;
+    let volume = asked.volume(&owner(), &name("v")).await.expect("there");
+    assert_eq!(volume.attachment, None, "nobody is meant to use it");
+    world.drives.used.lock().unwrap().insert(volume.id, Usage::Now);
+    let id = asked.delete_volume(&once(), &owner(), &name("v"), false).await.expect("begun");
+    let operation = world.end(id).await;
+    assert_eq!(operation.state, OperationState::Failed, "{operation:?}");
+    assert!(operation.undo.as_ref().is_some_and(|why| why.contains("say force")), "{operation:?}");
+    assert_eq!(world.drives.namespaces().len(), 3);
+    world.at_rest().await;
+    // While a drive is away nobody can tell.
+    world.drives.with(&nqn("d1"), |drive| drive.is_away = true);
+    let id = asked.delete_volume(&once(), &owner(), &name("v"), false).await.expect("begun");
+    let worker = world.worker();
+    sleep(Duration::from_secs(60)).await;
+    worker.abort();
+    assert_eq!(world.drives.namespaces().len(), 3);
+    world.drives.with(&nqn("d1"), |drive| drive.is_away = false);
+    assert_eq!(world.end(id).await.state, OperationState::Failed);
+    // The host is gone.
+    world.drives.used.lock().unwrap().insert(volume.id, Usage::Before);
+    let id = asked.delete_volume(&once(), &owner(), &name("v"), false).await.expect("begun");
+    done(&world.end(id).await);
+    world.at_rest().await;
+    done(&world.create(&new_volume("v", 1, 3)).await);
+    let volume = asked.volume(&owner(), &name("v")).await.expect("there");
+    world.drives.used.lock().unwrap().insert(volume.id, Usage::Now);
     let id = asked.delete_volume(&once(), &owner(), &name("v"), true).await.expect("begun");
     done(&world.end(id).await);
     world.at_rest().await;

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use control::provision::{Blank, DriveError, Drives, HolderKind, Look, Namespace, Place, Reply};
+use control::provision::{Blank, DriveError, Drives, HolderKind, Look, Namespace, Place, Reply, Usage};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
@@ -61,6 +61,7 @@ enum Effect {
     Create(String, u64),
     Delete(String, Namespace),
     Format(Uuid, Vec<(String, Namespace)>),
+    Ask(Vec<String>),
 }
 
 /// Drives by the names of their subsystems.
@@ -69,13 +70,21 @@ pub struct SimDrives {
     pub faults: Arc<Faults>,
     /// Namespaces that somebody else made: they must never go.
     pub sacred: Mutex<BTreeSet<Uuid>>,
+    /// Volumes that hosts use, or have used.
+    pub used: Mutex<BTreeMap<Uuid, Usage>>,
     /// The next change waits for this before it begins.
     pub held: Mutex<Option<Arc<Notify>>>,
 }
 
 impl SimDrives {
     pub fn new(faults: Arc<Faults>) -> SimDrives {
-        SimDrives { state: State::default(), faults, sacred: Mutex::default(), held: Mutex::default() }
+        SimDrives {
+            state: State::default(),
+            faults,
+            sacred: Mutex::default(),
+            used: Mutex::default(),
+            held: Mutex::default(),
+        }
     }
 
     pub fn add(&self, nqn: &str, drive: SimDrive) {
@@ -180,6 +189,7 @@ fn apply(state: &State, effect: &Effect, sacred: &BTreeSet<Uuid>) -> Result<(), 
             }
             Ok(())
         }
+        Effect::Ask(nqns) => nqns.iter().try_for_each(|nqn| reach(&mut state, nqn).map(drop)),
         Effect::Format(volume, holders) => {
             for (slot, (nqn, namespace)) in holders.iter().enumerate() {
                 let drive = reach(&mut state, nqn)?;
@@ -235,6 +245,14 @@ impl Drives for SimDrives {
     fn format(&self, volume: Uuid, _bytes: u64, holders: &[Blank], until: Instant) -> Reply<'_, ()> {
         let holders = holders.iter().map(|holder| (holder.place.nqn.to_string(), holder.namespace)).collect();
         Box::pin(self.change(Effect::Format(volume, holders), until))
+    }
+
+    fn usage(&self, volume: Uuid, holders: &[Blank], until: Instant) -> Reply<'_, Usage> {
+        let asked = holders.iter().map(|holder| holder.place.nqn.to_string()).collect();
+        Box::pin(async move {
+            self.change(Effect::Ask(asked), until).await?;
+            Ok(self.used.lock().unwrap().get(&volume).copied().unwrap_or(Usage::Never))
+        })
     }
 
     fn holder_bytes(&self, kind: HolderKind, bytes: u64) -> u64 {
