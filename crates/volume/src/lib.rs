@@ -43,7 +43,7 @@ pub use attach::attach;
 pub use candidate::is_blank;
 pub use error::Error;
 pub use figures::{Figures, ReplicaFigures, State};
-pub use format::{FormatOptions, format, format_replacement, holder_bytes};
+pub use format::{FORMAT_ROUND, FormatOptions, format, format_replacement, holder_bytes};
 pub use inspect::{Inspected, inspect};
 pub use label::{
     Born, DATA_ALIGN, Kind, LOG_BLOCK, Label, LabelError, Life, RECORD_BLOCK, REGIONS_MAX, REPLICAS_MAX, Shape,

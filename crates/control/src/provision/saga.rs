@@ -10,6 +10,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tokio::time::sleep;
 use uuid::Uuid;
@@ -25,6 +26,9 @@ use super::store::{Stored, now};
 
 /// How often a create is sent to a drive whose answers are lost each time. Chosen: who fails so often fails.
 const CREATES_MAX: u32 = 3;
+
+/// Pause before it is asked again for a volume that is spared. Chosen: to ask takes its holders from a host for a moment.
+const SPARED_PAUSE: Duration = Duration::from_secs(60);
 
 /// Whether a step was done, or why the operation is to be undone.
 type Made = Result<(), String>;
@@ -51,6 +55,9 @@ pub(super) async fn advance(task: &mut Task) -> Result<(), Stop> {
     {
         unmake(task, at.slot, at.before).await?;
     }
+    if is_create && usage(task).await? != Usage::Never {
+        return spare(task).await;
+    }
     for slot in (0..task.volume.record.holders.len()).rev() {
         if let Some(namespace) = task.volume.record.holders[slot].namespace {
             remove(task, slot, namespace).await?;
@@ -76,6 +83,23 @@ async fn is_attached(task: &mut Task) -> Result<bool, Stop> {
     let is_begun = task.operation.record.at.is_some()
         || task.volume.record.holders.iter().any(|holder| holder.namespace.is_none());
     Ok(!task.operation.record.force && !is_begun && usage(task).await? == Usage::Now)
+}
+
+/// An undo of what hosts have used, which was whole then: the catalogue was put back to an older copy. If all holders are known the
+/// create is done; otherwise nothing can be done about it here.
+async fn spare(task: &mut Task) -> Result<(), Stop> {
+    match format(task).await? {
+        Ok(()) => {
+            task.operation.record.undo = None;
+            ready(task, OperationState::Done).await
+        }
+        Err(why) => {
+            let put_back = "a host has used the volume, of which this catalogue does not know all holders: it was put back to \
+                            an older copy";
+            task.wait(format!("{put_back} ({why})")).await;
+            Err(Stop::Later(SPARED_PAUSE))
+        }
+    }
 }
 
 /// Whether hosts use the volume, or have used it, by those of its holders that are there.
@@ -164,7 +188,7 @@ async fn format(task: &mut Task) -> Result<Made, Stop> {
     let mut blanks = Vec::new();
     for (slot, holder) in task.volume.record.holders.clone().into_iter().enumerate() {
         let Some(place) = task.place(slot).await? else { return Ok(Err(is_out(task, slot))) };
-        let Some(namespace) = holder.namespace else { return Err(Stop::Lost) };
+        let Some(namespace) = holder.namespace else { return Ok(Err(format!("{} is not made", drive(task, slot)))) };
         blanks.push(Blank { kind: holder.kind, place, namespace });
     }
     let (id, bytes, until) = (task.volume.record.id, task.volume.record.bytes, task.until()?);
@@ -182,8 +206,7 @@ async fn format(task: &mut Task) -> Result<Made, Stop> {
 
 /// A drive was not reached: the create waits for it, or is to be undone because it has waited for long enough.
 async fn give_up(task: &mut Task, said: String) -> Result<Made, Stop> {
-    let waited = now().saturating_sub(task.operation.record.began);
-    if waited >= task.give_up.as_secs() {
+    if task.right.failing_for(task.operation.record.id) >= task.give_up {
         return Ok(Err(said));
     }
     Err(task.wait(said).await)

@@ -6,6 +6,7 @@
 //!   worker that has lost the operation changes nothing.
 //! - What is asked of a drive is asked until the worker's lease may end, and no later.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -38,11 +39,24 @@ pub(super) struct Right {
     pub(super) worker: Uuid,
     pub(super) lease: LeaseId,
     until: Mutex<Instant>,
+    /// When each operation that does not go on first failed to.
+    failing: Mutex<HashMap<Uuid, Instant>>,
 }
 
 impl Right {
     pub(super) fn new(lease: LeaseId, until: Instant) -> Right {
-        Right { worker: Uuid::new_v4(), lease, until: Mutex::new(until) }
+        Right { worker: Uuid::new_v4(), lease, until: Mutex::new(until), failing: Mutex::default() }
+    }
+
+    /// How long this worker has seen the operation fail. Never from the catalogue: that may be an older copy, put back just now.
+    pub(super) fn failing_for(&self, operation: Uuid) -> Duration {
+        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        failing.entry(operation).or_insert_with(Instant::now).elapsed()
+    }
+
+    /// The operation has ended.
+    pub(super) fn forget(&self, operation: Uuid) {
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(&operation);
     }
 
     /// Until when it surely lasts.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant as StdInstant};
 use ::control::provision::{
     Blank, DriveError, Drives, HolderKind, Look, NAMESPACES_MAX, Namespace, Place, Reply, Usage,
 };
-use ::volume::{FormatOptions, Kind, NvmeReach, Reach, Taken};
+use ::volume::{FORMAT_ROUND, FormatOptions, Kind, NvmeReach, Reach, Taken};
 use device::{Lba, Namespace as _};
 use engine::Buf;
 use engine::sync::{MailReceiver, MailSender, mailbox};
@@ -279,8 +279,7 @@ async fn usage(volume: Uuid, holders: Vec<(Options, Blank)>, until: StdInstant) 
         in_time(until)?;
         match ::volume::inspect(&*holder, true).await {
             Ok(found) if found.label.shape.volume != volume.as_u128() => continue,
-            // The first round is the format's.
-            Ok(found) if found.record.promised.round <= 1 => {}
+            Ok(found) if found.record.promised.round <= FORMAT_ROUND => {}
             Ok(found) => lease = lease.max(Some(found.label.shape.lease_ms)),
             Err(::volume::Error::Record { .. }) => lease = lease.max(Some(0)),
             // It was not formatted to the end.

@@ -120,6 +120,18 @@ impl SimDrives {
         state.iter().flat_map(of).collect()
     }
 
+    /// What hosts have used is not made anew.
+    fn may_format(&self, volume: Uuid, holders: &[(String, Namespace)]) -> Result<(), DriveError> {
+        let state = self.state.lock().unwrap();
+        let is_made = |(slot, (nqn, namespace)): (usize, &(String, Namespace))| {
+            state[nqn].namespaces.get(&namespace.nsid) == Some(&(*namespace, Some((volume, slot))))
+        };
+        if self.used.lock().unwrap().contains_key(&volume) && !holders.iter().enumerate().all(is_made) {
+            return Err(DriveError::Refused("a host has attached it".into()));
+        }
+        Ok(())
+    }
+
     async fn change(&self, effect: Effect, until: Instant) -> Result<(), DriveError> {
         let held = self.held.lock().unwrap().take();
         if let Some(held) = held {
@@ -243,8 +255,11 @@ impl Drives for SimDrives {
     }
 
     fn format(&self, volume: Uuid, _bytes: u64, holders: &[Blank], until: Instant) -> Reply<'_, ()> {
-        let holders = holders.iter().map(|holder| (holder.place.nqn.to_string(), holder.namespace)).collect();
-        Box::pin(self.change(Effect::Format(volume, holders), until))
+        let holders: Vec<_> = holders.iter().map(|holder| (holder.place.nqn.to_string(), holder.namespace)).collect();
+        Box::pin(async move {
+            self.may_format(volume, &holders)?;
+            self.change(Effect::Format(volume, holders), until).await
+        })
     }
 
     fn usage(&self, volume: Uuid, holders: &[Blank], until: Instant) -> Reply<'_, Usage> {
