@@ -229,10 +229,16 @@ impl fmt::Display for VolumeState {
 /// Who is meant to use a volume.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Attachment {
+    /// Its own: who ends it names it, so that nobody ends one that came later.
+    #[serde(default)]
+    pub id: Uuid,
     /// The host.
     pub host: Nqn,
     /// Since when, in seconds of the Unix epoch.
     pub since: u64,
+    /// Whose attachment it took the place of, which may have been the same host's: none, if nobody's.
+    #[serde(default)]
+    pub instead_of: Option<Nqn>,
 }
 
 /// A volume. While an operation on it is under way only that operation changes the record.

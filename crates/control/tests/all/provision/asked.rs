@@ -37,18 +37,21 @@ async fn a_volume_is_made_shown_attached_and_deleted() {
     assert_eq!(volume.holders.len(), 3);
     let nqns: Vec<_> = volume.holders.iter().map(|holder| holder.nqn.to_string()).collect();
     assert_eq!(nqns, ["d0", "d1", "d2"].map(nqn));
-    // The same host again is the same; another one is refused, and takes it by force.
+    // The same host again is let in, and what it had before is over; another one is refused, and takes it by force.
+    let first = volume.attachment.expect("attached");
+    assert_eq!(first.instead_of, None);
     let again = asked.attach(&once(), &owner(), &name("v"), &host("a"), false).await.expect("the same");
-    assert_eq!(again, volume);
+    assert_eq!(again.attachment.expect("attached").instead_of, Some(host("a")));
+    let refused = asked.detach(&once(), &owner(), &name("v"), Some(first.id), false).await.expect_err("another's");
+    assert!(matches!(refused, Error::NotAttached { .. }), "{refused}");
     let refused = asked.attach(&once(), &owner(), &name("v"), &host("b"), false).await.expect_err("taken");
     assert!(matches!(refused, Error::Attached { .. }), "{refused}");
     let taken = asked.attach(&once(), &owner(), &name("v"), &host("b"), true).await.expect("by force");
-    assert_eq!(taken.attachment.expect("attached").host, host("b"));
-    let refused = asked.detach(&once(), &owner(), &name("v"), Some(&host("a")), false).await.expect_err("not there");
-    assert!(matches!(refused, Error::NotAttached { .. }), "{refused}");
+    let taken = taken.attachment.expect("attached");
+    assert_eq!((&taken.host, taken.instead_of), (&host("b"), Some(host("a"))));
     let refused = asked.delete_volume(&once(), &owner(), &name("v"), false).await.expect_err("attached");
     assert!(matches!(refused, Error::Attached { .. }), "{refused}");
-    asked.detach(&once(), &owner(), &name("v"), Some(&host("b")), false).await.expect("detached");
+    asked.detach(&once(), &owner(), &name("v"), Some(taken.id), false).await.expect("detached");
     let id = asked.delete_volume(&once(), &owner(), &name("v"), false).await.expect("begun");
     done(&world.end(id).await);
     world.at_rest().await;
