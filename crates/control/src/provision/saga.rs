@@ -191,8 +191,8 @@ async fn format(task: &mut Task) -> Result<Made, Stop> {
         let Some(namespace) = holder.namespace else { return Ok(Err(format!("{} is not made", drive(task, slot)))) };
         blanks.push(Blank { kind: holder.kind, place, namespace });
     }
-    let (id, bytes, until) = (task.volume.record.id, task.volume.record.bytes, task.until()?);
-    match task.provisioner.drives.format(id, bytes, &blanks, until).await {
+    let (id, bytes) = (task.volume.record.id, task.volume.record.bytes);
+    match task.provisioner.drives.format(id, bytes, &blanks, task.right.moving()).await {
         Ok(()) => Ok(Ok(())),
         Err(DriveError::Refused(why)) => Ok(Err(format!("the volume can't be formatted: {why}"))),
         Err(error) => {

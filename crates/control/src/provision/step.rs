@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use crate::catalogue::{self, Change, Condition, LeaseId, Missed, Outcome, Revision, Transaction, Value};
 
-use super::drives::Place;
+use super::drives::{Place, Until};
 use super::error::Error;
 use super::keys;
 use super::name::Name;
@@ -38,14 +38,14 @@ const DRIVE_PAUSE: Duration = Duration::from_secs(2);
 pub(super) struct Right {
     pub(super) worker: Uuid,
     pub(super) lease: LeaseId,
-    until: Mutex<Instant>,
+    until: Until,
     /// When each operation that does not go on first failed to.
     failing: Mutex<HashMap<Uuid, Instant>>,
 }
 
 impl Right {
     pub(super) fn new(lease: LeaseId, until: Instant) -> Right {
-        Right { worker: Uuid::new_v4(), lease, until: Mutex::new(until), failing: Mutex::default() }
+        Right { worker: Uuid::new_v4(), lease, until: Until::new(until), failing: Mutex::default() }
     }
 
     /// How long this worker has seen the operation fail. Never from the catalogue: that may be an older copy, put back just now.
@@ -61,11 +61,16 @@ impl Right {
 
     /// Until when it surely lasts.
     pub(super) fn until(&self) -> Instant {
-        *self.until.lock().unwrap_or_else(PoisonError::into_inner)
+        self.until.get()
+    }
+
+    /// The same, as it moves.
+    pub(super) fn moving(&self) -> &Until {
+        &self.until
     }
 
     pub(super) fn prolong(&self, until: Instant) {
-        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
+        self.until.put_off(until);
     }
 }
 

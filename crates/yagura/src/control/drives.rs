@@ -12,7 +12,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant as StdInstant};
 
 use ::control::provision::{
-    Blank, DriveError, Drives, HolderKind, Look, NAMESPACES_MAX, Namespace, Place, Reply, Usage,
+    Blank, DriveError, Drives, HolderKind, Look, NAMESPACES_MAX, Namespace, Place, Reply, Until, Usage,
 };
 use ::volume::{FORMAT_ROUND, FormatOptions, Kind, NvmeReach, Reach, Taken};
 use device::{Lba, Namespace as _};
@@ -29,6 +29,7 @@ use uuid::Uuid;
 use crate::cli::NvmeHost;
 use crate::exit::Failure;
 use crate::nvme::keys;
+use crate::race::{First, first_of};
 
 /// Bytes of a block of what is made here.
 const BLOCK_SIZE: u32 = 4096;
@@ -41,6 +42,8 @@ const LATE: Duration = Duration::from_secs(11);
 const STEP_TIME: Duration = Duration::from_secs(5);
 /// How long a call may take that has no end of its own.
 const CALL_TIME: Duration = Duration::from_secs(60);
+/// How long a format may take. Chosen: many times what the largest volume takes whose drives answer at once.
+const FORMAT_TIME: Duration = Duration::from_secs(3600);
 /// How often a holder is looked at whose host may take it back. Chosen: a few times a second, for as long as a look takes little.
 const LOOK_PAUSE: Duration = Duration::from_millis(250);
 /// Calls that wait for the reactor, at most. Chosen: a look at a thousand drives.
@@ -71,10 +74,10 @@ impl NvmeDrives {
         Ok(NvmeDrives { calls })
     }
 
-    /// Runs `work` on the reactor, with what leads to the places, in their order. If nothing comes of it in time: `lost`.
+    /// Runs `work` on the reactor for that time at most, with what leads to the places, in their order. If nothing comes of it in time: `lost`.
     fn call<T: Send + 'static>(
         &self,
-        places: Vec<Place>,
+        (places, time): (Vec<Place>, Duration),
         lost: fn(String) -> DriveError,
         work: impl FnOnce(Vec<Options>) -> LocalFuture<'static, Result<T, DriveError>> + Send + 'static,
     ) -> Reply<'_, T> {
@@ -83,23 +86,27 @@ impl NvmeDrives {
             for place in &places {
                 targets.push(resolved(place).await?);
             }
-            let (told, answer) = oneshot::channel();
+            let (mut told, answer) = oneshot::channel();
             let call: Call = Box::new(move |host| {
                 let leading = targets.into_iter().map(|(address, subsystem)| options(host, address, subsystem));
                 let leading: Result<Vec<Options>, DriveError> = leading.collect();
                 Box::pin(async move {
-                    let done = match leading {
-                        Ok(options) => work(options).await,
-                        Err(error) => Err(error),
+                    let done = async {
+                        match leading {
+                            Ok(options) => work(options).await,
+                            Err(error) => Err(error),
+                        }
                     };
-                    // Whoever asked may have gone.
-                    let _ = told.send(done);
+                    // Nothing is gone on with for somebody who has gone, since `until` may move.
+                    if let First::B(done) = first_of(told.closed(), done).await {
+                        let _ = told.send(done);
+                    }
                 })
             });
             self.calls.try_send(call).map_err(|_| DriveError::Unreachable("too many calls wait".into()))?;
-            match timeout(CALL_TIME, answer).await {
+            match timeout(time, answer).await {
                 Ok(Ok(done)) => done,
-                _ => Err(lost(format!("no answer within {CALL_TIME:?}"))),
+                _ => Err(lost(format!("no answer within {time:?}"))),
             }
         })
     }
@@ -111,7 +118,7 @@ impl NvmeDrives {
         lost: fn(String) -> DriveError,
         work: impl FnOnce(Options) -> LocalFuture<'static, Result<T, DriveError>> + Send + 'static,
     ) -> Reply<'_, T> {
-        self.call(vec![place.clone()], lost, move |mut options| match options.pop() {
+        self.call((vec![place.clone()], CALL_TIME), lost, move |mut options| match options.pop() {
             Some(options) => work(options),
             None => Box::pin(async { Err(DriveError::Refused("invariant: one place was given".into())) }),
         })
@@ -163,16 +170,20 @@ fn changed(error: ConnectError) -> DriveError {
     }
 }
 
-/// Runs for as long as it is not `until`: the clock is looked at before each piece of work.
-async fn within<T>(until: StdInstant, work: impl Future<Output = Result<T, DriveError>>) -> Result<T, DriveError> {
-    let late = || DriveError::Unknown("its time was over".into());
-    let (mut work, left) = (pin!(work), until.saturating_duration_since(StdInstant::now()));
-    let mut over = pin!(engine::time::sleep(left));
+/// Runs for as long as it is not `until`, which may move: the clock is looked at before each piece of work.
+async fn within<T>(until: &Until, work: impl Future<Output = Result<T, DriveError>>) -> Result<T, DriveError> {
+    let left = || until.get().into_std().saturating_duration_since(StdInstant::now());
+    let (mut work, mut over) = (pin!(work), pin!(engine::time::sleep(left())));
     std::future::poll_fn(|context| {
-        if StdInstant::now() >= until || over.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Err(late()));
+        loop {
+            if left().is_zero() {
+                return Poll::Ready(Err(DriveError::Unknown("its time was over".into())));
+            }
+            if over.as_mut().poll(context).is_pending() {
+                return work.as_mut().poll(context);
+            }
+            over.set(engine::time::sleep(left()));
         }
-        work.as_mut().poll(context)
     })
     .await
 }
@@ -220,7 +231,8 @@ async fn create(options: Options, bytes: u64, until: StdInstant) -> Result<(), D
     let formats = manager.formats().await.map_err(unreached)?;
     in_time(until)?;
     let wanted = Wanted { bytes, block_size: BLOCK_SIZE, thin: true };
-    let made = within(until, async { manager.create(&formats, wanted).await.map_err(changed) }).await;
+    let until = Until::new(until.into());
+    let made = within(&until, async { manager.create(&formats, wanted).await.map_err(changed) }).await;
     manager.leave().await;
     made.map(|_| ())
 }
@@ -345,7 +357,7 @@ impl Drives for NvmeDrives {
     fn delete(&self, place: &Place, namespace: Namespace, until: Instant) -> Reply<'_, ()> {
         let until = until.into_std();
         self.call_at(place, DriveError::Unknown, move |options| {
-            Box::pin(within(until, delete(options, namespace, until)))
+            Box::pin(async move { within(&Until::new(until.into()), delete(options, namespace, until)).await })
         })
     }
 
@@ -353,18 +365,19 @@ impl Drives for NvmeDrives {
         self.call_at(place, DriveError::Unreachable, move |options| Box::pin(is_blank(options, namespace)))
     }
 
-    fn format(&self, volume: Uuid, bytes: u64, holders: &[Blank], until: Instant) -> Reply<'_, ()> {
-        let (until, holders) = (until.into_std(), holders.to_vec());
+    fn format(&self, volume: Uuid, bytes: u64, holders: &[Blank], until: &Until) -> Reply<'_, ()> {
+        let (until, holders) = (until.clone(), holders.to_vec());
         let places = holders.iter().map(|holder| holder.place.clone()).collect();
-        self.call(places, DriveError::Unknown, move |options| {
-            Box::pin(within(until, format(volume, bytes, options.into_iter().zip(holders).collect())))
+        self.call((places, FORMAT_TIME), DriveError::Unknown, move |options| {
+            let holders = options.into_iter().zip(holders).collect();
+            Box::pin(async move { within(&until, format(volume, bytes, holders)).await })
         })
     }
 
     fn usage(&self, volume: Uuid, holders: &[Blank], until: Instant) -> Reply<'_, Usage> {
         let (until, holders) = (until.into_std(), holders.to_vec());
         let places = holders.iter().map(|holder| holder.place.clone()).collect();
-        self.call(places, DriveError::Unreachable, move |options| {
+        self.call((places, CALL_TIME), DriveError::Unreachable, move |options| {
             Box::pin(usage(volume, options.into_iter().zip(holders).collect(), until))
         })
     }

@@ -89,10 +89,10 @@ fn namespaces_are_made_formatted_and_deleted_by_what_they_are() {
         let volume = Uuid::from_u128(77);
         let holder = [Blank { kind: HolderKind::Replica, place: place.clone(), namespace }];
         for _ in 0..2 {
-            drives.format(volume, 4 << 20, &holder, soon()).await.expect("formatted");
+            drives.format(volume, 4 << 20, &holder, &Until::new(soon())).await.expect("formatted");
         }
         assert_eq!(drives.is_blank(&place, namespace).await, Ok(false));
-        let refused = drives.format(Uuid::from_u128(78), 4 << 20, &holder, soon()).await;
+        let refused = drives.format(Uuid::from_u128(78), 4 << 20, &holder, &Until::new(soon())).await;
         assert!(matches!(refused, Err(DriveError::Refused(_))), "{refused:?}");
 
         // A number is used again: what has another identifier is left alone, though a host holds its reservation.
@@ -136,7 +136,7 @@ fn a_host_that_has_the_volume_is_told_from_one_that_is_gone() {
         let (id, holder) =
             (Uuid::from_u128(77), [Blank { kind: HolderKind::Replica, place: place.clone(), namespace }]);
         assert_eq!(drives.usage(id, &holder, soon()).await, Ok(Usage::Never), "it is blank");
-        drives.format(id, 4 << 20, &holder, soon()).await.expect("formatted");
+        drives.format(id, 4 << 20, &holder, &Until::new(soon())).await.expect("formatted");
         assert_eq!(drives.usage(id, &holder, soon()).await, Ok(Usage::Never));
         let (end, said) = host(&place, namespace.nsid);
         // It has nothing to do, and still it has the volume.

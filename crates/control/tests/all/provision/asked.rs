@@ -106,6 +106,14 @@ async fn a_volume_that_a_host_uses_past_the_catalogue_is_deleted_by_force_alone(
     world.at_rest().await;
 }
 
+/// The worker's lease is renewed many times meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_takes_long_to_format_is_made() {
+    let world = World::new(&[10_000]).await;
+    done(&world.create(&new_volume("v", 5_000, 1)).await);
+    world.at_rest().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn sizes_and_counts_that_cannot_be_are_refused() {
     let world = World::new(&[100, 100, 100]).await;

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use control::provision::{Blank, DriveError, Drives, HolderKind, Look, Namespace, Place, Reply, Usage};
+use control::provision::{Blank, DriveError, Drives, HolderKind, Look, Namespace, Place, Reply, Until, Usage};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use uuid::Uuid;
 
 use super::faults::{Fault, Faults, dead};
@@ -19,6 +19,8 @@ pub const LATE: Duration = Duration::from_secs(10);
 pub const GIB: u64 = 1 << 30;
 /// What a replica has beside the data.
 pub const HEAD: u64 = 1 << 20;
+/// Bytes of a volume that are formatted in a second.
+const SLOW: u64 = 50 * GIB;
 pub const WITNESS: u64 = 8192;
 /// Less than the time that a change may be late by.
 const NEARLY: Duration = Duration::from_millis(10);
@@ -254,10 +256,15 @@ impl Drives for SimDrives {
         })
     }
 
-    fn format(&self, volume: Uuid, _bytes: u64, holders: &[Blank], until: Instant) -> Reply<'_, ()> {
+    fn format(&self, volume: Uuid, bytes: u64, holders: &[Blank], until: &Until) -> Reply<'_, ()> {
+        let (until, takes) = (until.clone(), Duration::from_secs(bytes / SLOW));
         let holders: Vec<_> = holders.iter().map(|holder| (holder.place.nqn.to_string(), holder.namespace)).collect();
         Box::pin(async move {
             self.may_format(volume, &holders)?;
+            if !takes.is_zero() {
+                sleep(takes).await;
+            }
+            let until = until.get();
             self.change(Effect::Format(volume, holders), until).await
         })
     }
