@@ -122,7 +122,9 @@ async fn usage(task: &mut Task) -> Result<Usage, Stop> {
 /// The namespace of a slot.
 async fn make(task: &mut Task, slot: usize) -> Result<Made, Stop> {
     let Some(place) = task.place(slot).await? else { return Ok(Err(is_out(task, slot))) };
-    task.claim(slot).await?;
+    if let Some(by) = task.claim(slot).await? {
+        return give_up(task, taken(task, slot, by)).await;
+    }
     let before = match task.operation.record.at.as_ref().and_then(|at| at.before.clone()) {
         Some(before) => before,
         None => {
@@ -216,34 +218,62 @@ async fn give_up(task: &mut Task, said: String) -> Result<Made, Stop> {
 async fn unmake(task: &mut Task, slot: usize, before: Option<Vec<Uuid>>) -> Result<(), Stop> {
     if let (Some(place), Some(before)) = (task.place(slot).await?, before) {
         let bytes = task.volume.record.holders[slot].bytes;
+        let mut is_asked = false;
         loop {
             let namespace = match own(task, &place, &before, bytes).await {
+                Ok(Some(_)) if is_asked => return Err(still_there(task, slot).await),
                 Ok(Some(namespace)) => namespace,
                 Ok(None) => break,
+                // Nobody else gets the drive while this goes on, so that it has an end: what is left is seen as unrecorded.
+                Err(error @ DriveError::Refused(_))
+                    if task.right.failing_for(task.operation.record.id) >= task.give_up =>
+                {
+                    let left = format!("; what was made may be left there: {}", said(task, slot, &error));
+                    task.operation.record.undo.get_or_insert_default().push_str(&left);
+                    break;
+                }
                 Err(error) => return Err(task.wait(said(task, slot, &error)).await),
             };
             if let Err(error) = delete(task, &place, namespace).await? {
                 return Err(task.wait(said(task, slot, &error)).await);
             }
+            is_asked = true;
         }
     }
     task.release().await
 }
 
+/// A drive shows a namespace that it has deleted by its own word: it is asked again, but not without a pause.
+async fn still_there(task: &mut Task, slot: usize) -> Stop {
+    task.wait(format!("{} still shows a namespace that it was to delete", drive(task, slot))).await
+}
+
+/// Another operation has the drive of the slot.
+fn taken(task: &Task, slot: usize, by: Uuid) -> String {
+    format!("{} is taken by operation {by}", drive(task, slot))
+}
+
 /// Deletes the namespace of a slot, and writes down that it is gone.
 async fn remove(task: &mut Task, slot: usize, namespace: Namespace) -> Result<(), Stop> {
     if let Some(place) = task.place(slot).await? {
-        task.claim(slot).await?;
+        if let Some(by) = task.claim(slot).await? {
+            return Err(task.wait(taken(task, slot, by)).await);
+        }
+        let mut is_asked = false;
         loop {
-            match look(task, &place).await {
-                // By its identifier: its number may be another's by now.
-                Ok(look) if !look.namespaces.iter().any(|found| found.uid == namespace.uid) => break,
-                Ok(_) => {}
+            // By its identifier: its number may be another's by now, and it may have another one, or another size.
+            let seen = match look(task, &place).await {
+                Ok(look) => look.namespaces.into_iter().find(|found| found.uid == namespace.uid),
                 Err(error) => return Err(task.wait(said(task, slot, &error)).await),
+            };
+            let Some(seen) = seen else { break };
+            if is_asked {
+                return Err(still_there(task, slot).await);
             }
-            if let Err(error) = delete(task, &place, namespace).await? {
+            if let Err(error) = delete(task, &place, seen).await? {
                 return Err(task.wait(said(task, slot, &error)).await);
             }
+            is_asked = true;
         }
     }
     task.volume.record.holders[slot].namespace = None;

@@ -31,6 +31,8 @@ const ATTEMPTS_MAX: u32 = 4;
 const BUSY_TIME: Duration = Duration::from_secs(1);
 /// Pause between two looks at that. Chosen: a few times what a drive takes, so that many who wait do not keep the catalogue busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
+/// After how long of that it is told. Chosen: longer than a queue of operations that all go on.
+const BUSY_LONG: Duration = Duration::from_secs(10);
 /// Pause before a drive is asked again that can't be reached or refuses to delete. Chosen: a target is back within seconds.
 const DRIVE_PAUSE: Duration = Duration::from_secs(2);
 
@@ -223,24 +225,31 @@ impl Task {
         self.volume.record.holders[slot].drive.clone()
     }
 
-    /// Takes the drive of a slot for this operation alone.
-    pub(super) async fn claim(&mut self, slot: usize) -> Result<(), Stop> {
+    /// Takes the drive of a slot for this operation alone; the answer is which other operation has it, and has had it for long.
+    pub(super) async fn claim(&mut self, slot: usize) -> Result<Option<Uuid>, Stop> {
         if self.operation.record.at.as_ref().is_some_and(|at| at.slot == slot) {
-            return Ok(());
+            return Ok(None);
         }
-        let key = keys::busy(&self.drive(slot));
-        let began = Instant::now();
-        self.operation.record.at = Some(At { slot, before: None });
+        let (key, id) = (keys::busy(&self.drive(slot)), self.operation.record.id);
+        let (began, mut other) = (Instant::now(), None);
         while began.elapsed() < BUSY_TIME {
-            if self.provisioner.store.catalogue.get(key.clone()).await?.entry.is_none() {
-                let take = Change::put(key.clone(), Value::new(self.operation.record.id.to_string())?);
+            other = self.provisioner.store.catalogue.get(key.clone()).await?.entry;
+            if other.is_none() {
+                let take = Change::put(key.clone(), Value::new(id.to_string())?);
+                self.operation.record.at = Some(At { slot, before: None });
                 if self.record(vec![Condition::absent(key.clone())], vec![take]).await? {
-                    return Ok(());
+                    self.right.forget(id);
+                    return Ok(None);
                 }
+                self.operation.record.at = None;
             }
             sleep(BUSY_PAUSE).await;
         }
-        Err(Stop::Later(BUSY_PAUSE))
+        let other = other.and_then(|entry| Uuid::try_parse_ascii(entry.value.as_bytes()).ok());
+        match other {
+            Some(other) if self.right.failing_for(id) >= BUSY_LONG => Ok(Some(other)),
+            _ => Err(Stop::Later(BUSY_PAUSE)),
+        }
     }
 
     /// Lets go of the drive; what has come of it is written down in the same transaction.

@@ -31,12 +31,21 @@ pub struct SimDrive {
     pub thin: bool,
     pub is_away: bool,
     pub refuses: Option<String>,
+    /// Whether a namespace is blank can't be told.
+    pub is_dark: bool,
     pub namespaces: BTreeMap<u32, (Namespace, Option<(Uuid, usize)>)>,
 }
 
 impl SimDrive {
     pub fn new(gib: u64) -> SimDrive {
-        SimDrive { total: gib * GIB, thin: true, is_away: false, refuses: None, namespaces: BTreeMap::new() }
+        SimDrive {
+            total: gib * GIB,
+            thin: true,
+            is_away: false,
+            refuses: None,
+            is_dark: false,
+            namespaces: BTreeMap::new(),
+        }
     }
 
     fn free(&self) -> u64 {
@@ -250,7 +259,11 @@ impl Drives for SimDrives {
                 return dead().await;
             }
             let mut state = self.state.lock().unwrap();
-            let found = reach(&mut state, &nqn)?.namespaces.get(&namespace.nsid);
+            let drive = reach(&mut state, &nqn)?;
+            if drive.is_dark {
+                return Err(DriveError::Refused("it can't be read".into()));
+            }
+            let found = drive.namespaces.get(&namespace.nsid);
             let found = found.filter(|(found, _)| found.uid == namespace.uid);
             found.map(|(_, label)| label.is_none()).ok_or_else(|| DriveError::Refused("there is none".into()))
         })
