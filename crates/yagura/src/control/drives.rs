@@ -34,10 +34,12 @@ use crate::race::{First, first_of};
 /// Bytes of a block of what is made here.
 const BLOCK_SIZE: u32 = 4096;
 /// After how long without a sign of life a target ends a connection (KATO).
-const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// Twice [`KEEP_ALIVE`], which is what a target may take that looks for traffic once in that time (NVMe Base 2.0c §3.9), and a
-/// second for what it does then.
-const LATE: Duration = Duration::from_secs(11);
+const KEEP_ALIVE: Duration = Duration::from_secs(4);
+/// A target that looks for traffic once in [`KEEP_ALIVE`] takes three times that (NVMe Base 2.0c §3.9), where it rounds that time up a
+/// second more each, and then a second for what it does then. One that says that it takes longer is refused.
+const LATE: Duration = Duration::from_secs(16);
+/// What is wrong with a target that does not do what it is to.
+const MANAGE_ALL: &str = "on its target say --host nqn=NQN,manage=all for the host that this control plane is";
 /// How long a connection, and each command, may take.
 const STEP_TIME: Duration = Duration::from_secs(5);
 /// How long a call may take that has no end of its own.
@@ -59,16 +61,18 @@ pub struct NvmeDrives {
 }
 
 impl NvmeDrives {
-    /// Drives that let in the host of this name and keys.
-    pub fn start(host: NvmeHost) -> Result<NvmeDrives, Failure> {
+    /// Drives that let in the host of this name and keys. `ended` is told why they can be reached no more.
+    pub fn start(host: NvmeHost, ended: MailSender<String>) -> Result<NvmeDrives, Failure> {
         // Keys that can't be read are told at once.
         keys::apply(&host, &mut Options::discovery(SocketAddr::from(([127, 0, 0, 1], 1))))?;
         let (calls, mail) = mailbox::<Call>(CALLS_MAX);
         let thread = std::thread::Builder::new().name("drives".into());
         let begun = thread.spawn(move || {
+            let ended = Ended(ended);
             if let Err(error) = Reactor::run(ReactorConfig::default(), serve(mail, host)) {
                 tracing::error!(%error, "drives can no longer be reached");
             }
+            drop(ended);
         });
         begun.map_err(|error| Failure::from(error).during("a thread for drives"))?;
         Ok(NvmeDrives { calls })
@@ -103,7 +107,7 @@ impl NvmeDrives {
                     }
                 })
             });
-            self.calls.try_send(call).map_err(|_| DriveError::Unreachable("too many calls wait".into()))?;
+            self.calls.try_send(call).map_err(|error| DriveError::Unreachable(error.to_string()))?;
             match timeout(time, answer).await {
                 Ok(Ok(done)) => done,
                 _ => Err(lost(format!("no answer within {time:?}"))),
@@ -122,6 +126,16 @@ impl NvmeDrives {
             Some(options) => work(options),
             None => Box::pin(async { Err(DriveError::Refused("invariant: one place was given".into())) }),
         })
+    }
+}
+
+/// Tells of the end of the thread for drives, also of one that panics.
+struct Ended(MailSender<String>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // Nobody listens where the process is ending already.
+        let _ = self.0.try_send("drives can no longer be reached: their thread has ended".into());
     }
 }
 
@@ -211,13 +225,23 @@ async fn listed(manager: &Manager) -> Result<Vec<Namespace>, DriveError> {
     named.collect()
 }
 
+/// Errors where a command that was sent may take effect after [`LATE`].
+fn ends_in_time(late: Option<Duration>) -> Result<(), DriveError> {
+    let takes = match late {
+        Some(late) if late <= LATE => return Ok(()),
+        Some(late) => format!("takes {late:?} for it"),
+        None => "has no Keep Alive".to_owned(),
+    };
+    Err(DriveError::Refused(format!("it is to end a connection that is lost within {LATE:?}, and {takes}")))
+}
+
 async fn look(options: Options) -> Result<Look, DriveError> {
     let manager = Manager::connect(options).await.map_err(unreached)?;
     let capacity = manager.capacity().await.map_err(unreached)?;
     if !capacity.manages {
-        let mend = "on its target say --host nqn=NQN,manage=all for the host that this control plane is";
-        return Err(DriveError::Refused(format!("it makes no namespaces for this host: {mend}")));
+        return Err(DriveError::Refused(format!("it makes no namespaces for this host: {MANAGE_ALL}")));
     }
+    ends_in_time(capacity.late)?;
     let thin = manager.formats().await.map_err(unreached)?.thin;
     let namespaces = listed(&manager).await?;
     manager.leave().await;
@@ -227,14 +251,28 @@ async fn look(options: Options) -> Result<Look, DriveError> {
 }
 
 async fn create(options: Options, bytes: u64, until: StdInstant) -> Result<(), DriveError> {
-    let manager = Manager::connect(options).await.map_err(unreached)?;
+    let manager = Manager::connect(options.clone()).await.map_err(unreached)?;
     let formats = manager.formats().await.map_err(unreached)?;
     in_time(until)?;
     let wanted = Wanted { bytes, block_size: BLOCK_SIZE, thin: true };
     let until = Until::new(until.into());
-    let made = within(&until, async { manager.create(&formats, wanted).await.map_err(changed) }).await;
+    let made = within(&until, async {
+        let nsid = manager.create(&formats, wanted).await.map_err(changed)?;
+        let lost = |error: ConnectError| DriveError::Unknown(error.to_string());
+        // The next controllers begin with it, this one need not.
+        let next = Manager::connect(options).await.map_err(lost)?;
+        let is_attached = next.is_attached(nsid).await.map_err(lost)?;
+        next.leave().await;
+        if is_attached {
+            return Ok(());
+        }
+        // No host would get it, nor this one to format it. Nobody else knows of it, so that it can go by its number.
+        manager.delete(nsid).await.map_err(lost)?;
+        Err(DriveError::Refused(format!("what it makes it attaches to no host: {MANAGE_ALL}")))
+    })
+    .await;
     manager.leave().await;
-    made.map(|_| ())
+    made
 }
 
 async fn delete(options: Options, namespace: Namespace, until: StdInstant) -> Result<(), DriveError> {

@@ -17,6 +17,10 @@ const CONTROL: &str = "nqn.2026-11.io.yagura:control";
 
 /// A target with a drive, which makes namespaces for all at the word of the control plane's host, for as long as the tests run.
 fn target(path: PathBuf) -> Place {
+    target_of(path, true)
+}
+
+fn target_of(path: PathBuf, makes_for_all: bool) -> Place {
     let (told, address) = mpsc::channel();
     std::thread::spawn(move || {
         Reactor::run(ReactorConfig::default(), async move {
@@ -25,7 +29,7 @@ fn target(path: PathBuf) -> Place {
             let (target, subsystem) = (Target::default(), SUBSYSTEM.parse().expect("a name"));
             target.add_subsystem(Nqn::clone(&subsystem), "1").expect("a subsystem");
             target.add_store(&subsystem, Arc::new(drive)).expect("a store");
-            let config = HostConfig { manage: true, makes_for_all: true, ..HostConfig::default() };
+            let config = HostConfig { manage: true, makes_for_all, ..HostConfig::default() };
             target.allow_host(&subsystem, &CONTROL.parse().expect("a name"), config).expect("a host");
             let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
             told.send(listener.local_addr()).expect("the test waits");
@@ -45,7 +49,7 @@ fn drives(host: Option<&str>) -> NvmeDrives {
     }
     let host = host.map(|host| format!("--host-nqn={host}"));
     let flags = Flags::parse_from(std::iter::once("test".to_owned()).chain(host));
-    NvmeDrives::start(flags.host).expect("a reactor")
+    NvmeDrives::start(flags.host, mailbox(1).0).expect("a reactor")
 }
 
 fn run<T>(work: impl Future<Output = T>) -> T {
@@ -150,6 +154,37 @@ fn a_host_that_has_the_volume_is_told_from_one_that_is_gone() {
         let late = drives.usage(id, &holder, Instant::now() - Duration::from_millis(1)).await;
         assert!(matches!(late, Err(DriveError::Unreachable(_))), "{late:?}");
     });
+}
+
+#[test]
+fn a_drive_whose_namespaces_no_host_gets_is_refused_and_nothing_is_left_on_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = target_of(folder.path().join("drive"), false);
+    run(async {
+        let drives = drives(Some(CONTROL));
+        let refused = drives.create(&place, KIB_64, soon()).await;
+        assert!(matches!(&refused, Err(DriveError::Refused(why)) if why.contains("manage=all")), "{refused:?}");
+        assert_eq!(drives.look(&place).await.expect("a look").namespaces, []);
+    });
+}
+
+#[test]
+fn a_target_that_ends_lost_connections_late_or_never_is_refused() {
+    assert_eq!(ends_in_time(Some(LATE)), Ok(()));
+    for late in [None, Some(LATE + Duration::from_millis(1))] {
+        assert!(matches!(ends_in_time(late), Err(DriveError::Refused(_))), "{late:?}");
+    }
+}
+
+#[test]
+fn the_end_of_the_thread_for_drives_is_told() {
+    let (ended, end) = mailbox(1);
+    let thread = std::thread::spawn(move || {
+        let _ended = Ended(ended);
+        panic!("the reactor does");
+    });
+    assert!(thread.join().is_err());
+    assert!(end.try_recv().is_some_and(|why| why.contains("no longer be reached")));
 }
 
 #[test]
