@@ -8,10 +8,9 @@ use engine::task::LocalFuture;
 
 use crate::blocks::{read_block, read_blocks};
 use crate::error::Error;
-use crate::format::FORMAT_ROUND;
 use crate::label::{Label, LabelError, RECORD_BLOCK};
 use crate::reach::Reach;
-use crate::record::RecordBlock;
+use crate::record::{FORMAT_ROUND, RecordBlock};
 
 /// Bytes at either end of a namespace that are zeroes where it is blank. Chosen: partition tables, file systems, md, LVM and others
 /// have something in the one or in the other.

@@ -23,7 +23,7 @@ use crate::label::{
 };
 use crate::making::Making;
 use crate::reach::Reach;
-use crate::record::{Ballot, HOLDERS_MAX, Record, RecordBlock, Set};
+use crate::record::{Ballot, FORMAT_ROUND, HOLDERS_MAX, Record, RecordBlock, Set};
 
 /// Bytes of a region. Chosen: what is settled before a first read waits for one region.
 const REGION_BYTES: u64 = 1 << 20;
@@ -31,8 +31,6 @@ const REGION_BYTES: u64 = 1 << 20;
 const GROWTH: u64 = 16;
 /// Bytes that are zeroed in one step. Chosen: what is done again where a former host of the namespace came between.
 const ZEROED_BYTES: u64 = 1 << 30;
-/// The round of the ballot that a format leaves on its holders: whoever attaches the volume goes above it.
-pub const FORMAT_ROUND: u64 = 1;
 /// Bytes of volume that the log has room for, at least.
 const LOG_ROOM_MIN: u64 = 64 << 30;
 

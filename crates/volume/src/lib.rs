@@ -43,7 +43,7 @@ pub use attach::attach;
 pub use candidate::is_blank;
 pub use error::Error;
 pub use figures::{Figures, ReplicaFigures, State};
-pub use format::{FORMAT_ROUND, FormatOptions, format, format_replacement, holder_bytes};
+pub use format::{FormatOptions, format, format_replacement, holder_bytes};
 pub use inspect::{Inspected, inspect};
 pub use label::{
     Born, DATA_ALIGN, Kind, LOG_BLOCK, Label, LabelError, Life, RECORD_BLOCK, REGIONS_MAX, REPLICAS_MAX, Shape,
@@ -51,7 +51,7 @@ pub use label::{
 pub use nvmeof::NvmeReach;
 pub use options::Options;
 pub use reach::{Reach, Taken};
-pub use record::{Ballot, HOLDERS_MAX, Record, RecordBlock, RecordError, Set};
+pub use record::{Ballot, FORMAT_ROUND, HOLDERS_MAX, Record, RecordBlock, RecordError, Set};
 pub use recover::recover;
 pub use verify::Report;
 pub use volume::Volume;

@@ -71,9 +71,9 @@ pub struct Formats {
 }
 
 impl Formats {
-    /// NCAP of a thin namespace, blocks: how many may be allocated at a time. Targets that set this room aside, or keep to it, leave
-    /// what is above unusable, so that it is all where all has room; where not, it is what there is, but for a sixteenth, since others
-    /// write meanwhile and a target refuses what has no room.
+    /// NCAP of a thin namespace, blocks: how many may be allocated at a time. Targets that set this room aside, or keep to it,
+    /// leave what is above unusable, so that it is all where all has room; where not, it is what there is, but for a sixteenth:
+    /// others write meanwhile, and a target refuses what has no room.
     fn thin_capacity(&self, wanted: Wanted) -> u64 {
         let blocks = wanted.bytes / u64::from(wanted.block_size);
         let free = self.unallocated.saturating_sub(self.unallocated / 16) / u128::from(wanted.block_size);
