@@ -8,8 +8,9 @@ use engine::task::LocalFuture;
 
 use crate::blocks::{read_block, read_blocks};
 use crate::error::Error;
-use crate::label::{Label, LabelError};
+use crate::label::{Label, LabelError, RECORD_BLOCK};
 use crate::reach::Reach;
+use crate::record::{FORMAT_ROUND, RecordBlock};
 
 /// Bytes at either end of a namespace that are zeroes where it is blank. Chosen: partition tables, file systems, md, LVM and others
 /// have something in the one or in the other.
@@ -21,6 +22,8 @@ pub(crate) struct Candidate {
     pub(crate) name: String,
     pub(crate) info: NamespaceInfo,
     pub(crate) first: View,
+    /// It is a holder that a host has attached, or may have.
+    pub(crate) was_attached: bool,
 }
 
 impl Candidate {
@@ -31,13 +34,14 @@ impl Candidate {
 
 /// Looks at a namespace. It is taken only by `force`, or where another host has it that may have made a part of the volume `of`.
 pub(crate) async fn look(reach: &Rc<dyn Reach>, force: bool, of: Option<u128>) -> Result<Candidate, Error> {
-    let (info, first) = look_at(&**reach, force, of).await?;
-    Ok(Candidate { reach: Rc::clone(reach), name: reach.name(), info, first })
+    let (info, first, was_attached) = look_at(&**reach, force, of).await?;
+    Ok(Candidate { reach: Rc::clone(reach), name: reach.name(), info, first, was_attached })
 }
 
-async fn look_at(reach: &dyn Reach, force: bool, of: Option<u128>) -> Result<(NamespaceInfo, View), Error> {
-    let namespace = reach.look().await?;
+async fn look_at(reach: &dyn Reach, force: bool, of: Option<u128>) -> Result<(NamespaceInfo, View, bool), Error> {
+    let mut namespace = reach.look().await?;
     let (name, info) = (reach.name(), namespace.info());
+    let failed = |source| Error::Device { holder: name.clone(), source };
     if info.compare_and_write_blocks_max == 0 {
         return Err(Error::Lacks { holder: name, what: "compare-and-write" });
     }
@@ -45,20 +49,27 @@ async fn look_at(reach: &dyn Reach, force: bool, of: Option<u128>) -> Result<(Na
     let first = match read_block(&namespace, 0).await {
         Ok(first) => first,
         // Who takes it by force sees what is there when it is taken.
-        Err(device::Error::Reserved(_)) if force || of.is_some() => read_block(&reach.take().await?.namespace, 0)
-            .await
-            .map_err(|source| Error::Device { holder: name.clone(), source })?,
+        Err(device::Error::Reserved(_)) if force || of.is_some() => {
+            namespace = reach.take().await?.namespace;
+            read_block(&namespace, 0).await.map_err(failed)?
+        }
         Err(device::Error::Reserved(_)) => return Err(in_use("another host has its reservation".into())),
-        Err(source) => return Err(Error::Device { holder: name, source }),
+        Err(source) => return Err(failed(source)),
     };
+    let mut was_attached = false;
     let by = match Label::decode(&first) {
         Err(LabelError::Blank) if force => None,
         Err(LabelError::Blank) => {
-            let is_blank = has_blank_ends(&namespace).await;
-            let is_blank = is_blank.map_err(|source| Error::Device { holder: name.clone(), source })?;
+            let is_blank = has_blank_ends(&namespace).await.map_err(failed)?;
             (!is_blank).then(|| "there is something in its first or last MiB".to_owned())
         }
-        Ok(label) if Some(label.shape.volume) == of => None,
+        Ok(label) if Some(label.shape.volume) == of => {
+            let block = read_block(&namespace, RECORD_BLOCK).await.map_err(failed)?;
+            // One that is damaged somebody may have written.
+            was_attached =
+                RecordBlock::decode(&block, label.life).map_or(true, |record| record.promised.round > FORMAT_ROUND);
+            None
+        }
         Err(LabelError::Unfinished { volume, .. }) if Some(volume) == of => None,
         Ok(label) => Some(format!("it is in slot {} of volume {:032x}", label.slot, label.shape.volume)),
         Err(_) if first.starts_with(b"YAGURASB") => Some("it is a member of a pool".to_owned()),
@@ -67,7 +78,7 @@ async fn look_at(reach: &dyn Reach, force: bool, of: Option<u128>) -> Result<(Na
     if let Some(by) = by.filter(|_| !force) {
         return Err(in_use(by));
     }
-    Ok((info, first.freeze()))
+    Ok((info, first.freeze(), was_attached))
 }
 
 /// Whether [`format()`](crate::format()) would take the namespace without force. Nothing is changed.

@@ -23,7 +23,7 @@ use crate::label::{
 };
 use crate::making::Making;
 use crate::reach::Reach;
-use crate::record::{Ballot, HOLDERS_MAX, Record, RecordBlock, Set};
+use crate::record::{Ballot, FORMAT_ROUND, HOLDERS_MAX, Record, RecordBlock, Set};
 
 /// Bytes of a region. Chosen: what is settled before a first read waits for one region.
 const REGION_BYTES: u64 = 1 << 20;
@@ -49,7 +49,7 @@ pub struct FormatOptions {
     pub force: bool,
     /// The volume's identifier, other than 0; `None`: a random one. Who gives one makes the volume even where a former try of the
     /// same was cut short: namespaces that are of that volume already count as blank until all of them are, and from then on are
-    /// left as they are. Nobody may have attached the volume before that.
+    /// left as they are. Where a host has attached the volume, which it can only when all were, nothing is made anew.
     pub volume: Option<u128>,
 }
 
@@ -78,13 +78,17 @@ pub fn format(reaches: Vec<Rc<dyn Reach>>, options: FormatOptions) -> LocalFutur
         if let Some(shape) = options.volume.and_then(|volume| made(&candidates, volume)) {
             return Ok(shape);
         }
+        if let Some(holder) = candidates.iter().find(|candidate| candidate.was_attached && !options.force) {
+            let by = "the volume was whole, and a host has attached it: these are not its holders".to_owned();
+            return Err(Error::InUse { holder: holder.name.clone(), by });
+        }
         let shape = shape(&candidates, &options)?;
         let lives: [Life; HOLDERS_MAX] = std::array::from_fn(|slot| if slot < reaches.len() { uuid() } else { 0 });
         let replicas = &candidates[..usize::from(options.replicas)];
         let is_zeroed = replicas.iter().all(|replica| replica.info.deallocated_reads_zero);
         let born = if is_zeroed { Born::Clean } else { Born::Intent };
         let record = Record {
-            ballot: Ballot { round: 1, host: task::random_u64() },
+            ballot: Ballot { round: FORMAT_ROUND, host: task::random_u64() },
             version: 1,
             in_sync: Set::first(options.replicas.into()),
             lives,

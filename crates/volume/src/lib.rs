@@ -51,7 +51,7 @@ pub use label::{
 pub use nvmeof::NvmeReach;
 pub use options::Options;
 pub use reach::{Reach, Taken};
-pub use record::{Ballot, HOLDERS_MAX, Record, RecordBlock, RecordError, Set};
+pub use record::{Ballot, FORMAT_ROUND, HOLDERS_MAX, Record, RecordBlock, RecordError, Set};
 pub use recover::recover;
 pub use verify::Report;
 pub use volume::Volume;

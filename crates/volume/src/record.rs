@@ -24,6 +24,9 @@ const RECORD: block::Kind = block::Kind { magic: *b"YAGURAVR", format: 1 };
 /// Holders, at most.
 pub const HOLDERS_MAX: usize = REPLICAS_MAX;
 
+/// The round of the ballot that a format leaves on its holders: whoever attaches the volume goes above it.
+pub const FORMAT_ROUND: u64 = 1;
+
 /// An attachment: ordered by round, then by a random number, so that no two are the same.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Ballot {

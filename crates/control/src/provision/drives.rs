@@ -1,6 +1,7 @@
 //! What provisioning asks of drives. Whoever implements it speaks NVMe; nothing else here does.
 
 use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -51,6 +52,17 @@ pub struct Blank {
     pub namespace: Namespace,
 }
 
+/// Whether hosts use a volume, by what stands on its holders and by what hosts do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Usage {
+    /// No host has ever attached it: nothing was written to it.
+    Never,
+    /// A host had it attached, and no host has now.
+    Before,
+    /// A host has it attached.
+    Now,
+}
+
 /// Why a drive did not do it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DriveError {
@@ -63,6 +75,27 @@ pub enum DriveError {
     /// Whether it was changed is not known.
     #[error("whether it did what was asked is not known ({0})")]
     Unknown(String),
+}
+
+/// The moment after which nothing is begun any more, where it moves: it is put off for as long as whoever asks keeps the right to.
+#[derive(Clone, Debug)]
+pub struct Until(Arc<Mutex<Instant>>);
+
+impl Until {
+    /// That moment, for now.
+    pub fn new(at: Instant) -> Until {
+        Until(Arc::new(Mutex::new(at)))
+    }
+
+    /// The moment as it is now.
+    pub fn get(&self) -> Instant {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts it off.
+    pub fn put_off(&self, at: Instant) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = at;
+    }
 }
 
 /// The drives of a pool. Every call ends in bounded time. A call whose future is dropped has an unknown outcome.
@@ -90,8 +123,13 @@ pub trait Drives: Send + Sync {
     fn is_blank(&self, place: &Place, namespace: Namespace) -> Reply<'_, bool>;
 
     /// Makes a volume of `bytes` of blank namespaces, by slot. That some or all of them are formatted as this volume's slots
-    /// already is no error, and those are left as they are. A namespace that holds something else is [`DriveError::Refused`].
-    fn format(&self, volume: Uuid, bytes: u64, holders: &[Blank], until: Instant) -> Reply<'_, ()>;
+    /// already is no error, and those are left as they are. A namespace that holds something else is [`DriveError::Refused`]. That
+    /// takes longer the larger the volume is, so that the moment is looked at anew before each command.
+    fn format(&self, volume: Uuid, bytes: u64, holders: &[Blank], until: &Until) -> Reply<'_, ()>;
+
+    /// Whether a host has the volume attached, or had. `holders`: those of its holders that can be asked. What a host has reserved
+    /// is taken from that host to be read; a host that lives takes the holder back, and that is how it is told from one that is gone.
+    fn usage(&self, volume: Uuid, holders: &[Blank], until: Instant) -> Reply<'_, Usage>;
 
     /// Bytes of a namespace that can be such a holder of a volume of `bytes`: a multiple of 4 KiB.
     fn holder_bytes(&self, kind: HolderKind, bytes: u64) -> u64;

@@ -79,13 +79,11 @@ pub enum Error {
         /// The host.
         host: Nqn,
     },
-    /// The host that was named has not the volume.
-    #[error("volume {volume} is not attached to {host}: see who has it")]
+    /// The attachment that was named is not there any more.
+    #[error("volume {volume} has another attachment by now, or none: see who has it")]
     NotAttached {
         /// Which volume.
         volume: Name,
-        /// The host.
-        host: Nqn,
     },
     /// Something else is done to the volume.
     #[error("volume {volume} is {state} by operation {operation}: wait until that has ended")]

@@ -20,7 +20,7 @@ mod tokens;
 mod volumes;
 mod worker;
 
-pub use drives::{Blank, DriveError, Drives, Look, NAMESPACES_MAX, Place, Reply};
+pub use drives::{Blank, DriveError, Drives, Look, NAMESPACES_MAX, Place, Reply, Until, Usage};
 pub use error::Error;
 pub use inventory::{DRIVES_MAX, DriveStatus, NODES_MAX, NewDrive, NodePlace, OVERCOMMIT_PERCENT_MAX};
 pub use name::{Address, Malformed, Name, Nqn, RequestId};

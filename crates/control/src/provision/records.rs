@@ -229,10 +229,16 @@ impl fmt::Display for VolumeState {
 /// Who is meant to use a volume.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Attachment {
+    /// Its own: who ends it names it, so that nobody ends one that came later.
+    #[serde(default)]
+    pub id: Uuid,
     /// The host.
     pub host: Nqn,
     /// Since when, in seconds of the Unix epoch.
     pub since: u64,
+    /// Whose attachment it took the place of, which may have been the same host's: none, if nobody's.
+    #[serde(default)]
+    pub instead_of: Option<Nqn>,
 }
 
 /// A volume. While an operation on it is under way only that operation changes the record.
@@ -278,7 +284,7 @@ pub enum OperationState {
     Pending,
     /// What was asked for is done.
     Done,
-    /// It is undone: nothing of it is left.
+    /// It is undone: all is as it was before.
     Failed,
 }
 
@@ -314,6 +320,9 @@ pub struct Operation {
     pub undo: Option<String>,
     /// What it waits for.
     pub waits: Option<String>,
+    /// Of a delete: also while a host has the volume attached.
+    #[serde(default)]
+    pub force: bool,
     /// Steps that are done.
     pub done: u32,
     /// Steps that there are.

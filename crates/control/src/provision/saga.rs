@@ -4,18 +4,20 @@
 //! ```text
 //! create: for each slot: take the drive, write down what it has, create, write down what is new, let go
 //!         format, then ready. If a drive refuses: undo, which is a delete
-//! delete: for each slot: take the drive, delete, see that it is gone, write that down, let go
+//! delete: unless forced: ask the holders whether a host has the volume attached. If so nothing is done
+//!         for each slot: take the drive, delete, see that it is gone, write that down, let go
 //!         then the record goes and its room is given back
 //! ```
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tokio::time::sleep;
 use uuid::Uuid;
 
 use crate::catalogue::{Change, Condition};
 
-use super::drives::{Blank, DriveError, Look, Place};
+use super::drives::{Blank, DriveError, Look, Place, Usage};
 use super::keys;
 use super::name::Name;
 use super::records::{Drive, Namespace, OperationKind, OperationState, Tenant, VolumeState};
@@ -25,15 +27,22 @@ use super::store::{Stored, now};
 /// How often a create is sent to a drive whose answers are lost each time. Chosen: who fails so often fails.
 const CREATES_MAX: u32 = 3;
 
+/// Pause before it is asked again for a volume that is spared. Chosen: to ask takes its holders from a host for a moment.
+const SPARED_PAUSE: Duration = Duration::from_secs(60);
+
 /// Whether a step was done, or why the operation is to be undone.
 type Made = Result<(), String>;
 
 /// Goes on with the operation until it ends.
 pub(super) async fn advance(task: &mut Task) -> Result<(), Stop> {
     let is_create = task.operation.record.kind == OperationKind::Create;
+    if !is_create && is_attached(task).await? {
+        task.operation.record.undo = Some("a host has the volume attached: detach it there, or say force".into());
+        return ready(task, OperationState::Failed).await;
+    }
     if is_create && task.operation.record.undo.is_none() {
         match build(task).await? {
-            Ok(()) => return ready(task).await,
+            Ok(()) => return ready(task, OperationState::Done).await,
             Err(reason) => {
                 task.operation.record.undo = Some(reason);
                 task.operation.record.waits = None;
@@ -45,6 +54,9 @@ pub(super) async fn advance(task: &mut Task) -> Result<(), Stop> {
         && task.volume.record.holders[at.slot].namespace.is_none()
     {
         unmake(task, at.slot, at.before).await?;
+    }
+    if is_create && usage(task).await? != Usage::Never {
+        return spare(task).await;
     }
     for slot in (0..task.volume.record.holders.len()).rev() {
         if let Some(namespace) = task.volume.record.holders[slot].namespace {
@@ -65,10 +77,54 @@ async fn build(task: &mut Task) -> Result<Made, Stop> {
     format(task).await
 }
 
+/// Whether a delete, of which nothing is done yet, was not forced and would take the volume from a host that uses it. The catalogue
+/// alone can't tell: hosts come to a volume past it, and an attachment is ended in it by whoever says so.
+async fn is_attached(task: &mut Task) -> Result<bool, Stop> {
+    let is_begun = task.operation.record.at.is_some()
+        || task.volume.record.holders.iter().any(|holder| holder.namespace.is_none());
+    Ok(!task.operation.record.force && !is_begun && usage(task).await? == Usage::Now)
+}
+
+/// An undo of what hosts have used, which was whole then: the catalogue was put back to an older copy. If all holders are known the
+/// create is done; otherwise nothing can be done about it here.
+async fn spare(task: &mut Task) -> Result<(), Stop> {
+    match format(task).await? {
+        Ok(()) => {
+            task.operation.record.undo = None;
+            ready(task, OperationState::Done).await
+        }
+        Err(why) => {
+            let put_back = "a host has used the volume, of which this catalogue does not know all holders: it was put back to \
+                            an older copy";
+            task.wait(format!("{put_back} ({why})")).await;
+            Err(Stop::Later(SPARED_PAUSE))
+        }
+    }
+}
+
+/// Whether hosts use the volume, or have used it, by those of its holders that are there.
+async fn usage(task: &mut Task) -> Result<Usage, Stop> {
+    let mut holders = Vec::new();
+    for (slot, holder) in task.volume.record.holders.clone().into_iter().enumerate() {
+        if let (Some(namespace), Some(place)) = (holder.namespace, task.place(slot).await?) {
+            holders.push(Blank { kind: holder.kind, place, namespace });
+        }
+    }
+    if holders.is_empty() {
+        return Ok(Usage::Never);
+    }
+    match task.provisioner.drives.usage(task.volume.record.id, &holders, task.until()?).await {
+        Ok(usage) => Ok(usage),
+        Err(error) => Err(task.wait(format!("whether a host uses the volume is not known: {error}")).await),
+    }
+}
+
 /// The namespace of a slot.
 async fn make(task: &mut Task, slot: usize) -> Result<Made, Stop> {
     let Some(place) = task.place(slot).await? else { return Ok(Err(is_out(task, slot))) };
-    task.claim(slot).await?;
+    if let Some(by) = task.claim(slot).await? {
+        return give_up(task, taken(task, slot, by)).await;
+    }
     let before = match task.operation.record.at.as_ref().and_then(|at| at.before.clone()) {
         Some(before) => before,
         None => {
@@ -134,11 +190,11 @@ async fn format(task: &mut Task) -> Result<Made, Stop> {
     let mut blanks = Vec::new();
     for (slot, holder) in task.volume.record.holders.clone().into_iter().enumerate() {
         let Some(place) = task.place(slot).await? else { return Ok(Err(is_out(task, slot))) };
-        let Some(namespace) = holder.namespace else { return Err(Stop::Lost) };
+        let Some(namespace) = holder.namespace else { return Ok(Err(format!("{} is not made", drive(task, slot)))) };
         blanks.push(Blank { kind: holder.kind, place, namespace });
     }
-    let (id, bytes, until) = (task.volume.record.id, task.volume.record.bytes, task.until()?);
-    match task.provisioner.drives.format(id, bytes, &blanks, until).await {
+    let (id, bytes) = (task.volume.record.id, task.volume.record.bytes);
+    match task.provisioner.drives.format(id, bytes, &blanks, task.right.moving()).await {
         Ok(()) => Ok(Ok(())),
         Err(DriveError::Refused(why)) => Ok(Err(format!("the volume can't be formatted: {why}"))),
         Err(error) => {
@@ -152,8 +208,7 @@ async fn format(task: &mut Task) -> Result<Made, Stop> {
 
 /// A drive was not reached: the create waits for it, or is to be undone because it has waited for long enough.
 async fn give_up(task: &mut Task, said: String) -> Result<Made, Stop> {
-    let waited = now().saturating_sub(task.operation.record.began);
-    if waited >= task.give_up.as_secs() {
+    if task.right.failing_for(task.operation.record.id) >= task.give_up {
         return Ok(Err(said));
     }
     Err(task.wait(said).await)
@@ -163,34 +218,62 @@ async fn give_up(task: &mut Task, said: String) -> Result<Made, Stop> {
 async fn unmake(task: &mut Task, slot: usize, before: Option<Vec<Uuid>>) -> Result<(), Stop> {
     if let (Some(place), Some(before)) = (task.place(slot).await?, before) {
         let bytes = task.volume.record.holders[slot].bytes;
+        let mut is_asked = false;
         loop {
             let namespace = match own(task, &place, &before, bytes).await {
+                Ok(Some(_)) if is_asked => return Err(still_there(task, slot).await),
                 Ok(Some(namespace)) => namespace,
                 Ok(None) => break,
+                // Nobody else gets the drive while this goes on, so that it has an end: what is left is seen as unrecorded.
+                Err(error @ DriveError::Refused(_))
+                    if task.right.failing_for(task.operation.record.id) >= task.give_up =>
+                {
+                    let left = format!("; what was made may be left there: {}", said(task, slot, &error));
+                    task.operation.record.undo.get_or_insert_default().push_str(&left);
+                    break;
+                }
                 Err(error) => return Err(task.wait(said(task, slot, &error)).await),
             };
             if let Err(error) = delete(task, &place, namespace).await? {
                 return Err(task.wait(said(task, slot, &error)).await);
             }
+            is_asked = true;
         }
     }
     task.release().await
 }
 
+/// A drive shows a namespace that it has deleted by its own word: it is asked again, but not without a pause.
+async fn still_there(task: &mut Task, slot: usize) -> Stop {
+    task.wait(format!("{} still shows a namespace that it was to delete", drive(task, slot))).await
+}
+
+/// Another operation has the drive of the slot.
+fn taken(task: &Task, slot: usize, by: Uuid) -> String {
+    format!("{} is taken by operation {by}", drive(task, slot))
+}
+
 /// Deletes the namespace of a slot, and writes down that it is gone.
 async fn remove(task: &mut Task, slot: usize, namespace: Namespace) -> Result<(), Stop> {
     if let Some(place) = task.place(slot).await? {
-        task.claim(slot).await?;
+        if let Some(by) = task.claim(slot).await? {
+            return Err(task.wait(taken(task, slot, by)).await);
+        }
+        let mut is_asked = false;
         loop {
-            match look(task, &place).await {
-                // By its identifier: its number may be another's by now.
-                Ok(look) if !look.namespaces.iter().any(|found| found.uid == namespace.uid) => break,
-                Ok(_) => {}
+            // By its identifier: its number may be another's by now, and it may have another one, or another size.
+            let seen = match look(task, &place).await {
+                Ok(look) => look.namespaces.into_iter().find(|found| found.uid == namespace.uid),
                 Err(error) => return Err(task.wait(said(task, slot, &error)).await),
+            };
+            let Some(seen) = seen else { break };
+            if is_asked {
+                return Err(still_there(task, slot).await);
             }
-            if let Err(error) = delete(task, &place, namespace).await? {
+            if let Err(error) = delete(task, &place, seen).await? {
                 return Err(task.wait(said(task, slot, &error)).await);
             }
+            is_asked = true;
         }
     }
     task.volume.record.holders[slot].namespace = None;
@@ -214,11 +297,11 @@ async fn look(task: &Task, place: &Place) -> Result<Look, DriveError> {
     task.provisioner.look(place).await
 }
 
-/// The volume is there.
-async fn ready(task: &mut Task) -> Result<(), Stop> {
+/// The volume is there, after a create, or after a delete that is not done.
+async fn ready(task: &mut Task, state: OperationState) -> Result<(), Stop> {
     task.volume.record.state = VolumeState::Ready;
     task.volume.record.operation = None;
-    close(task, OperationState::Done);
+    close(task, state);
     loop {
         let (conditions, changes) = leave(task, 0).await?;
         if task.record(conditions, changes).await? {

@@ -6,6 +6,7 @@
 //!   worker that has lost the operation changes nothing.
 //! - What is asked of a drive is asked until the worker's lease may end, and no later.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use uuid::Uuid;
 
 use crate::catalogue::{self, Change, Condition, LeaseId, Missed, Outcome, Revision, Transaction, Value};
 
-use super::drives::Place;
+use super::drives::{Place, Until};
 use super::error::Error;
 use super::keys;
 use super::name::Name;
@@ -30,6 +31,8 @@ const ATTEMPTS_MAX: u32 = 4;
 const BUSY_TIME: Duration = Duration::from_secs(1);
 /// Pause between two looks at that. Chosen: a few times what a drive takes, so that many who wait do not keep the catalogue busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
+/// After how long of that it is told. Chosen: longer than a queue of operations that all go on.
+const BUSY_LONG: Duration = Duration::from_secs(10);
 /// Pause before a drive is asked again that can't be reached or refuses to delete. Chosen: a target is back within seconds.
 const DRIVE_PAUSE: Duration = Duration::from_secs(2);
 
@@ -37,21 +40,39 @@ const DRIVE_PAUSE: Duration = Duration::from_secs(2);
 pub(super) struct Right {
     pub(super) worker: Uuid,
     pub(super) lease: LeaseId,
-    until: Mutex<Instant>,
+    until: Until,
+    /// When each operation that does not go on first failed to.
+    failing: Mutex<HashMap<Uuid, Instant>>,
 }
 
 impl Right {
     pub(super) fn new(lease: LeaseId, until: Instant) -> Right {
-        Right { worker: Uuid::new_v4(), lease, until: Mutex::new(until) }
+        Right { worker: Uuid::new_v4(), lease, until: Until::new(until), failing: Mutex::default() }
+    }
+
+    /// How long this worker has seen the operation fail. Never from the catalogue: that may be an older copy, put back just now.
+    pub(super) fn failing_for(&self, operation: Uuid) -> Duration {
+        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        failing.entry(operation).or_insert_with(Instant::now).elapsed()
+    }
+
+    /// The operation has ended.
+    pub(super) fn forget(&self, operation: Uuid) {
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(&operation);
     }
 
     /// Until when it surely lasts.
     pub(super) fn until(&self) -> Instant {
-        *self.until.lock().unwrap_or_else(PoisonError::into_inner)
+        self.until.get()
+    }
+
+    /// The same, as it moves.
+    pub(super) fn moving(&self) -> &Until {
+        &self.until
     }
 
     pub(super) fn prolong(&self, until: Instant) {
-        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
+        self.until.put_off(until);
     }
 }
 
@@ -204,24 +225,31 @@ impl Task {
         self.volume.record.holders[slot].drive.clone()
     }
 
-    /// Takes the drive of a slot for this operation alone.
-    pub(super) async fn claim(&mut self, slot: usize) -> Result<(), Stop> {
+    /// Takes the drive of a slot for this operation alone; the answer is which other operation has it, and has had it for long.
+    pub(super) async fn claim(&mut self, slot: usize) -> Result<Option<Uuid>, Stop> {
         if self.operation.record.at.as_ref().is_some_and(|at| at.slot == slot) {
-            return Ok(());
+            return Ok(None);
         }
-        let key = keys::busy(&self.drive(slot));
-        let began = Instant::now();
-        self.operation.record.at = Some(At { slot, before: None });
+        let (key, id) = (keys::busy(&self.drive(slot)), self.operation.record.id);
+        let (began, mut other) = (Instant::now(), None);
         while began.elapsed() < BUSY_TIME {
-            if self.provisioner.store.catalogue.get(key.clone()).await?.entry.is_none() {
-                let take = Change::put(key.clone(), Value::new(self.operation.record.id.to_string())?);
+            other = self.provisioner.store.catalogue.get(key.clone()).await?.entry;
+            if other.is_none() {
+                let take = Change::put(key.clone(), Value::new(id.to_string())?);
+                self.operation.record.at = Some(At { slot, before: None });
                 if self.record(vec![Condition::absent(key.clone())], vec![take]).await? {
-                    return Ok(());
+                    self.right.forget(id);
+                    return Ok(None);
                 }
+                self.operation.record.at = None;
             }
             sleep(BUSY_PAUSE).await;
         }
-        Err(Stop::Later(BUSY_PAUSE))
+        let other = other.and_then(|entry| Uuid::try_parse_ascii(entry.value.as_bytes()).ok());
+        match other {
+            Some(other) if self.right.failing_for(id) >= BUSY_LONG => Ok(Some(other)),
+            _ => Err(Stop::Later(BUSY_PAUSE)),
+        }
     }
 
     /// Lets go of the drive; what has come of it is written down in the same transaction.

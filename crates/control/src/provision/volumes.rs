@@ -190,7 +190,7 @@ impl Provisioner {
         Ok(id)
     }
 
-    /// Begins to delete a volume; the answer is the operation's id. By force also one that a host is meant to use.
+    /// Begins to delete a volume; the answer is the operation's id. By force also one that a host is meant to use, or uses.
     pub async fn delete_volume(
         &self,
         request: &Request,
@@ -206,8 +206,8 @@ impl Provisioner {
                     return Err(Error::Attached { volume: name.clone(), host: attachment.host });
                 }
                 count(&mut tenant)?;
-                let operation =
-                    operation(OperationKind::Delete, &tenant.record, name, volume.record.holders.len() as u32);
+                let steps = volume.record.holders.len() as u32;
+                let operation = Operation { force, ..operation(OperationKind::Delete, &tenant.record, name, steps) };
                 (volume.record.state, volume.record.operation) = (VolumeState::Deleting, Some(operation.id));
                 let mut plan = begin(&operation, &tenant)?;
                 plan.conditions.push(volume.unchanged());
@@ -221,7 +221,7 @@ impl Provisioner {
     }
 
     /// Writes down that a host is meant to use the volume, and answers with what the host needs. By force also where another one
-    /// is.
+    /// is; where the same host is the new attachment is in the place of the former one.
     pub async fn attach(
         &self,
         request: &Request,
@@ -234,49 +234,51 @@ impl Provisioner {
             Box::pin(async {
                 owner.record(self).await?;
                 let mut volume = self.idle(owner, name).await?;
-                let present = volume.record.attachment.take();
-                let same = present.as_ref().filter(|present| present.host == *host).cloned();
-                if let (Some(present), None, false) = (present, &same, force) {
-                    return Err(Error::Attached { volume: name.clone(), host: present.host });
+                let instead_of = volume.record.attachment.take().map(|present| present.host);
+                if let Some(present) = instead_of.clone().filter(|present| present != host && !force) {
+                    return Err(Error::Attached { volume: name.clone(), host: present });
                 }
-                let new = || Attachment { host: host.clone(), since: now() };
-                volume.record.attachment = Some(same.unwrap_or_else(new));
-                let (condition, change) = (volume.unchanged(), volume.put()?);
-                let answer = self.view(volume.record, &mut BTreeMap::new()).await?;
-                Ok(Plan { conditions: vec![condition], changes: vec![change], answer })
+                let id = Uuid::new_v4();
+                volume.record.attachment = Some(Attachment { id, host: host.clone(), since: now(), instead_of });
+                Ok(Plan { conditions: vec![volume.unchanged()], changes: vec![volume.put()?], answer: id })
             })
         };
-        self.store.once(request, plan).await
+        let id = self.store.once(request, plan).await?;
+        // Not as it was when the request was first made: its holders may be others by now.
+        let volume = self.volume(owner, name).await?;
+        match &volume.attachment {
+            Some(attachment) if attachment.id == id => Ok(volume),
+            _ => Err(Error::NotAttached { volume: name.clone() }),
+        }
     }
 
-    /// Writes down that the host, or whoever it is by force, does not use the volume any more.
+    /// Writes down that the host of this attachment, or whoever it is by force, does not use the volume any more.
     pub async fn detach(
         &self,
         request: &Request,
         owner: &Owner,
         name: &Name,
-        host: Option<&Nqn>,
+        attachment: Option<Uuid>,
         force: bool,
     ) -> Result<VolumeView, Error> {
         let plan = || -> Planning<'_, _> {
             Box::pin(async {
                 owner.record(self).await?;
                 let mut volume = self.idle(owner, name).await?;
-                match (volume.record.attachment.take(), host) {
-                    (Some(present), Some(host)) if present.host != *host && !force => {
-                        return Err(Error::NotAttached { volume: name.clone(), host: host.clone() });
+                match (volume.record.attachment.take(), attachment) {
+                    (Some(present), Some(id)) if present.id != id && !force => {
+                        return Err(Error::NotAttached { volume: name.clone() });
                     }
                     (Some(present), None) if !force => {
                         return Err(Error::Attached { volume: name.clone(), host: present.host });
                     }
                     _ => {}
                 }
-                let (condition, change) = (volume.unchanged(), volume.put()?);
-                let answer = self.view(volume.record, &mut BTreeMap::new()).await?;
-                Ok(Plan { conditions: vec![condition], changes: vec![change], answer })
+                Ok(Plan { conditions: vec![volume.unchanged()], changes: vec![volume.put()?], answer: () })
             })
         };
-        self.store.once(request, plan).await
+        self.store.once(request, plan).await?;
+        self.volume(owner, name).await
     }
 
     /// One volume.
@@ -404,6 +406,7 @@ fn operation(kind: OperationKind, tenant: &Tenant, volume: &Name, steps: u32) ->
         at: None,
         undo: None,
         waits: None,
+        force: false,
         done: 0,
         steps,
         began: now(),

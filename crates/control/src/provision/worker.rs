@@ -153,7 +153,10 @@ impl Worker {
                 saga::advance(&mut task).await
             };
             match advanced.await {
-                Ok(()) | Err(Stop::Lost) => options.poll,
+                Ok(()) | Err(Stop::Lost) => {
+                    right.forget(id);
+                    options.poll
+                }
                 Err(Stop::Later(pause)) => pause,
                 Err(Stop::Failed(error)) => {
                     tracing::warn!(%error, operation = %id, "an operation does not go on");

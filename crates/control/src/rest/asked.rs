@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
 use uuid::Uuid;
 
-use crate::provision::{self, Error, Malformed, Name, Nqn, Owner, Provisioner, RequestId, Role};
+use crate::provision::{self, Error, Malformed, Name, Owner, Provisioner, RequestId, Role};
 
 use super::problem::Problem;
 
@@ -32,8 +32,8 @@ pub struct Asking {
     after: Option<String>,
     /// Seconds to wait for the operation's end, 30 at most.
     wait: Option<u64>,
-    /// The host whose attachment ends.
-    host: Option<String>,
+    /// The attachment that ends, by its id.
+    attachment: Option<String>,
     /// Also where somebody else is in the way.
     #[serde(default)]
     force: bool,
@@ -89,6 +89,10 @@ async fn caller(provisioner: &Provisioner, headers: &HeaderMap) -> Result<Role, 
         return Err(missing());
     }
     Ok(provisioner.caller(token.trim()).await?)
+}
+
+fn uuid(text: &str) -> Result<Uuid, Malformed> {
+    Uuid::try_parse(text).map_err(|_| Malformed::new("the id", text, "it is a UUID"))
 }
 
 fn tenant_of(role: &Role) -> Option<Uuid> {
@@ -159,13 +163,12 @@ impl Asked {
 
     /// The id behind which a list begins.
     pub(super) fn after_id(&self) -> Result<Option<Uuid>, Malformed> {
-        let parse = |text: &str| Uuid::try_parse(text).map_err(|_| Malformed::new("the id", text, "it is a UUID"));
-        self.asking.after.as_deref().map(parse).transpose()
+        self.asking.after.as_deref().map(uuid).transpose()
     }
 
-    /// The host in the query.
-    pub(super) fn host(&self) -> Result<Option<Nqn>, Malformed> {
-        self.asking.host.as_deref().map(Nqn::new).transpose()
+    /// The attachment in the query.
+    pub(super) fn attachment(&self) -> Result<Option<Uuid>, Malformed> {
+        self.asking.attachment.as_deref().map(uuid).transpose()
     }
 
     /// Whether to do it where somebody else is in the way.

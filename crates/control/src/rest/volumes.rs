@@ -66,13 +66,13 @@ pub async fn attach(State(provisioner): State<Provisioner>, asked: Asked) -> Ans
     Ok(json(StatusCode::OK, &volume))
 }
 
-/// Writes down that a host (`host`), or by force whichever it is, does not use the volume any more.
+/// Writes down that the host of this attachment, or by force whichever it is, does not use the volume any more.
 #[utoipa::path(delete, path = "/v1/volumes/{name}/attachment", tag = "volumes",
     params(Asking, ("name" = String, Path), ("Request-Id" = Option<String>, Header)),
     responses((status = 200, body = VolumeView), (status = "4XX", body = Problem)))]
 pub async fn detach(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
-    let (owner, name, host) = (asked.owner()?, asked.name()?, asked.host()?);
-    let volume = provisioner.detach(&asked.request, &owner, &name, host.as_ref(), asked.force()).await?;
+    let (owner, name, attachment) = (asked.owner()?, asked.name()?, asked.attachment()?);
+    let volume = provisioner.detach(&asked.request, &owner, &name, attachment, asked.force()).await?;
     Ok(json(StatusCode::OK, &volume))
 }
 

@@ -5,6 +5,7 @@
 //! deleted: [`Manager::namespaces`] tells.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use engine::task::{self, LocalFuture, Task};
 use nvme::identify::{Cns, IdentifyController, IdentifyNamespace, LbaFormat, oacs};
@@ -15,6 +16,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::admin::{Admin, read_page};
 use super::association::{admin_alone, keep_alive};
 use super::error::ConnectError;
+use super::fence;
 use super::link::Link;
 use super::options::Options;
 use super::shape::{NAMESPACES_MAX, format_of};
@@ -31,6 +33,8 @@ pub struct Capacity {
     pub unallocated: u128,
     /// It makes and deletes namespaces for this host.
     pub manages: bool,
+    /// How long after the end of a connection a command that was sent over it may still take effect; none: nothing bounds that.
+    pub late: Option<Duration>,
     /// Namespaces that it can have (MNAN, or where it does not say that the highest identifier, NN).
     pub namespaces_max: u32,
 }
@@ -53,7 +57,7 @@ pub struct Wanted {
     pub bytes: u64,
     /// Bytes of a block.
     pub block_size: u32,
-    /// It may promise more than there is room for (NCAP of one block), where the subsystem can do that.
+    /// It may promise more than there is room for (NCAP below NSZE), where the subsystem can do that.
     pub thin: bool,
 }
 
@@ -62,7 +66,19 @@ pub struct Wanted {
 pub struct Formats {
     /// They may promise more than there is room for.
     pub thin: bool,
+    unallocated: u128,
     formats: Vec<LbaFormat>,
+}
+
+impl Formats {
+    /// NCAP of a thin namespace, blocks: how many may be allocated at a time. Targets that set this room aside, or keep to it,
+    /// leave what is above unusable, so that it is all where all has room; where not, it is what there is, but for a sixteenth:
+    /// others write meanwhile, and a target refuses what has no room.
+    fn thin_capacity(&self, wanted: Wanted) -> u64 {
+        let blocks = wanted.bytes / u64::from(wanted.block_size);
+        let free = self.unallocated.saturating_sub(self.unallocated / 16) / u128::from(wanted.block_size);
+        blocks.min(u64::try_from(free).unwrap_or(u64::MAX)).max(1)
+    }
 }
 
 /// An admin queue to a subsystem. Dropping it ends it; the controller is there for as long.
@@ -105,6 +121,7 @@ impl Manager {
         Ok(Capacity {
             total: page.tnvmcap.get(),
             unallocated: page.unvmcap.get(),
+            late: fence::bound(self.options.keep_alive, &page),
             manages: page.oacs.get() & oacs::NAMESPACE_MANAGEMENT != 0,
             namespaces_max: if page.mnan.get() == 0 { page.nn.get() } else { page.mnan.get() },
         })
@@ -147,18 +164,31 @@ impl Manager {
         }
     }
 
+    /// Whether this controller has the namespace. One that is newer than the namespace shows what every host's next one has, unless
+    /// somebody has attached the namespace.
+    ///
+    /// # Errors
+    /// The connection is lost, or the controller refuses.
+    pub async fn is_attached(&self, nsid: u32) -> Result<bool, ConnectError> {
+        // The list begins above the identifier that is asked about.
+        let list = self.admin().identify(Cns::ACTIVE_NAMESPACES, nsid.saturating_sub(1)).await?;
+        Ok(list.first_chunk().is_some_and(|first| u32::from_le_bytes(*first) == nsid))
+    }
+
     /// How namespaces can be that are made here.
     ///
     /// # Errors
     /// The connection is lost, or the controller makes none for this host.
     pub async fn formats(&self) -> Result<Formats, ConnectError> {
-        if !self.capacity().await?.manages {
+        let capacity = self.capacity().await?;
+        if !capacity.manages {
             return Err(ConnectError::Refused { step: CREATE, status: Status::INVALID_OPCODE.do_not_retry() });
         }
         // What all namespaces have in common says which formats there are, and whether thin ones can be.
         let common: IdentifyNamespace = read_page(&self.admin().identify(Cns::NAMESPACE, NSID_ALL).await?);
         let count = usize::from(common.nlbaf) + 1;
-        Ok(Formats { thin: common.nsfeat & 1 != 0, formats: common.lbaf.iter().take(count).copied().collect() })
+        let formats = common.lbaf.iter().take(count).copied().collect();
+        Ok(Formats { thin: common.nsfeat & 1 != 0, unallocated: capacity.unallocated, formats })
     }
 
     /// Makes a namespace that several controllers may have; returns its identifier. It is attached to none. Nothing but the one
@@ -172,10 +202,9 @@ impl Manager {
         let no_format = ConnectError::Refused { step: CREATE, status: Status::INVALID_FORMAT.do_not_retry() };
         let index = formats.formats.iter().position(plain).ok_or(no_format)? as u8;
         let blocks = wanted.bytes / u64::from(wanted.block_size);
-        let thin = wanted.thin && formats.thin;
         let mut page = IdentifyNamespace::new_zeroed();
         page.nsze = blocks.into();
-        page.ncap = if thin { 1 } else { blocks }.into();
+        page.ncap = if wanted.thin && formats.thin { formats.thin_capacity(wanted) } else { blocks }.into();
         page.flbas = index & 0xF | (index & 0x30) << 1;
         page.nmic = 1;
         self.admin().manage(ManagementCommand::Create { command_set: 0 }, 0, page.as_bytes()).await
@@ -206,5 +235,21 @@ impl Manager {
     pub async fn leave(self) {
         // Politeness: what was asked for is done, whether or not the target takes notice of our leaving.
         let _ = self.admin().announce_shutdown().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thin_namespace_may_use_all_of_its_blocks_where_there_is_room() {
+        let capacity = |unallocated, bytes| {
+            let formats = Formats { thin: true, unallocated, formats: Vec::new() };
+            formats.thin_capacity(Wanted { bytes, block_size: 4096, thin: true })
+        };
+        assert_eq!(capacity(1 << 30, 15 << 26), 15 << 14);
+        assert_eq!(capacity(1 << 30, 1 << 30), 15 << 14, "others write meanwhile");
+        assert_eq!((capacity(0, 4096), capacity(u128::MAX, !4095)), (1, u64::MAX >> 12));
     }
 }

@@ -285,5 +285,16 @@ fn a_format_by_identifier_is_gone_on_with_and_done_once() {
         assert!(matches!(refused, Err(volume::Error::InUse { .. })), "{refused:?}");
         let volume = crate::cluster::attach(&cluster.places, "a").await;
         assert_eq!(get(&volume, 5).await, Ok(1));
+        // Who knows it otherwise, by an older catalogue, makes nothing of its holders, whether a host has it or not.
+        let fresh: Vec<_> = [1, 0, 2].map(|node| cluster.places.reach(node, "control")).into();
+        for has_it in [true, false] {
+            let refused = volume::format(fresh.clone(), named()).await;
+            assert!(matches!(refused, Err(volume::Error::InUse { .. })), "{refused:?}");
+            if has_it {
+                volume.detach().await.expect("detached");
+            }
+        }
+        let volume = crate::cluster::attach(&cluster.places, "a").await;
+        assert_eq!(get(&volume, 5).await, Ok(1));
     });
 }

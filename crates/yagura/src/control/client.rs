@@ -138,7 +138,7 @@ pub fn path_of(kind: &str, name: &str) -> String {
 }
 
 /// A word as a part of a path or a query.
-pub fn escaped(word: &str) -> String {
+fn escaped(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
     word.bytes().map(|byte| if plain(byte) { (byte as char).into() } else { format!("%{byte:02X}") }).collect()
 }

@@ -11,8 +11,12 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant as StdInstant};
 
-use ::control::provision::{Blank, DriveError, Drives, HolderKind, Look, NAMESPACES_MAX, Namespace, Place, Reply};
-use ::volume::{FormatOptions, Kind, NvmeReach, Reach};
+use ::control::provision::{
+    Blank, DriveError, Drives, HolderKind, Look, NAMESPACES_MAX, Namespace, Place, Reply, Until, Usage,
+};
+use ::volume::{FORMAT_ROUND, FormatOptions, Kind, NvmeReach, Reach, Taken};
+use device::{Lba, Namespace as _};
+use engine::Buf;
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use engine::task::{self, LocalFuture};
 use engine::{Reactor, ReactorConfig};
@@ -25,18 +29,25 @@ use uuid::Uuid;
 use crate::cli::NvmeHost;
 use crate::exit::Failure;
 use crate::nvme::keys;
+use crate::race::{First, first_of};
 
 /// Bytes of a block of what is made here.
 const BLOCK_SIZE: u32 = 4096;
 /// After how long without a sign of life a target ends a connection (KATO).
-const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// Twice [`KEEP_ALIVE`], which is what a target may take that looks for traffic once in that time (NVMe Base 2.0c §3.9), and a
-/// second for what it does then.
-const LATE: Duration = Duration::from_secs(11);
+const KEEP_ALIVE: Duration = Duration::from_secs(4);
+/// A target that looks for traffic once in [`KEEP_ALIVE`] takes three times that (NVMe Base 2.0c §3.9), where it rounds that time up
+/// a second more each, and then a second for what it does then. One that says that it takes longer is refused.
+const LATE: Duration = Duration::from_secs(16);
+/// What is wrong with a target that does not do what it is to.
+const MANAGE_ALL: &str = "on its target say --host nqn=NQN,manage=all for the host that this control plane is";
 /// How long a connection, and each command, may take.
 const STEP_TIME: Duration = Duration::from_secs(5);
 /// How long a call may take that has no end of its own.
 const CALL_TIME: Duration = Duration::from_secs(60);
+/// How long a format may take. Chosen: many times what the largest volume takes whose drives answer at once.
+const FORMAT_TIME: Duration = Duration::from_secs(3600);
+/// How often a holder is looked at whose host may take it back. Chosen: a few times a second, for as long as a look takes little.
+const LOOK_PAUSE: Duration = Duration::from_millis(250);
 /// Calls that wait for the reactor, at most. Chosen: a look at a thousand drives.
 const CALLS_MAX: usize = 2048;
 /// How often a namespace is freed of reservations before it is deleted. Guessed: a host that had it takes it back once.
@@ -50,25 +61,28 @@ pub struct NvmeDrives {
 }
 
 impl NvmeDrives {
-    /// Drives that let in the host of this name and keys.
-    pub fn start(host: NvmeHost) -> Result<NvmeDrives, Failure> {
+    /// Drives that let in the host of this name and keys. `ended` is told why they can be reached no more.
+    pub fn start(host: NvmeHost, ended: MailSender<String>) -> Result<NvmeDrives, Failure> {
         // Keys that can't be read are told at once.
         keys::apply(&host, &mut Options::discovery(SocketAddr::from(([127, 0, 0, 1], 1))))?;
         let (calls, mail) = mailbox::<Call>(CALLS_MAX);
         let thread = std::thread::Builder::new().name("drives".into());
         let begun = thread.spawn(move || {
+            let ended = Ended(ended);
             if let Err(error) = Reactor::run(ReactorConfig::default(), serve(mail, host)) {
                 tracing::error!(%error, "drives can no longer be reached");
             }
+            drop(ended);
         });
         begun.map_err(|error| Failure::from(error).during("a thread for drives"))?;
         Ok(NvmeDrives { calls })
     }
 
-    /// Runs `work` on the reactor, with what leads to the places, in their order. If nothing comes of it in time: `lost`.
+    /// Runs `work` on the reactor for that time at most, with what leads to the places, in their order. If nothing comes of it in
+    /// time: `lost`.
     fn call<T: Send + 'static>(
         &self,
-        places: Vec<Place>,
+        (places, time): (Vec<Place>, Duration),
         lost: fn(String) -> DriveError,
         work: impl FnOnce(Vec<Options>) -> LocalFuture<'static, Result<T, DriveError>> + Send + 'static,
     ) -> Reply<'_, T> {
@@ -77,23 +91,27 @@ impl NvmeDrives {
             for place in &places {
                 targets.push(resolved(place).await?);
             }
-            let (told, answer) = oneshot::channel();
+            let (mut told, answer) = oneshot::channel();
             let call: Call = Box::new(move |host| {
                 let leading = targets.into_iter().map(|(address, subsystem)| options(host, address, subsystem));
                 let leading: Result<Vec<Options>, DriveError> = leading.collect();
                 Box::pin(async move {
-                    let done = match leading {
-                        Ok(options) => work(options).await,
-                        Err(error) => Err(error),
+                    let done = async {
+                        match leading {
+                            Ok(options) => work(options).await,
+                            Err(error) => Err(error),
+                        }
                     };
-                    // Whoever asked may have gone.
-                    let _ = told.send(done);
+                    // Nothing is gone on with for somebody who has gone, since `until` may move.
+                    if let First::B(done) = first_of(told.closed(), done).await {
+                        let _ = told.send(done);
+                    }
                 })
             });
-            self.calls.try_send(call).map_err(|_| DriveError::Unreachable("too many calls wait".into()))?;
-            match timeout(CALL_TIME, answer).await {
+            self.calls.try_send(call).map_err(|error| DriveError::Unreachable(error.to_string()))?;
+            match timeout(time, answer).await {
                 Ok(Ok(done)) => done,
-                _ => Err(lost(format!("no answer within {CALL_TIME:?}"))),
+                _ => Err(lost(format!("no answer within {time:?}"))),
             }
         })
     }
@@ -105,10 +123,20 @@ impl NvmeDrives {
         lost: fn(String) -> DriveError,
         work: impl FnOnce(Options) -> LocalFuture<'static, Result<T, DriveError>> + Send + 'static,
     ) -> Reply<'_, T> {
-        self.call(vec![place.clone()], lost, move |mut options| match options.pop() {
+        self.call((vec![place.clone()], CALL_TIME), lost, move |mut options| match options.pop() {
             Some(options) => work(options),
             None => Box::pin(async { Err(DriveError::Refused("invariant: one place was given".into())) }),
         })
+    }
+}
+
+/// Tells of the end of the thread for drives, also of one that panics.
+struct Ended(MailSender<String>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // Nobody listens where the process is ending already.
+        let _ = self.0.try_send("drives can no longer be reached: their thread has ended".into());
     }
 }
 
@@ -157,16 +185,20 @@ fn changed(error: ConnectError) -> DriveError {
     }
 }
 
-/// Runs for as long as it is not `until`: the clock is looked at before each piece of work.
-async fn within<T>(until: StdInstant, work: impl Future<Output = Result<T, DriveError>>) -> Result<T, DriveError> {
-    let late = || DriveError::Unknown("its time was over".into());
-    let (mut work, left) = (pin!(work), until.saturating_duration_since(StdInstant::now()));
-    let mut over = pin!(engine::time::sleep(left));
+/// Runs for as long as it is not `until`, which may move: the clock is looked at before each piece of work.
+async fn within<T>(until: &Until, work: impl Future<Output = Result<T, DriveError>>) -> Result<T, DriveError> {
+    let left = || until.get().into_std().saturating_duration_since(StdInstant::now());
+    let (mut work, mut over) = (pin!(work), pin!(engine::time::sleep(left())));
     std::future::poll_fn(|context| {
-        if StdInstant::now() >= until || over.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Err(late()));
+        loop {
+            if left().is_zero() {
+                return Poll::Ready(Err(DriveError::Unknown("its time was over".into())));
+            }
+            if over.as_mut().poll(context).is_pending() {
+                return work.as_mut().poll(context);
+            }
+            over.set(engine::time::sleep(left()));
         }
-        work.as_mut().poll(context)
     })
     .await
 }
@@ -194,13 +226,23 @@ async fn listed(manager: &Manager) -> Result<Vec<Namespace>, DriveError> {
     named.collect()
 }
 
+/// Errors where a command that was sent may take effect after [`LATE`].
+fn ends_in_time(late: Option<Duration>) -> Result<(), DriveError> {
+    let takes = match late {
+        Some(late) if late <= LATE => return Ok(()),
+        Some(late) => format!("takes {late:?} for it"),
+        None => "has no Keep Alive".to_owned(),
+    };
+    Err(DriveError::Refused(format!("it is to end a connection that is lost within {LATE:?}, and {takes}")))
+}
+
 async fn look(options: Options) -> Result<Look, DriveError> {
     let manager = Manager::connect(options).await.map_err(unreached)?;
     let capacity = manager.capacity().await.map_err(unreached)?;
     if !capacity.manages {
-        let mend = "on its target say --host nqn=NQN,manage=all for the host that this control plane is";
-        return Err(DriveError::Refused(format!("it makes no namespaces for this host: {mend}")));
+        return Err(DriveError::Refused(format!("it makes no namespaces for this host: {MANAGE_ALL}")));
     }
+    ends_in_time(capacity.late)?;
     let thin = manager.formats().await.map_err(unreached)?.thin;
     let namespaces = listed(&manager).await?;
     manager.leave().await;
@@ -210,13 +252,28 @@ async fn look(options: Options) -> Result<Look, DriveError> {
 }
 
 async fn create(options: Options, bytes: u64, until: StdInstant) -> Result<(), DriveError> {
-    let manager = Manager::connect(options).await.map_err(unreached)?;
+    let manager = Manager::connect(options.clone()).await.map_err(unreached)?;
     let formats = manager.formats().await.map_err(unreached)?;
     in_time(until)?;
     let wanted = Wanted { bytes, block_size: BLOCK_SIZE, thin: true };
-    let made = within(until, async { manager.create(&formats, wanted).await.map_err(changed) }).await;
+    let until = Until::new(until.into());
+    let made = within(&until, async {
+        let nsid = manager.create(&formats, wanted).await.map_err(changed)?;
+        let lost = |error: ConnectError| DriveError::Unknown(error.to_string());
+        // The next controllers begin with it, this one need not.
+        let next = Manager::connect(options).await.map_err(lost)?;
+        let is_attached = next.is_attached(nsid).await.map_err(lost)?;
+        next.leave().await;
+        if is_attached {
+            return Ok(());
+        }
+        // No host would get it, nor this one to format it. Nobody else knows of it, so that it can go by its number.
+        manager.delete(nsid).await.map_err(lost)?;
+        Err(DriveError::Refused(format!("what it makes it attaches to no host: {MANAGE_ALL}")))
+    })
+    .await;
     manager.leave().await;
-    made.map(|_| ())
+    made
 }
 
 async fn delete(options: Options, namespace: Namespace, until: StdInstant) -> Result<(), DriveError> {
@@ -251,9 +308,10 @@ async fn is_blank(options: Options, namespace: Namespace) -> Result<bool, DriveE
     })
 }
 
-async fn format(volume: Uuid, bytes: u64, holders: Vec<(Options, Blank)>) -> Result<(), DriveError> {
+/// The holders, each of which is there.
+async fn reaches(holders: &[(Options, Blank)]) -> Result<Vec<Rc<dyn Reach>>, DriveError> {
     let mut reaches: Vec<Rc<dyn Reach>> = Vec::with_capacity(holders.len());
-    for (options, holder) in &holders {
+    for (options, holder) in holders {
         let manager = Manager::connect(options.clone()).await.map_err(unreached)?;
         if !listed(&manager).await?.contains(&holder.namespace) {
             let nsid = holder.namespace.nsid;
@@ -261,6 +319,56 @@ async fn format(volume: Uuid, bytes: u64, holders: Vec<(Options, Blank)>) -> Res
         }
         reaches.push(Rc::new(reach(options, holder.namespace.nsid)));
     }
+    Ok(reaches)
+}
+
+/// A host that lives asks each holder every third of the volume's lease, and takes it back after a second at most: who has not done
+/// so in that time and as long as a connection takes is gone.
+async fn usage(volume: Uuid, holders: Vec<(Options, Blank)>, until: StdInstant) -> Result<Usage, DriveError> {
+    let (mut taken, mut lease) = (Vec::new(), None);
+    for holder in reaches(&holders).await? {
+        in_time(until)?;
+        match ::volume::inspect(&*holder, true).await {
+            Ok(found) if found.label.shape.volume != volume.as_u128() => continue,
+            Ok(found) if found.record.promised.round <= FORMAT_ROUND => {}
+            Ok(found) => lease = lease.max(Some(found.label.shape.lease_ms)),
+            Err(::volume::Error::Record { .. }) => lease = lease.max(Some(0)),
+            // It was not formatted to the end.
+            Err(::volume::Error::Label { .. }) => continue,
+            Err(error) if is_host_there(&error) => return Ok(Usage::Now),
+            Err(error) => return Err(DriveError::Unreachable(error.to_string())),
+        }
+        in_time(until)?;
+        match holder.take().await {
+            Ok(connection) => taken.push(connection),
+            Err(error) if is_host_there(&error) => return Ok(Usage::Now),
+            Err(error) => return Err(DriveError::Unreachable(error.to_string())),
+        }
+    }
+    let Some(lease) = lease else { return Ok(Usage::Never) };
+    let over = StdInstant::now() + Duration::from_millis(u64::from(lease / 3)) + STEP_TIME;
+    while StdInstant::now() < over {
+        engine::time::sleep(LOOK_PAUSE).await;
+        for Taken { namespace, .. } in &taken {
+            let (read, _) = namespace.read(Lba(0), Buf::with_len(namespace.info().block_size as usize)).await;
+            match read {
+                Ok(()) => {}
+                Err(device::Error::Reserved(_) | device::Error::Aborted) => return Ok(Usage::Now),
+                Err(error) => return Err(DriveError::Unreachable(error.to_string())),
+            }
+        }
+    }
+    Ok(Usage::Before)
+}
+
+/// Whether it failed since a host takes the holder, too.
+fn is_host_there(error: &::volume::Error) -> bool {
+    use device::Error::{Aborted, Reserved};
+    matches!(error, ::volume::Error::Device { source: Reserved(_) | Aborted, .. })
+}
+
+async fn format(volume: Uuid, bytes: u64, holders: Vec<(Options, Blank)>) -> Result<(), DriveError> {
+    let reaches = reaches(&holders).await?;
     let replicas = holders.iter().filter(|(_, holder)| holder.kind == HolderKind::Replica).count() as u8;
     let (bytes, volume) = (Some(bytes), Some(volume.as_u128()));
     let options = FormatOptions { replicas, bytes, volume, ..FormatOptions::default() };
@@ -288,7 +396,7 @@ impl Drives for NvmeDrives {
     fn delete(&self, place: &Place, namespace: Namespace, until: Instant) -> Reply<'_, ()> {
         let until = until.into_std();
         self.call_at(place, DriveError::Unknown, move |options| {
-            Box::pin(within(until, delete(options, namespace, until)))
+            Box::pin(async move { within(&Until::new(until.into()), delete(options, namespace, until)).await })
         })
     }
 
@@ -296,11 +404,20 @@ impl Drives for NvmeDrives {
         self.call_at(place, DriveError::Unreachable, move |options| Box::pin(is_blank(options, namespace)))
     }
 
-    fn format(&self, volume: Uuid, bytes: u64, holders: &[Blank], until: Instant) -> Reply<'_, ()> {
+    fn format(&self, volume: Uuid, bytes: u64, holders: &[Blank], until: &Until) -> Reply<'_, ()> {
+        let (until, holders) = (until.clone(), holders.to_vec());
+        let places = holders.iter().map(|holder| holder.place.clone()).collect();
+        self.call((places, FORMAT_TIME), DriveError::Unknown, move |options| {
+            let holders = options.into_iter().zip(holders).collect();
+            Box::pin(async move { within(&until, format(volume, bytes, holders)).await })
+        })
+    }
+
+    fn usage(&self, volume: Uuid, holders: &[Blank], until: Instant) -> Reply<'_, Usage> {
         let (until, holders) = (until.into_std(), holders.to_vec());
         let places = holders.iter().map(|holder| holder.place.clone()).collect();
-        self.call(places, DriveError::Unknown, move |options| {
-            Box::pin(within(until, format(volume, bytes, options.into_iter().zip(holders).collect())))
+        self.call((places, CALL_TIME), DriveError::Unreachable, move |options| {
+            Box::pin(usage(volume, options.into_iter().zip(holders).collect(), until))
         })
     }
 

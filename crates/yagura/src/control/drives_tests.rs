@@ -17,6 +17,10 @@ const CONTROL: &str = "nqn.2026-11.io.yagura:control";
 
 /// A target with a drive, which makes namespaces for all at the word of the control plane's host, for as long as the tests run.
 fn target(path: PathBuf) -> Place {
+    target_of(path, true)
+}
+
+fn target_of(path: PathBuf, makes_for_all: bool) -> Place {
     let (told, address) = mpsc::channel();
     std::thread::spawn(move || {
         Reactor::run(ReactorConfig::default(), async move {
@@ -25,7 +29,7 @@ fn target(path: PathBuf) -> Place {
             let (target, subsystem) = (Target::default(), SUBSYSTEM.parse().expect("a name"));
             target.add_subsystem(Nqn::clone(&subsystem), "1").expect("a subsystem");
             target.add_store(&subsystem, Arc::new(drive)).expect("a store");
-            let config = HostConfig { manage: true, makes_for_all: true, ..HostConfig::default() };
+            let config = HostConfig { manage: true, makes_for_all, ..HostConfig::default() };
             target.allow_host(&subsystem, &CONTROL.parse().expect("a name"), config).expect("a host");
             let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
             told.send(listener.local_addr()).expect("the test waits");
@@ -45,7 +49,7 @@ fn drives(host: Option<&str>) -> NvmeDrives {
     }
     let host = host.map(|host| format!("--host-nqn={host}"));
     let flags = Flags::parse_from(std::iter::once("test".to_owned()).chain(host));
-    NvmeDrives::start(flags.host).expect("a reactor")
+    NvmeDrives::start(flags.host, mailbox(1).0).expect("a reactor")
 }
 
 fn run<T>(work: impl Future<Output = T>) -> T {
@@ -89,10 +93,10 @@ fn namespaces_are_made_formatted_and_deleted_by_what_they_are() {
         let volume = Uuid::from_u128(77);
         let holder = [Blank { kind: HolderKind::Replica, place: place.clone(), namespace }];
         for _ in 0..2 {
-            drives.format(volume, 4 << 20, &holder, soon()).await.expect("formatted");
+            drives.format(volume, 4 << 20, &holder, &Until::new(soon())).await.expect("formatted");
         }
         assert_eq!(drives.is_blank(&place, namespace).await, Ok(false));
-        let refused = drives.format(Uuid::from_u128(78), 4 << 20, &holder, soon()).await;
+        let refused = drives.format(Uuid::from_u128(78), 4 << 20, &holder, &Until::new(soon())).await;
         assert!(matches!(refused, Err(DriveError::Refused(_))), "{refused:?}");
 
         // A number is used again: what has another identifier is left alone, though a host holds its reservation.
@@ -103,6 +107,84 @@ fn namespaces_are_made_formatted_and_deleted_by_what_they_are() {
         drives.delete(&place, namespace, soon()).await.expect("it is gone");
         assert_eq!(drives.look(&place).await.expect("a look").namespaces, []);
     });
+}
+
+/// A host that attaches the volume of one holder, for as long as the sender is not told; then it reads, and is gone without a word.
+fn host(place: &Place, nsid: u32) -> (MailSender<()>, mpsc::Receiver<bool>) {
+    let (end, ended) = mailbox::<()>(1);
+    let (told, said) = mpsc::channel();
+    let address = place.address.as_str().parse().expect("an address");
+    std::thread::spawn(move || {
+        Reactor::run(ReactorConfig::default(), async move {
+            let name = CONTROL.parse().expect("a name");
+            let holder = NvmeReach::at(address, SUBSYSTEM.parse().expect("a name"), nsid, name);
+            let volume = ::volume::attach(vec![Rc::new(holder)], ::volume::Options::default()).await.expect("attached");
+            told.send(true).expect("the test waits");
+            ended.recv().await;
+            let (read, _) = volume.read(Lba(0), Buf::with_len(4096)).await;
+            told.send(read.is_ok() && !volume.is_superseded()).expect("the test waits");
+        })
+    });
+    assert!(said.recv().expect("attached"));
+    (end, said)
+}
+
+#[test]
+fn a_host_that_has_the_volume_is_told_from_one_that_is_gone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = target(folder.path().join("drive"));
+    run(async {
+        let drives = drives(Some(CONTROL));
+        drives.create(&place, drives.holder_bytes(HolderKind::Replica, 4 << 20), soon()).await.expect("made");
+        let namespace = drives.look(&place).await.expect("a look").namespaces[0];
+        let (id, holder) =
+            (Uuid::from_u128(77), [Blank { kind: HolderKind::Replica, place: place.clone(), namespace }]);
+        assert_eq!(drives.usage(id, &holder, soon()).await, Ok(Usage::Never), "it is blank");
+        drives.format(id, 4 << 20, &holder, &Until::new(soon())).await.expect("formatted");
+        assert_eq!(drives.usage(id, &holder, soon()).await, Ok(Usage::Never));
+        let (end, said) = host(&place, namespace.nsid);
+        // It has nothing to do, and still it has the volume.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(drives.usage(id, &holder, soon()).await, Ok(Usage::Now));
+        assert!(end.try_send(()).is_ok());
+        assert!(said.recv().expect("it has read"), "the host has the volume as before");
+        assert_eq!(drives.usage(id, &holder, soon()).await, Ok(Usage::Before));
+        // What is no holder of this volume says nothing of it.
+        assert_eq!(drives.usage(Uuid::from_u128(78), &holder, soon()).await, Ok(Usage::Never));
+        let late = drives.usage(id, &holder, Instant::now() - Duration::from_millis(1)).await;
+        assert!(matches!(late, Err(DriveError::Unreachable(_))), "{late:?}");
+    });
+}
+
+#[test]
+fn a_drive_whose_namespaces_no_host_gets_is_refused_and_nothing_is_left_on_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = target_of(folder.path().join("drive"), false);
+    run(async {
+        let drives = drives(Some(CONTROL));
+        let refused = drives.create(&place, KIB_64, soon()).await;
+        assert!(matches!(&refused, Err(DriveError::Refused(why)) if why.contains("manage=all")), "{refused:?}");
+        assert_eq!(drives.look(&place).await.expect("a look").namespaces, []);
+    });
+}
+
+#[test]
+fn a_target_that_ends_lost_connections_late_or_never_is_refused() {
+    assert_eq!(ends_in_time(Some(LATE)), Ok(()));
+    for late in [None, Some(LATE + Duration::from_millis(1))] {
+        assert!(matches!(ends_in_time(late), Err(DriveError::Refused(_))), "{late:?}");
+    }
+}
+
+#[test]
+fn the_end_of_the_thread_for_drives_is_told() {
+    let (ended, end) = mailbox(1);
+    let thread = std::thread::spawn(move || {
+        let _ended = Ended(ended);
+        panic!("the reactor does");
+    });
+    assert!(thread.join().is_err());
+    assert!(end.try_recv().is_some_and(|why| why.contains("no longer be reached")));
 }
 
 #[test]

@@ -37,10 +37,10 @@ pub fn run(args: &ControlServeArgs) -> Result<(), Failure> {
     };
     let mut letters = stop::letters(1, args.until_stdin_closes)?;
     let letter = letters.pop().ok_or_else(|| Failure::usage("invariant: one letter was asked for"))?;
-    let drives = Arc::new(NvmeDrives::start(args.host.clone())?);
+    let (ended, end) = mailbox(1);
+    let drives = Arc::new(NvmeDrives::start(args.host.clone(), ended.clone())?);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
     let runtime = runtime.map_err(|error| Failure::from(error).during("a runtime"))?;
-    let (ended, end) = mailbox(1);
     let (catalogue, named) = runtime.block_on(open(args))?;
     let provisioner = Provisioner::new(catalogue, drives);
     let listening = runtime.block_on(begin(args, &provisioner, ended))?;

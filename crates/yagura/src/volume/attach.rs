@@ -18,7 +18,7 @@ use super::named;
 use super::nbd::{self, Nbd};
 use super::reach;
 use super::words::{failure, name};
-use crate::cli::VolumeAttachArgs;
+use crate::cli::{VolumeAttachArgs, VolumeHolders};
 use crate::exit::Failure;
 use crate::race::first_of;
 use crate::size::Size;
@@ -61,12 +61,12 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
         resync_bytes_per_second: Some(args.resync_rate.0),
         ..Options::default()
     };
-    let reaches = reach::reaches(&named::attach(&args.of, args.take)?)?;
-    let volume = match ::volume::attach(reaches, options).await {
-        Ok(attached) => Rc::new(attached),
-        Err(error) => {
-            named::detached(&args.of);
-            return Err(failure(error));
+    let (holders, attachment) = named::attach(&args.of, args.take)?;
+    let volume = match attach(&holders, options, attachment.as_ref()).await {
+        Ok(volume) => volume,
+        Err(failure) => {
+            named::failed(&args.of, attachment.as_ref());
+            return Err(failure);
         }
     };
     let served = Mailed::new(volume.clone());
@@ -75,9 +75,24 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
     // Also after a failure: who attaches next has nothing to wait for.
     let detached = volume.detach().await.map_err(failure);
     if !volume.is_superseded() {
-        named::detached(&args.of);
+        named::detached(&args.of, attachment.as_ref());
     }
     result.and(detached)
+}
+
+async fn attach(
+    holders: &VolumeHolders,
+    options: Options,
+    attachment: Option<&named::Attachment>,
+) -> Result<Rc<Volume>, Failure> {
+    let volume = ::volume::attach(reach::reaches(holders)?, options).await.map_err(failure)?;
+    let found = volume.shape().volume;
+    if let Some(named) = attachment.map(|attachment| attachment.volume).filter(|&named| named != found) {
+        let (found, named) = (name(found), name(named));
+        let what = format!("its holders are volume {found}, the control plane's record is of {named}");
+        return Err(Failure::refused(format!("{what}: nothing of it is served")));
+    }
+    Ok(Rc::new(volume))
 }
 
 async fn serve_it(

@@ -4,6 +4,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 use hyper::Method;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use crate::cli::{VolumeHolders, VolumeOf};
 use crate::control::{Client, path_of};
@@ -18,23 +19,48 @@ pub fn holders(of: &VolumeOf) -> Result<VolumeHolders, Failure> {
     }
 }
 
+/// What the control plane has written down of an attachment.
+pub struct Attachment {
+    /// The volume, as its holders know it.
+    pub volume: u128,
+    id: String,
+    is_instead: bool,
+}
+
 /// The same for who attaches the volume: the control plane then has it that this host uses the volume, with `take` also in the
 /// place of another one.
-pub fn attach(of: &VolumeOf, take: bool) -> Result<VolumeHolders, Failure> {
-    let Some(name) = &of.name else { return Ok(told(of)) };
+pub fn attach(of: &VolumeOf, take: bool) -> Result<(VolumeHolders, Option<Attachment>), Failure> {
+    let Some(name) = &of.name else { return Ok((told(of), None)) };
     let Some(host) = &of.host.host_nqn else {
         let why = "the control plane notes by it who has the volume, and the drives let it in by it";
         return Err(Failure::usage(format!("--host-nqn: say this host's name: {why}")));
     };
     let path = format!("{}/attachment?force={take}", path_of("volumes", name));
-    found(of, &Client::new(&of.access)?.ask(Method::PUT, &path, Some(&json!({"host": host})))?)
+    let volume = Client::new(&of.access)?.ask(Method::PUT, &path, Some(&json!({"host": host})))?;
+    let strange = || Failure::unavailable("the control plane does not say which volume it is, or which attachment");
+    let uuid = |said: &Value| said.as_str().and_then(|text| Uuid::try_parse(text).ok()).ok_or_else(strange);
+    let (id, written) = (uuid(&volume["id"])?, &volume["attachment"]);
+    let is_instead = !written["instead_of"].is_null();
+    let attachment = Attachment { volume: id.as_u128(), id: uuid(&written["id"])?.to_string(), is_instead };
+    Ok((found(of, &volume)?, Some(attachment)))
 }
 
-/// The control plane is told that this host does not use the volume any more. That it can't be told harms nobody: the host is told
-/// in its place when the next one attaches by `--take`.
-pub fn detached(of: &VolumeOf) {
-    let (Some(name), Some(host)) = (&of.name, &of.host.host_nqn) else { return };
-    let path = format!("{}/attachment?host={}", path_of("volumes", name), crate::control::escaped(host));
+/// The volume could not be attached. Where the attachment is in another one's place it stays: that host, or process, may have the
+/// volume still, and what nobody has in the catalogue anybody may delete.
+pub fn failed(of: &VolumeOf, attachment: Option<&Attachment>) {
+    match attachment {
+        Some(Attachment { is_instead: true, .. }) => tracing::warn!(
+            "the control plane has it that this host uses the volume, as another one did: attach it here or there by --take"
+        ),
+        attachment => detached(of, attachment),
+    }
+}
+
+/// The control plane is told that this attachment is over. That it can't be told harms nobody: the host is told in its place when
+/// the next one attaches by `--take`.
+pub fn detached(of: &VolumeOf, attachment: Option<&Attachment>) {
+    let (Some(name), Some(attachment)) = (&of.name, attachment) else { return };
+    let path = format!("{}/attachment?attachment={}", path_of("volumes", name), attachment.id);
     let asked = Client::new(&of.access).and_then(|client| client.ask(Method::DELETE, &path, None));
     if let Err(failure) = asked {
         tracing::warn!("the control plane still has it that this host uses the volume: {}", failure.sentence());

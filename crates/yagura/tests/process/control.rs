@@ -133,6 +133,13 @@ fn a_volume_is_made_used_and_deleted_by_its_name() {
     let taken = [&taken[..], &["--token-file", &control.token, "--host-nqn", OTHER, "--listen=127.0.0.1:0"]].concat();
     let (status, _, stderr) = run(&taken);
     assert!(status != 0 && stderr.contains(HOST), "{status} {stderr}");
+    // One whom the nodes do not let in takes it from nobody, and the catalogue does not forget that somebody has it.
+    let stranger = |&word: &&str| if word == OTHER { format!("{OTHER}-stranger") } else { word.to_owned() };
+    let stranger: Vec<String> = taken.iter().map(stranger).chain(["--take".to_owned()]).collect();
+    let (status, _, stderr) = run(&stranger.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(status != 0, "{stderr}");
+    control.refused("delete", &["db", "--tenant=a"], "-stranger");
+    done(&["nvme", "read", &at, "--length=8MiB", "--verify-pattern", "2"]);
     let other = control.attach("db", OTHER, &["--take"]);
     assert_eq!(served.wait(), 4, "the former host has lost it");
     done(&["nvme", "read", &address(&other), "--length=8MiB", "--verify-pattern", "2"]);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use control::provision::{
-    DriveState, Error, Name, NewVolume, Nqn, OperationState, Owner, Pool, Quota, Request, RequestId, Role, Rule,
-    VOLUME_BYTES_MAX, VolumeState,
+    DriveState, Error, Name, Namespace, NewVolume, Nqn, OperationState, Owner, Pool, Quota, Request, RequestId, Role,
+    Rule, Usage, VOLUME_BYTES_MAX, VolumeState,
 };
 use tokio::time::sleep;
 use uuid::Uuid;
@@ -37,18 +37,21 @@ async fn a_volume_is_made_shown_attached_and_deleted() {
     assert_eq!(volume.holders.len(), 3);
     let nqns: Vec<_> = volume.holders.iter().map(|holder| holder.nqn.to_string()).collect();
     assert_eq!(nqns, ["d0", "d1", "d2"].map(nqn));
-    // The same host again is the same; another one is refused, and takes it by force.
+    // The same host again is let in, and what it had before is over; another one is refused, and takes it by force.
+    let first = volume.attachment.expect("attached");
+    assert_eq!(first.instead_of, None);
     let again = asked.attach(&once(), &owner(), &name("v"), &host("a"), false).await.expect("the same");
-    assert_eq!(again, volume);
+    assert_eq!(again.attachment.expect("attached").instead_of, Some(host("a")));
+    let refused = asked.detach(&once(), &owner(), &name("v"), Some(first.id), false).await.expect_err("another's");
+    assert!(matches!(refused, Error::NotAttached { .. }), "{refused}");
     let refused = asked.attach(&once(), &owner(), &name("v"), &host("b"), false).await.expect_err("taken");
     assert!(matches!(refused, Error::Attached { .. }), "{refused}");
     let taken = asked.attach(&once(), &owner(), &name("v"), &host("b"), true).await.expect("by force");
-    assert_eq!(taken.attachment.expect("attached").host, host("b"));
-    let refused = asked.detach(&once(), &owner(), &name("v"), Some(&host("a")), false).await.expect_err("not there");
-    assert!(matches!(refused, Error::NotAttached { .. }), "{refused}");
+    let taken = taken.attachment.expect("attached");
+    assert_eq!((&taken.host, taken.instead_of), (&host("b"), Some(host("a"))));
     let refused = asked.delete_volume(&once(), &owner(), &name("v"), false).await.expect_err("attached");
     assert!(matches!(refused, Error::Attached { .. }), "{refused}");
-    asked.detach(&once(), &owner(), &name("v"), Some(&host("b")), false).await.expect("detached");
+    asked.detach(&once(), &owner(), &name("v"), Some(taken.id), false).await.expect("detached");
     let id = asked.delete_volume(&once(), &owner(), &name("v"), false).await.expect("begun");
     done(&world.end(id).await);
     world.at_rest().await;
@@ -64,6 +67,50 @@ async fn an_attached_volume_is_deleted_by_force() {
     asked.attach(&once(), &owner(), &name("v"), &host("a"), false).await.expect("attached");
     let id = asked.delete_volume(&once(), &owner(), &name("v"), true).await.expect("begun");
     done(&world.end(id).await);
+    world.at_rest().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_a_host_uses_past_the_catalogue_is_deleted_by_force_alone() {
+    let world = World::new(&[100, 100, 100]).await;
+    done(&world.create(&new_volume("v", 1, 3)).await);
+    let asked = &world.provisioner;
+    let volume = asked.volume(&owner(), &name("v")).await.expect("there");
+    assert_eq!(volume.attachment, None, "nobody is meant to use it");
+    world.drives.used.lock().unwrap().insert(volume.id, Usage::Now);
+    let id = asked.delete_volume(&once(), &owner(), &name("v"), false).await.expect("begun");
+    let operation = world.end(id).await;
+    assert_eq!(operation.state, OperationState::Failed, "{operation:?}");
+    assert!(operation.undo.as_ref().is_some_and(|why| why.contains("say force")), "{operation:?}");
+    assert_eq!(world.drives.namespaces().len(), 3);
+    world.at_rest().await;
+    // While a drive is away nobody can tell.
+    world.drives.with(&nqn("d1"), |drive| drive.is_away = true);
+    let id = asked.delete_volume(&once(), &owner(), &name("v"), false).await.expect("begun");
+    let worker = world.worker();
+    sleep(Duration::from_secs(60)).await;
+    worker.abort();
+    assert_eq!(world.drives.namespaces().len(), 3);
+    world.drives.with(&nqn("d1"), |drive| drive.is_away = false);
+    assert_eq!(world.end(id).await.state, OperationState::Failed);
+    // The host is gone.
+    world.drives.used.lock().unwrap().insert(volume.id, Usage::Before);
+    let id = asked.delete_volume(&once(), &owner(), &name("v"), false).await.expect("begun");
+    done(&world.end(id).await);
+    world.at_rest().await;
+    done(&world.create(&new_volume("v", 1, 3)).await);
+    let volume = asked.volume(&owner(), &name("v")).await.expect("there");
+    world.drives.used.lock().unwrap().insert(volume.id, Usage::Now);
+    let id = asked.delete_volume(&once(), &owner(), &name("v"), true).await.expect("begun");
+    done(&world.end(id).await);
+    world.at_rest().await;
+}
+
+/// The worker's lease is renewed many times meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_takes_long_to_format_is_made() {
+    let world = World::new(&[10_000]).await;
+    done(&world.create(&new_volume("v", 5_000, 1)).await);
     world.at_rest().await;
 }
 
@@ -293,6 +340,64 @@ async fn a_create_waits_for_a_drive_that_is_away_and_says_so() {
     sleep(Duration::from_secs(5)).await;
     worker.abort();
     done(&world.provisioner.operation(None, id).await.expect("there"));
+    world.at_rest().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_drive_says_for_whom_and_not_for_ever() {
+    let world = World::new(&[100]).await;
+    done(&world.create(&new_volume("old", 1, 1)).await);
+    let asked = &world.provisioner;
+    world.drives.with(&nqn("d0"), |drive| drive.is_away = true);
+    let first = asked.delete_volume(&once(), &owner(), &name("old"), true).await.expect("begun");
+    let worker = world.worker();
+    sleep(Duration::from_secs(5)).await;
+    world.drives.with(&nqn("d0"), |drive| drive.is_away = false);
+    let id = asked.create_volume(&once(), &owner(), &new_volume("v", 1, 1)).await.expect("begun");
+    world.drives.with(&nqn("d0"), |drive| drive.is_away = true);
+    sleep(Duration::from_secs(30)).await;
+    let operation = asked.operation(None, id).await.expect("there");
+    assert_eq!(operation.waits, Some(format!("drive d0 is taken by operation {first}")));
+    assert_eq!(operation.at, None, "it does not have the drive");
+    sleep(Duration::from_secs(60)).await;
+    let operation = asked.operation(None, id).await.expect("there");
+    assert_eq!(operation.state, OperationState::Failed, "{operation:?}");
+    world.drives.with(&nqn("d0"), |drive| drive.is_away = false);
+    worker.abort();
+    done(&world.end(first).await);
+    world.at_rest().await;
+}
+
+/// Its operations would have the drive for ever.
+#[tokio::test(start_paused = true)]
+async fn a_create_that_cannot_judge_what_it_made_lets_go_of_the_drive() {
+    let world = World::new(&[100]).await;
+    world.drives.with(&nqn("d0"), |drive| drive.is_dark = true);
+    let operation = world.create(&new_volume("v", 1, 1)).await;
+    assert_eq!(operation.state, OperationState::Failed, "{operation:?}");
+    assert!(operation.undo.as_ref().is_some_and(|why| why.contains("may be left there")), "{operation:?}");
+    let left: Vec<Uuid> = world.drives.namespaces().keys().copied().collect();
+    assert_eq!(left.len(), 1);
+    let status = world.provisioner.drive(&name("d0")).await.expect("shown");
+    assert_eq!(status.unrecorded.iter().map(|namespace| namespace.uid).collect::<Vec<_>>(), left);
+    world.drives.sacred.lock().unwrap().extend(left);
+    world.drives.with(&nqn("d0"), |drive| drive.is_dark = false);
+    done(&world.create(&new_volume("v", 1, 1)).await);
+    world.at_rest().await;
+}
+
+/// A drive gave it another number, or says another size: it was looked for and asked for without a pause, for ever.
+#[tokio::test(start_paused = true)]
+async fn a_namespace_is_deleted_by_its_identifier_as_it_is_now() {
+    let world = World::new(&[100]).await;
+    done(&world.create(&new_volume("v", 1, 1)).await);
+    world.drives.with(&nqn("d0"), |drive| {
+        let (made, label) = drive.namespaces.remove(&1).expect("it was made");
+        let moved = Namespace { nsid: 7, bytes: made.bytes + 4096, ..made };
+        drive.namespaces.insert(7, (moved, label));
+    });
+    let id = world.provisioner.delete_volume(&once(), &owner(), &name("v"), true).await.expect("begun");
+    done(&world.end(id).await);
     world.at_rest().await;
 }
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use control::provision::{OperationState, Provisioner, Request, RequestId, Worker, WorkerOptions};
+use control::catalogue::{Change, Entry, Outcome, Prefix, Range, Transaction};
+use control::provision::{OperationState, Provisioner, Request, RequestId, Usage, VolumeState, Worker, WorkerOptions};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 use uuid::Uuid;
@@ -11,6 +12,7 @@ use uuid::Uuid;
 use super::drives::{GIB, HEAD, SimDrive};
 use super::faults::{Fault, Faulty};
 use super::world::*;
+use crate::words::read_all;
 
 /// Effects that no operation here comes to.
 const EFFECTS_MAX: u64 = 200;
@@ -109,6 +111,70 @@ async fn a_caller_who_dies_or_loses_the_answer_asks_again_and_has_one_volume() {
         world.at_rest().await;
         assert_eq!(world.volumes().await.len(), 2);
     }
+}
+
+/// Somebody puts the catalogue back to where the volume's namespaces were known and not formatted, and a drive is away for long.
+#[tokio::test(start_paused = true)]
+async fn a_catalogue_that_was_put_back_undoes_no_volume_that_hosts_have_used() {
+    for missing in [false, true] {
+        let world = used().await;
+        let id = begin(&world, 3).await;
+        let held = Arc::new(Notify::new());
+        let dump = async || read_all(&*world.catalogue, Range::of(Prefix::new("/").unwrap())).await.expect("all").1;
+        let mut older = Vec::new();
+        *world.drives.held.lock().unwrap() = Some(held.clone());
+        let worker = world.worker();
+        // The last change of a drive before which so many namespaces are known: the third create, or the format.
+        let known = if missing { 2 } else { 3 };
+        loop {
+            let volume = world.provisioner.volume(&owner(), &name("new")).await.expect("there at once");
+            if volume.state == VolumeState::Ready {
+                break;
+            }
+            if world.drives.held.lock().unwrap().is_none() {
+                if volume.holders.iter().filter(|holder| holder.namespace.is_some()).count() == known {
+                    older = dump().await;
+                }
+                *world.drives.held.lock().unwrap() = Some(held.clone());
+                held.notify_one();
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+        *world.drives.held.lock().unwrap() = None;
+        let volume = world.provisioner.volume(&owner(), &name("new")).await.expect("there");
+        done(&world.end(id).await);
+        worker.abort();
+        world.drives.used.lock().unwrap().insert(volume.id, Usage::Now);
+        put_back(&world, &older).await;
+        world.drives.with(volume.holders[1].nqn.as_str(), |drive| drive.is_away = true);
+        let worker = world.worker();
+        sleep(Duration::from_secs(300)).await;
+        world.drives.with(volume.holders[1].nqn.as_str(), |drive| drive.is_away = false);
+        sleep(Duration::from_secs(120)).await;
+        worker.abort();
+        let there = world.drives.namespaces();
+        for holder in &volume.holders {
+            let uid = holder.namespace.expect("it was ready").uid;
+            assert!(there.contains_key(&uid), "a namespace of a volume in use was deleted");
+        }
+        let operation = world.provisioner.operation(None, id).await.expect("there");
+        if missing {
+            assert!(operation.waits.is_some_and(|why| why.contains("an older copy")));
+        } else {
+            assert_eq!(operation.state, OperationState::Done, "{operation:?}");
+            world.at_rest().await;
+        }
+    }
+}
+
+async fn put_back(world: &World, older: &[Entry]) {
+    let (_, present) = read_all(&*world.catalogue, Range::of(Prefix::new("/").unwrap())).await.expect("all");
+    let kept = |entry: &&Entry| !older.iter().any(|older| older.key == entry.key);
+    let gone = present.iter().filter(kept).map(|entry| Change::delete(entry.key.clone()));
+    let back = older.iter().filter(|entry| entry.lease.is_none());
+    let changes = gone.chain(back.map(|entry| Change::put(entry.key.clone(), entry.value.clone()))).collect();
+    let outcome = world.catalogue.commit(Transaction::new(Vec::new(), changes).expect("a transaction")).await;
+    assert!(matches!(outcome, Ok(Outcome::Committed(_))), "{outcome:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use control::provision::{Blank, DriveError, Drives, HolderKind, Look, Namespace, Place, Reply};
+use control::provision::{Blank, DriveError, Drives, HolderKind, Look, Namespace, Place, Reply, Until, Usage};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use uuid::Uuid;
 
 use super::faults::{Fault, Faults, dead};
@@ -19,6 +19,8 @@ pub const LATE: Duration = Duration::from_secs(10);
 pub const GIB: u64 = 1 << 30;
 /// What a replica has beside the data.
 pub const HEAD: u64 = 1 << 20;
+/// Bytes of a volume that are formatted in a second.
+const SLOW: u64 = 50 * GIB;
 pub const WITNESS: u64 = 8192;
 /// Less than the time that a change may be late by.
 const NEARLY: Duration = Duration::from_millis(10);
@@ -29,12 +31,21 @@ pub struct SimDrive {
     pub thin: bool,
     pub is_away: bool,
     pub refuses: Option<String>,
+    /// Whether a namespace is blank can't be told.
+    pub is_dark: bool,
     pub namespaces: BTreeMap<u32, (Namespace, Option<(Uuid, usize)>)>,
 }
 
 impl SimDrive {
     pub fn new(gib: u64) -> SimDrive {
-        SimDrive { total: gib * GIB, thin: true, is_away: false, refuses: None, namespaces: BTreeMap::new() }
+        SimDrive {
+            total: gib * GIB,
+            thin: true,
+            is_away: false,
+            refuses: None,
+            is_dark: false,
+            namespaces: BTreeMap::new(),
+        }
     }
 
     fn free(&self) -> u64 {
@@ -61,6 +72,7 @@ enum Effect {
     Create(String, u64),
     Delete(String, Namespace),
     Format(Uuid, Vec<(String, Namespace)>),
+    Ask(Vec<String>),
 }
 
 /// Drives by the names of their subsystems.
@@ -69,13 +81,21 @@ pub struct SimDrives {
     pub faults: Arc<Faults>,
     /// Namespaces that somebody else made: they must never go.
     pub sacred: Mutex<BTreeSet<Uuid>>,
+    /// Volumes that hosts use, or have used.
+    pub used: Mutex<BTreeMap<Uuid, Usage>>,
     /// The next change waits for this before it begins.
     pub held: Mutex<Option<Arc<Notify>>>,
 }
 
 impl SimDrives {
     pub fn new(faults: Arc<Faults>) -> SimDrives {
-        SimDrives { state: State::default(), faults, sacred: Mutex::default(), held: Mutex::default() }
+        SimDrives {
+            state: State::default(),
+            faults,
+            sacred: Mutex::default(),
+            used: Mutex::default(),
+            held: Mutex::default(),
+        }
     }
 
     pub fn add(&self, nqn: &str, drive: SimDrive) {
@@ -109,6 +129,18 @@ impl SimDrives {
                 .collect::<Vec<_>>()
         };
         state.iter().flat_map(of).collect()
+    }
+
+    /// What hosts have used is not made anew.
+    fn may_format(&self, volume: Uuid, holders: &[(String, Namespace)]) -> Result<(), DriveError> {
+        let state = self.state.lock().unwrap();
+        let is_made = |(slot, (nqn, namespace)): (usize, &(String, Namespace))| {
+            state[nqn].namespaces.get(&namespace.nsid) == Some(&(*namespace, Some((volume, slot))))
+        };
+        if self.used.lock().unwrap().contains_key(&volume) && !holders.iter().enumerate().all(is_made) {
+            return Err(DriveError::Refused("a host has attached it".into()));
+        }
+        Ok(())
     }
 
     async fn change(&self, effect: Effect, until: Instant) -> Result<(), DriveError> {
@@ -180,6 +212,7 @@ fn apply(state: &State, effect: &Effect, sacred: &BTreeSet<Uuid>) -> Result<(), 
             }
             Ok(())
         }
+        Effect::Ask(nqns) => nqns.iter().try_for_each(|nqn| reach(&mut state, nqn).map(drop)),
         Effect::Format(volume, holders) => {
             for (slot, (nqn, namespace)) in holders.iter().enumerate() {
                 let drive = reach(&mut state, nqn)?;
@@ -226,15 +259,35 @@ impl Drives for SimDrives {
                 return dead().await;
             }
             let mut state = self.state.lock().unwrap();
-            let found = reach(&mut state, &nqn)?.namespaces.get(&namespace.nsid);
+            let drive = reach(&mut state, &nqn)?;
+            if drive.is_dark {
+                return Err(DriveError::Refused("it can't be read".into()));
+            }
+            let found = drive.namespaces.get(&namespace.nsid);
             let found = found.filter(|(found, _)| found.uid == namespace.uid);
             found.map(|(_, label)| label.is_none()).ok_or_else(|| DriveError::Refused("there is none".into()))
         })
     }
 
-    fn format(&self, volume: Uuid, _bytes: u64, holders: &[Blank], until: Instant) -> Reply<'_, ()> {
-        let holders = holders.iter().map(|holder| (holder.place.nqn.to_string(), holder.namespace)).collect();
-        Box::pin(self.change(Effect::Format(volume, holders), until))
+    fn format(&self, volume: Uuid, bytes: u64, holders: &[Blank], until: &Until) -> Reply<'_, ()> {
+        let (until, takes) = (until.clone(), Duration::from_secs(bytes / SLOW));
+        let holders: Vec<_> = holders.iter().map(|holder| (holder.place.nqn.to_string(), holder.namespace)).collect();
+        Box::pin(async move {
+            self.may_format(volume, &holders)?;
+            if !takes.is_zero() {
+                sleep(takes).await;
+            }
+            let until = until.get();
+            self.change(Effect::Format(volume, holders), until).await
+        })
+    }
+
+    fn usage(&self, volume: Uuid, holders: &[Blank], until: Instant) -> Reply<'_, Usage> {
+        let asked = holders.iter().map(|holder| holder.place.nqn.to_string()).collect();
+        Box::pin(async move {
+            self.change(Effect::Ask(asked), until).await?;
+            Ok(self.used.lock().unwrap().get(&volume).copied().unwrap_or(Usage::Never))
+        })
     }
 
     fn holder_bytes(&self, kind: HolderKind, bytes: u64) -> u64 {

@@ -44,8 +44,8 @@ async fn a_pool_is_set_up_and_a_volume_goes_its_way() {
     let attached = served.ask(&token, "PUT", "/v1/volumes/v/attachment", host).await.ok();
     assert_eq!(attached["attachment"]["host"], "nqn.2026-11.io.yagura:host:a");
     served.ask(&token, "DELETE", "/v1/volumes/v", "").await.refused(409, "attached");
-    let detach = "/v1/volumes/v/attachment?host=nqn.2026-11.io.yagura:host:a";
-    assert_eq!(served.ask(&token, "DELETE", detach, "").await.ok()["attachment"], Value::Null);
+    let detach = format!("/v1/volumes/v/attachment?attachment={}", attached["attachment"]["id"].as_str().unwrap());
+    assert_eq!(served.ask(&token, "DELETE", &detach, "").await.ok()["attachment"], Value::Null);
 
     let shown = served.ask(operator, "GET", "/v1/drives/a", "").await.ok();
     assert_eq!((&shown["free"], &shown["unrecorded"]), (&Value::from(90 * GIB - HEAD), &Value::Array(Vec::new())));

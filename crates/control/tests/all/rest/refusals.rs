@@ -86,7 +86,7 @@ async fn bad_input_is_refused_by_its_kind_and_leaves_nothing() {
         ("GET", "/v1/operations/00000000-0000-0000-0000-000000000000?wait=31", 400, "impossible"),
         ("DELETE", "/v1/volumes/none", 404, "not-found"),
         ("DELETE", "/v1/volumes/none?force=perhaps", 400, "malformed"),
-        ("DELETE", "/v1/volumes/none/attachment?host=me", 400, "malformed"),
+        ("DELETE", "/v1/volumes/none/attachment?attachment=me", 400, "malformed"),
         ("PUT", "/v1/volumes/none/attachment", 400, "malformed"),
         ("GET", "/v1/nothing", 404, "not-found"),
         ("GET", "/", 404, "not-found"),
