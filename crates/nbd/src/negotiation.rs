@@ -4,6 +4,8 @@
 
 use std::rc::Rc;
 
+use device::Memory;
+
 use crate::export::Export;
 use crate::wire::{IHAVEOPT, NBDMAGIC, OPTION_BYTES_MAX};
 use crate::wire::{NAME_BYTES_MAX, answer, eight, four, handshake, info, option, option_reply};
@@ -178,9 +180,17 @@ fn context_query(data: &[u8]) -> Result<&str, &'static str> {
 }
 
 /// Answers options as they stand in `bytes`: for fuzzing. What is asked for is answered, whatever it is.
-pub fn fuzz(exports: &[Rc<Export>], bytes: &[u8]) {
+///
+/// # Panics
+/// An option was not answered.
+pub fn fuzz(bytes: &[u8]) {
+    let export = |name: &str, blocks: u64| {
+        let memory = Memory::new(blocks * 4096, 4096, [1; 16]).expect("invariant: a size that can be");
+        Rc::new(Export::new(name, "", memory.into(), false))
+    };
+    let exports = [export("a", 16), export("b", 1)];
     let Some((&first, mut rest)) = bytes.split_first() else { return };
-    let Some(mut negotiation) = Negotiation::new(exports, u32::from(first & 3), first & 4 != 0) else { return };
+    let Some(mut negotiation) = Negotiation::new(&exports, u32::from(first & 3), first & 4 != 0) else { return };
     while let Some((head, more)) = rest.split_first_chunk::<OPTION_HEAD_BYTES>() {
         // The magic number would be found by no chance.
         let (option, length) = (four(&head[8..]) & 15, four(&head[12..]));

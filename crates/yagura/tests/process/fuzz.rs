@@ -75,6 +75,7 @@ targets! {
     drive_open: device::drive::fuzz::drive_open,
     host_session: fabric::host::fuzz_session,
     map_decode: pool::fuzz::map_decode,
+    nbd_options: nbd::fuzz_negotiation,
     page_decode: kv::fuzz::page_decode,
     pdu_decode: fabric::fuzz::pdu_decode,
     resp_hash: kv::fuzz::resp_hash,
