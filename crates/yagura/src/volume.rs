@@ -106,7 +106,8 @@ fn said(found: Result<Inspected, Error>) -> Said {
 }
 
 async fn status(args: &VolumeStatusArgs) -> Result<(), Failure> {
-    let reaches = reach::reaches(&named::holders(&args.of)?)?;
+    let (holders, _) = named::holders(&args.of)?;
+    let reaches = reach::reaches(&holders)?;
     let asked = together(
         reaches.iter().map(|reach| async move { (reach.name(), ::volume::inspect(&**reach, args.take).await) }),
     )
@@ -143,7 +144,8 @@ struct Verified {
 }
 
 async fn verify(args: &VolumeVerifyArgs) -> Result<(), Failure> {
-    let reaches = reach::reaches(&named::holders(&args.of)?)?;
+    let (holders, volume) = named::holders(&args.of)?;
+    let reaches = reach::reaches(&holders)?;
     if !args.take {
         for reach in &reaches {
             if let Err(Error::Device { source: Reserved(_), .. }) = ::volume::inspect(&**reach, false).await {
@@ -152,7 +154,7 @@ async fn verify(args: &VolumeVerifyArgs) -> Result<(), Failure> {
             }
         }
     }
-    let volume = ::volume::attach(reaches, Options::default()).await.map_err(failure)?;
+    let volume = ::volume::attach(reaches, Options { volume, ..Options::default() }).await.map_err(failure)?;
     let found = volume.verify(None).await;
     let in_sync: Set = volume.in_sync();
     volume.detach().await.map_err(failure)?;

@@ -18,7 +18,7 @@ use super::named;
 use super::nbd::{self, Nbd};
 use super::reach;
 use super::words::{failure, name};
-use crate::cli::{VolumeAttachArgs, VolumeHolders};
+use crate::cli::VolumeAttachArgs;
 use crate::exit::Failure;
 use crate::race::first_of;
 use crate::size::Size;
@@ -56,17 +56,18 @@ pub fn run(args: &VolumeAttachArgs) -> Result<(), Failure> {
 }
 
 async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<(), Failure> {
+    let (holders, attachment) = named::attach(&args.of, args.take)?;
     let options = Options {
+        volume: attachment.as_ref().map(|attachment| attachment.volume),
         give_up_after: Duration::from_millis(args.give_up_after.into()),
         resync_bytes_per_second: Some(args.resync_rate.0),
         ..Options::default()
     };
-    let (holders, attachment) = named::attach(&args.of, args.take)?;
-    let volume = match attach(&holders, options, attachment.as_ref()).await {
-        Ok(volume) => volume,
-        Err(failure) => {
+    let volume = match ::volume::attach(reach::reaches(&holders)?, options).await {
+        Ok(volume) => Rc::new(volume),
+        Err(error) => {
             named::failed(&args.of, attachment.as_ref());
-            return Err(failure);
+            return Err(failure(error));
         }
     };
     let served = Mailed::new(volume.clone());
@@ -78,21 +79,6 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
         named::detached(&args.of, attachment.as_ref());
     }
     result.and(detached)
-}
-
-async fn attach(
-    holders: &VolumeHolders,
-    options: Options,
-    attachment: Option<&named::Attachment>,
-) -> Result<Rc<Volume>, Failure> {
-    let volume = ::volume::attach(reach::reaches(holders)?, options).await.map_err(failure)?;
-    let found = volume.shape().volume;
-    if let Some(named) = attachment.map(|attachment| attachment.volume).filter(|&named| named != found) {
-        let (found, named) = (name(found), name(named));
-        let what = format!("its holders are volume {found}, the control plane's record is of {named}");
-        return Err(Failure::refused(format!("{what}: nothing of it is served")));
-    }
-    Ok(Rc::new(volume))
 }
 
 async fn serve_it(

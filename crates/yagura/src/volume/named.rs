@@ -11,12 +11,16 @@ use crate::control::{Client, path_of};
 use crate::exit::Failure;
 use crate::holder::HolderSpec;
 
-/// Where the holders are; the control plane is asked, where they are not named.
-pub fn holders(of: &VolumeOf) -> Result<VolumeHolders, Failure> {
-    match &of.name {
-        Some(name) => found(of, &Client::new(&of.access)?.ask(Method::GET, &path_of("volumes", name), None)?),
-        None => Ok(told(of)),
-    }
+/// Where the holders are, and which volume they are of; the control plane is asked, where they are not named.
+pub fn holders(of: &VolumeOf) -> Result<(VolumeHolders, Option<u128>), Failure> {
+    let Some(name) = &of.name else { return Ok((told(of), None)) };
+    let volume = Client::new(&of.access)?.ask(Method::GET, &path_of("volumes", name), None)?;
+    Ok((found(of, &volume)?, Some(uuid(&volume["id"])?.as_u128())))
+}
+
+fn uuid(said: &Value) -> Result<Uuid, Failure> {
+    let strange = || Failure::unavailable("the control plane does not say which volume it is, or which attachment");
+    said.as_str().and_then(|text| Uuid::try_parse(text).ok()).ok_or_else(strange)
 }
 
 /// What the control plane has written down of an attachment.
@@ -37,8 +41,6 @@ pub fn attach(of: &VolumeOf, take: bool) -> Result<(VolumeHolders, Option<Attach
     };
     let path = format!("{}/attachment?force={take}", path_of("volumes", name));
     let volume = Client::new(&of.access)?.ask(Method::PUT, &path, Some(&json!({"host": host})))?;
-    let strange = || Failure::unavailable("the control plane does not say which volume it is, or which attachment");
-    let uuid = |said: &Value| said.as_str().and_then(|text| Uuid::try_parse(text).ok()).ok_or_else(strange);
     let (id, written) = (uuid(&volume["id"])?, &volume["attachment"]);
     let is_instead = !written["instead_of"].is_null();
     let attachment = Attachment { volume: id.as_u128(), id: uuid(&written["id"])?.to_string(), is_instead };
