@@ -128,7 +128,7 @@ pub trait Drives: Send + Sync {
     fn format(&self, volume: Uuid, bytes: u64, holders: &[Blank], until: &Until) -> Reply<'_, ()>;
 
     /// Whether a host has the volume attached, or had. `holders`: those of its holders that can be asked. What a host has reserved
-    /// is taken from that host to be read; a host that lives takes the holder back, and that is how it is told from one that is gone.
+    /// is taken from that host to be read; a host that lives takes the holder back, by which it is told from one that is gone.
     fn usage(&self, volume: Uuid, holders: &[Blank], until: Instant) -> Reply<'_, Usage>;
 
     /// Bytes of a namespace that can be such a holder of a volume of `bytes`: a multiple of 4 KiB.

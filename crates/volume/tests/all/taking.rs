@@ -275,6 +275,8 @@ fn a_format_by_identifier_is_gone_on_with_and_done_once() {
         assert!(matches!(refused, Err(volume::Error::InUse { .. })), "{refused:?}");
         let shape = volume::format(reaches(cluster, "control", &told), named()).await.expect("gone on with");
         assert_eq!(shape.volume, 77);
+        let refused = volume::format(cluster.places.reaches("control"), other.clone()).await;
+        assert!(matches!(refused, Err(volume::Error::InUse { .. })), "{refused:?}");
         // Once it is made it is left as it is.
         let volume = crate::cluster::attach(&cluster.places, "a").await;
         put(&volume, 5, 1).await.expect("all are up");

@@ -35,8 +35,8 @@ use crate::race::{First, first_of};
 const BLOCK_SIZE: u32 = 4096;
 /// After how long without a sign of life a target ends a connection (KATO).
 const KEEP_ALIVE: Duration = Duration::from_secs(4);
-/// A target that looks for traffic once in [`KEEP_ALIVE`] takes three times that (NVMe Base 2.0c §3.9), where it rounds that time up
-/// a second more each, and then a second for what it does then. One that says that it takes longer is refused.
+/// A target that looks for traffic once in [`KEEP_ALIVE`] takes three times that (NVMe Base 2.0c §3.9), where it rounds that time
+/// up a second more each, and then a second for what it does then. One that says that it takes longer is refused.
 const LATE: Duration = Duration::from_secs(16);
 /// What is wrong with a target that does not do what it is to.
 const MANAGE_ALL: &str = "on its target say --host nqn=NQN,manage=all for the host that this control plane is";
