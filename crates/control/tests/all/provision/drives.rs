@@ -17,6 +17,8 @@ use super::faults::{Fault, Faults, dead};
 
 pub const LATE: Duration = Duration::from_secs(10);
 pub const GIB: u64 = 1 << 30;
+/// Others get between a look and what is decided by it.
+const LOOK_TAKES: Duration = Duration::from_millis(5);
 /// What a replica has beside the data.
 pub const HEAD: u64 = 1 << 20;
 /// Bytes of a volume that are formatted in a second.
@@ -237,6 +239,7 @@ impl Drives for SimDrives {
             if self.faults.is_dead() {
                 return dead().await;
             }
+            sleep(LOOK_TAKES).await;
             let mut state = self.state.lock().unwrap();
             let drive = reach(&mut state, &nqn)?;
             let namespaces = drive.namespaces.values().map(|(namespace, _)| *namespace).collect();
