@@ -75,6 +75,9 @@ pub struct ControlServeArgs {
     pub listen: SocketAddr,
     #[command(flatten)]
     pub tls: ServingTls,
+    /// Serve plain HTTP to other machines as well: whoever is on the way can read the tokens.
+    #[arg(long, conflicts_with = "tls_cert")]
+    pub plain_text: bool,
     /// Make an operator's token when there is no file of this name, and write it there.
     #[arg(long, value_name = "FILE")]
     pub operator_token: Option<PathBuf>,

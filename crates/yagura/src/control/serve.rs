@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ::control::catalogue::{Catalogue, Embedded, EmbeddedOptions, Etcd, EtcdOptions, TlsFiles};
-use ::control::provision::{Provisioner, Worker, WorkerOptions};
+use ::control::provision::{Provisioner, Request, Worker, WorkerOptions};
 use ::control::rest::{Server, ServerOptions};
 use engine::sync::{MailSender, mailbox};
 use serde::Serialize;
@@ -35,6 +35,11 @@ pub fn run(args: &ControlServeArgs) -> Result<(), Failure> {
         let why = "drives know the control plane by it: --host nqn=NQN,manage=all on their targets";
         return Err(Failure::usage(format!("--host-nqn: say the control plane's name, {why}")));
     };
+    if args.tls.tls_cert.is_none() && !args.plain_text && !args.listen.ip().is_loopback() {
+        let why = "tokens would go over the network for all to read";
+        let mend = "give --tls-cert and --tls-key, or say --plain-text";
+        return Err(Failure::usage(format!("--listen {}: {why}: {mend}", args.listen)));
+    }
     let mut letters = stop::letters(1, args.until_stdin_closes)?;
     let letter = letters.pop().ok_or_else(|| Failure::usage("invariant: one letter was asked for"))?;
     let (ended, end) = mailbox(1);
@@ -85,7 +90,7 @@ async fn begin(
     if let Some(path) = args.operator_token.as_deref().filter(|path| !path.exists()) {
         write_token(provisioner, path).await?;
     }
-    let options = ServerOptions { tls: args.tls.files(), ..ServerOptions::default() };
+    let options = ServerOptions { tls: args.tls.files(), plain_text_anywhere: args.plain_text };
     let server = Server::new(provisioner, &options).map_err(Failure::refused)?;
     let cannot = |error: std::io::Error| {
         Failure::refused(format!("--listen {}: cannot listen: {error} (port 0 takes a free one)", args.listen))
@@ -102,6 +107,12 @@ async fn begin(
 }
 
 async fn write_token(provisioner: &Provisioner, path: &Path) -> Result<(), Failure> {
-    let (_, secret) = provisioner.issue_token(None).await.map_err(Failure::refused)?;
-    secret.write_new(path).map_err(Failure::refused)
+    let (token, secret) = provisioner.issue_token(None).await.map_err(Failure::refused)?;
+    if let Err(error) = secret.write_new(path) {
+        // A token that nobody has would let somebody in for ever.
+        let revoked = provisioner.revoke_token(&Request::unnamed(), token.id).await;
+        revoked.map_err(|revoking| Failure::refused(format!("{error}; and its token stays: {revoking}")))?;
+        return Err(Failure::refused(error));
+    }
+    Ok(())
 }

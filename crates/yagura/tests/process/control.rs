@@ -177,6 +177,16 @@ fn what_cannot_be_placed_says_what_each_drive_lacks() {
     control.refused("create", &["No", "--tenant=a", "--size=8MiB"], "a name has");
     control.refused("show", &["volumes", "nothing", "--tenant=a"], "nothing");
 
+    // Nothing is served for all to read, and no token is left behind that nobody has.
+    let catalogue = format!("--catalogue={}", directory.path().join("other").display());
+    let serve = ["control", "serve", &catalogue, "--host-nqn", CONTROL];
+    let (status, _, stderr) = run(&[&serve[..], &["--listen=0.0.0.0:0"]].concat());
+    assert!(status == 2 && stderr.contains("--plain-text"), "{status} {stderr}");
+    let (status, _, stderr) = run(&[&serve[..], &["--listen=127.0.0.1:0", "--operator-token=/nowhere/token"]].concat());
+    assert!(status != 0 && stderr.contains("/nowhere/token"), "{status} {stderr}");
+    let (status, _, stderr) = run(&serve[..3]);
+    assert!(status == 2 && stderr.contains("manage=all"), "{status} {stderr}");
+
     // A tenant's token opens the tenant's volumes, and no others; a stranger's nothing.
     control.done("tenant", &["b"]);
     let token = control.done("token", &["--for", "b"]);
