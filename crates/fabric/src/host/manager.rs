@@ -175,12 +175,11 @@ impl Manager {
         Ok(list.first_chunk().is_some_and(|first| u32::from_le_bytes(*first) == nsid))
     }
 
-    /// How namespaces can be that are made here.
+    /// How namespaces can be that are made here, with the capacity that was read.
     ///
     /// # Errors
     /// The connection is lost, or the controller makes none for this host.
-    pub async fn formats(&self) -> Result<Formats, ConnectError> {
-        let capacity = self.capacity().await?;
+    pub async fn formats(&self, capacity: &Capacity) -> Result<Formats, ConnectError> {
         if !capacity.manages {
             return Err(ConnectError::Refused { step: CREATE, status: Status::INVALID_OPCODE.do_not_retry() });
         }

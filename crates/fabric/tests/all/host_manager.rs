@@ -62,7 +62,7 @@ fn a_namespace_is_made_for_a_host_that_may_not_make_any() {
         assert_eq!(manager.namespaces().await.expect("a list"), []);
 
         // What can't be made.
-        let formats = manager.formats().await.expect("formats");
+        let formats = manager.formats(&before).await.expect("formats");
         let wanted = Wanted { bytes: 8 << 20, block_size: 4096, thin: false };
         let format = manager.create(&formats, Wanted { block_size: 1024, ..wanted }).await;
         assert_eq!(refused(format), Status::INVALID_FORMAT);
@@ -82,7 +82,7 @@ fn a_namespace_is_made_for_a_host_that_may_not_make_any() {
         let guest = Manager::connect(by(&user)).await.expect("an admin queue");
         assert_eq!(refused(guest.create(&formats, wanted).await), Status::INVALID_OPCODE);
         assert!(!guest.capacity().await.expect("a capacity").manages);
-        assert_eq!(refused(guest.formats().await), Status::INVALID_OPCODE);
+        assert_eq!(refused(guest.formats(&guest.capacity().await.expect("a capacity")).await), Status::INVALID_OPCODE);
         let options = Options { nsid, ..by(&user) };
         assert!(matches!(RemoteNamespace::connect(options.clone()).await, Err(ConnectError::NoNamespace { .. })));
         manager.attach(nsid, guest.controller()).await.expect("attached");

@@ -243,7 +243,7 @@ async fn look(options: Options) -> Result<Look, DriveError> {
         return Err(DriveError::Refused(format!("it makes no namespaces for this host: {MANAGE_ALL}")));
     }
     ends_in_time(capacity.late)?;
-    let thin = manager.formats().await.map_err(unreached)?.thin;
+    let thin = manager.formats(&capacity).await.map_err(unreached)?.thin;
     let namespaces = listed(&manager).await?;
     manager.leave().await;
     let bytes = |bytes: u128| u64::try_from(bytes).unwrap_or(u64::MAX);
@@ -253,7 +253,8 @@ async fn look(options: Options) -> Result<Look, DriveError> {
 
 async fn create(options: Options, bytes: u64, until: StdInstant) -> Result<(), DriveError> {
     let manager = Manager::connect(options.clone()).await.map_err(unreached)?;
-    let formats = manager.formats().await.map_err(unreached)?;
+    let capacity = manager.capacity().await.map_err(unreached)?;
+    let formats = manager.formats(&capacity).await.map_err(unreached)?;
     in_time(until)?;
     let wanted = Wanted { bytes, block_size: BLOCK_SIZE, thin: true };
     let until = Until::new(until.into());

@@ -8,9 +8,8 @@ use ::nbd::{Export, Figures, Server};
 use device::AnyNamespace;
 use engine::net::TcpListener;
 use engine::task::{self, Task};
-use tls::{CertificateContext, CertificateFiles};
 
-use crate::cli::{NbdAt, VolumeAttachArgs};
+use crate::cli::{NbdAt, NbdTls, ServingTls, VolumeAttachArgs};
 use crate::exit::Failure;
 use crate::listening::{bind_path, once_it_is_free};
 
@@ -68,10 +67,8 @@ pub fn check(args: &VolumeAttachArgs) -> Result<(), Failure> {
 /// Serves the namespace where the arguments say so.
 pub async fn serve(args: &VolumeAttachArgs, namespace: &AnyNamespace) -> Result<Option<Nbd>, Failure> {
     let Some(at) = &args.nbd else { return Ok(None) };
-    let files = args.nbd_tls.nbd_tls_cert.clone().zip(args.nbd_tls.nbd_tls_key.clone());
-    let authorities = args.nbd_tls.nbd_tls_ca.clone();
-    let files = files.map(|(chain, key)| CertificateFiles { chain, key, authorities });
-    let tls = files.as_ref().map(CertificateContext::new).transpose().map_err(Failure::refused)?;
+    let NbdTls { nbd_tls_cert: tls_cert, nbd_tls_key: tls_key, nbd_tls_ca: tls_ca } = args.nbd_tls.clone();
+    let tls = ServingTls { tls_cert, tls_key, tls_ca }.context()?;
     let scheme = if tls.is_some() { "nbds" } else { "nbd" };
     let export = Export::new("", "a volume of yagura", namespace.clone(), false);
     let server = Rc::new(Server::new(vec![export], tls).map_err(Failure::usage)?);
