@@ -11,7 +11,7 @@ use super::error::Error;
 use super::keys;
 use super::name::{Address, Name, Nqn};
 use super::provisioner::{List, PAGE_RECORDS_MAX, Provisioner, drive_failed, place_of};
-use super::records::{Drive, DriveState, Namespace, Node, Pool, Volume};
+use super::records::{Drive, DriveState, Namespace, Node, Pool, Volume, VolumeState};
 use super::store::{Plan, Planning, Request, put};
 
 /// Drives, at most. Chosen: a placement reads and looks at all of them.
@@ -192,6 +192,34 @@ impl Provisioner {
             Box::pin(async {
                 let mut drive = self.store.need::<Drive>(keys::drive(name), name).await?;
                 drive.record.state = state;
+                Ok(Plan { conditions: vec![drive.unchanged()], changes: vec![drive.put()?], answer: drive.record })
+            })
+        };
+        self.store.once(request, plan).await
+    }
+
+    /// Says where the target of a drive listens by now. Refused where what listens there lacks what volumes have on the drive:
+    /// then the subsystem is another drive by the same name, and namespaces would be made, and looked for, on the wrong one.
+    pub async fn move_drive(&self, request: &Request, name: &Name, address: &Address) -> Result<Drive, Error> {
+        let plan = || -> Planning<'_, _> {
+            Box::pin(async {
+                let mut drive = self.store.need::<Drive>(keys::drive(name), name).await?;
+                drive.record.address = address.clone();
+                let volumes = self.store.all::<Volume>(keys::all("volume")).await?;
+                let place = place_of(&drive.record);
+                let look = self.look(&place).await.map_err(|source| drive_failed(&place, source))?;
+                let there: BTreeSet<_> = look.namespaces.iter().map(|namespace| namespace.uid).collect();
+                for volume in volumes.iter().map(|stored| &stored.record) {
+                    // What is being made or deleted may be there or not.
+                    let mut here = volume.holders.iter().filter(|holder| holder.drive == *name);
+                    let lost = |namespace: Namespace| !there.contains(&namespace.uid);
+                    if volume.state == VolumeState::Ready && here.any(|holder| holder.namespace.is_some_and(lost)) {
+                        let what =
+                            format!("what volume {} of tenant {} has on drive {name}", volume.name, volume.tenant);
+                        let why = format!("{} at {address} has not {what}: it is another drive", place.nqn);
+                        return Err(Error::Impossible(why));
+                    }
+                }
                 Ok(Plan { conditions: vec![drive.unchanged()], changes: vec![drive.put()?], answer: drive.record })
             })
         };

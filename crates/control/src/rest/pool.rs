@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 
-use crate::provision::{Drive, NewDrive, Node, NodePlace, Pool, Provisioner};
+use crate::provision::{Drive, Error, NewDrive, Node, NodePlace, Pool, Provisioner};
 
 use super::asked::{Asked, Asking};
 use super::problem::Problem;
@@ -90,14 +90,19 @@ pub async fn drive(State(provisioner): State<Provisioner>, asked: Asked) -> Answ
     Ok(json(StatusCode::OK, &DriveView::from(provisioner.drive(&asked.name()?).await?)))
 }
 
-/// Takes a drive into use, drains it (no new holders), or takes it out: gone for good, nothing is asked of it any more.
+/// Takes a drive into use, drains it (no new holders), or takes it out: gone for good, nothing is asked of it any more. Or says
+/// where its target listens by now.
 #[utoipa::path(patch, path = "/v1/drives/{name}", tag = "drives", request_body = DriveChange,
     params(("name" = String, Path), ("Request-Id" = Option<String>, Header)),
     responses((status = 200, body = Drive), (status = "4XX", body = Problem)))]
 pub async fn change_drive(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
     asked.operator()?;
-    let change: DriveChange = asked.body()?;
-    let drive = provisioner.set_drive_state(&asked.request, &asked.name()?, change.state).await?;
+    let (request, name) = (&asked.request, asked.name()?);
+    let drive = match asked.body()? {
+        DriveChange { state: Some(state), address: None } => provisioner.set_drive_state(request, &name, state).await?,
+        DriveChange { state: None, address: Some(address) } => provisioner.move_drive(request, &name, &address).await?,
+        _ => return Err(Error::Impossible("say either a state or an address".into()).into()),
+    };
     Ok(json(StatusCode::OK, &drive))
 }
 

@@ -29,12 +29,14 @@ impl<T> Listed<T> {
     }
 }
 
-/// What is wanted of a drive.
+/// What is wanted of a drive: one of both.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DriveChange {
     /// The state that it gets.
-    pub state: crate::provision::DriveState,
+    pub state: Option<crate::provision::DriveState>,
+    /// Where its target listens by now.
+    pub address: Option<crate::provision::Address>,
 }
 
 /// A drive with what it says of itself.

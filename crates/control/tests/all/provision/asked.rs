@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use control::provision::{
-    DriveState, Error, Name, Namespace, NewVolume, Nqn, OperationState, Owner, Pool, Quota, Request, RequestId, Role,
-    Rule, Usage, VOLUME_BYTES_MAX, VolumeState,
+    Address, DriveState, Error, Name, Namespace, NewVolume, Nqn, OperationState, Owner, Pool, Quota, Request,
+    RequestId, Role, Rule, Usage, VOLUME_BYTES_MAX, VolumeState,
 };
 use tokio::time::sleep;
 use uuid::Uuid;
@@ -420,6 +420,30 @@ async fn a_delete_waits_for_a_drive_until_that_is_out() {
     done(&asked.operation(None, id).await.expect("there"));
     asked.remove_drive(&once(), &name("d1")).await.expect("it has no holders any more");
     world.drives.state.lock().unwrap().remove(&nqn("d1"));
+    world.at_rest().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drive_that_moved_is_found_at_its_new_address_and_another_one_is_not_taken_for_it() {
+    let world = World::new(&[100]).await;
+    done(&world.create(&new_volume("v", 1, 1)).await);
+    let asked = &world.provisioner;
+    let moved = Address::new("127.0.0.1:4421").unwrap();
+    let drive = asked.move_drive(&once(), &name("d0"), &moved).await.expect("it is there");
+    assert_eq!(drive.address, moved);
+    let volume = asked.volume(&owner(), &name("v")).await.expect("there");
+    assert_eq!(volume.holders[0].address, moved, "who attaches is told");
+    // A subsystem of that name, without what the volume has.
+    let before = world.drives.with(&nqn("d0"), |drive| std::mem::replace(drive, SimDrive::new(100)));
+    let elsewhere = Address::new("127.0.0.1:4422").unwrap();
+    let refused = asked.move_drive(&once(), &name("d0"), &elsewhere).await.expect_err("another drive");
+    assert!(matches!(&refused, Error::Impossible(why) if why.contains("volume v of tenant acme")), "{refused}");
+    world.drives.with(&nqn("d0"), |drive| drive.is_away = true);
+    let refused = asked.move_drive(&once(), &name("d0"), &elsewhere).await.expect_err("nothing is there");
+    assert!(matches!(refused, Error::Drive { .. }), "{refused}");
+    world.drives.with(&nqn("d0"), |drive| *drive = before);
+    assert_eq!(asked.drive(&name("d0")).await.expect("there").drive.address, moved);
+    done(&world.create(&new_volume("w", 1, 1)).await);
     world.at_rest().await;
 }
 

@@ -58,6 +58,8 @@ async fn a_pool_is_set_up_and_a_volume_goes_its_way() {
     assert_eq!((deleted.status, deleted.ok()["state"].clone()), (200, "done".into()));
     served.ask(&token, "GET", "/v1/volumes/v", "").await.refused(404, "not-found");
     served.ask(operator, "PATCH", "/v1/drives/a", r#"{"state":"draining"}"#).await.ok();
+    let moved = served.ask(operator, "PATCH", "/v1/drives/a", r#"{"address":"127.0.0.1:4421"}"#).await.ok();
+    assert_eq!((&moved["address"], &moved["state"]), (&"127.0.0.1:4421".into(), &"draining".into()));
     served.ask(operator, "DELETE", "/v1/drives/a", "").await.ok();
     served.ask(operator, "DELETE", "/v1/nodes/a", "").await.ok();
     served.ask(operator, "DELETE", "/v1/tenants/t", "").await.ok();

@@ -117,6 +117,8 @@ async fn an_operator_is_told_what_can_not_be() {
     served.world.drives.make_sacred(&nqn("x"), GIB);
     register("x", &nqn("x")).await.refused(409, "drive-has-namespaces");
     served.ask(operator, "PATCH", "/v1/drives/d0", r#"{"state":"lost"}"#).await.refused(400, "malformed");
+    served.ask(operator, "PATCH", "/v1/drives/d0", r#"{"address":"x"}"#).await.refused(400, "malformed");
+    served.ask(operator, "PATCH", "/v1/drives/d0", "{}").await.refused(400, "impossible");
     served.ask(operator, "DELETE", "/v1/tokens/x", "").await.refused(400, "malformed");
     served.ask(operator, "POST", "/v1/tokens", r#"{"tenant":"nobody"}"#).await.refused(404, "not-found");
 }
