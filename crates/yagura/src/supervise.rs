@@ -1,4 +1,4 @@
-//! Storage nodes as child processes: started, watched, restarted, and stopped with their supervisor.
+//! Storage nodes, and what else serves, as child processes: started, watched, restarted, and stopped with their supervisor.
 //!
 //! Invariants:
 //! - One thread owns all children; others ask it by [`Order`] and hear from it by [`News`]. No reactor waits for a process.
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use engine::backoff::Backoff;
 use engine::sync::{MailReceiver, MailSender, mailbox};
+use engine::time;
 use serde::Deserialize;
 
 use crate::exit::Failure;
@@ -38,6 +39,8 @@ const NEWS_MAX: usize = 1024;
 /// How a node is started.
 #[derive(Clone, Debug)]
 pub struct NodeSpec {
+    /// What it is, in words.
+    pub name: String,
     /// This program.
     pub program: PathBuf,
     /// Its arguments but for `--listen`.
@@ -54,7 +57,7 @@ enum Order {
     /// Start a node that was killed.
     Start(usize),
     /// A node said where it serves.
-    Serves(usize, SocketAddr, u32),
+    Serves(usize, Ready, u32),
     /// End all nodes in good order.
     Stop,
 }
@@ -68,6 +71,8 @@ pub enum News {
         node: usize,
         /// Where.
         listening: SocketAddr,
+        /// Where its metrics are.
+        metrics: Option<SocketAddr>,
         /// Its process.
         pid: u32,
     },
@@ -84,6 +89,7 @@ pub enum News {
 #[derive(Deserialize, Debug)]
 struct Ready {
     listening: SocketAddr,
+    metrics: Option<SocketAddr>,
 }
 
 /// The supervising thread, from outside.
@@ -131,6 +137,22 @@ impl Drop for Supervisor {
     }
 }
 
+/// What the first start of an only child comes to, within `time`: where it serves, and where its metrics are.
+pub async fn first_start(
+    news: &MailReceiver<News>,
+    name: &str,
+    time: Duration,
+) -> Result<(SocketAddr, Option<SocketAddr>), Failure> {
+    match time::timeout(time, news.recv()).await {
+        Ok(Some(News::Started { listening, metrics, .. })) => Ok((listening, metrics)),
+        Ok(Some(News::Ended { status, .. })) => {
+            Err(Failure::refused(format!("the {name} ended at its start ({status}); it says why above")))
+        }
+        Ok(None) => Err(Failure::refused("the supervisor has ended")),
+        Err(_) => Err(Failure::unavailable(format!("the {name} does not serve after {time:?}"))),
+    }
+}
+
 enum State {
     Running {
         child: Child,
@@ -164,14 +186,14 @@ impl Node {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         match command.spawn() {
             Ok(mut child) => {
-                tracing::info!(node = self.index + 1, pid = child.id(), "started");
+                tracing::info!(process = self.spec.name, pid = child.id(), "started");
                 if let Some(stdout) = child.stdout.take() {
-                    await_ready(self.index, child.id(), stdout, orders.clone());
+                    await_ready(self.index, self.spec.name.clone(), child.id(), stdout, orders.clone());
                 }
                 self.state = State::Running { child, since: Instant::now() };
             }
             Err(error) => {
-                tracing::error!(node = self.index + 1, %error, "could not be started");
+                tracing::error!(process = self.spec.name, %error, "could not be started");
                 self.pause_after(Duration::ZERO);
             }
         }
@@ -190,7 +212,7 @@ impl Node {
             State::Running { child, since } => {
                 let (ended, ran) = (child.try_wait(), since.elapsed());
                 if let Ok(Some(status)) = ended {
-                    tracing::warn!(node = self.index + 1, %status, "ended");
+                    tracing::warn!(process = self.spec.name, %status, "ended");
                     self.tell_end(news, status);
                     self.has_ended = true;
                     self.pause_after(ran);
@@ -205,7 +227,7 @@ impl Node {
     fn serves(&mut self, listening: SocketAddr, pid: u32) {
         self.spec.listen = listening;
         if std::mem::take(&mut self.has_ended) {
-            tracing::warn!(node = self.index + 1, pid, %listening, "serves again: it was started anew");
+            tracing::warn!(process = self.spec.name, pid, %listening, "serves again: it was started anew");
         }
     }
 
@@ -218,7 +240,7 @@ impl Node {
             let ended = child.kill().and_then(|()| child.wait());
             match ended {
                 Ok(status) => self.tell_end(news, status),
-                Err(error) => tracing::error!(node = self.index + 1, %error, "could not be killed"),
+                Err(error) => tracing::error!(process = self.spec.name, %error, "could not be killed"),
             }
         }
         self.state = State::Held;
@@ -232,21 +254,23 @@ fn tell(news: &MailSender<News>, item: News) {
 }
 
 /// Waits, on a thread of its own, for a node to say that it serves.
-fn await_ready(node: usize, pid: u32, stdout: std::process::ChildStdout, orders: Sender<Order>) {
+fn await_ready(node: usize, process: String, pid: u32, stdout: std::process::ChildStdout, orders: Sender<Order>) {
+    let thread = std::thread::Builder::new().name(process.clone());
+    let unheard = process.clone();
     let wait = move || {
         let mut said = serde_json::Deserializer::from_reader(BufReader::new(stdout)).into_iter::<Ready>();
         match said.next() {
             Some(Ok(ready)) => {
                 // Nobody left to tell: everything is being stopped.
-                let _ = orders.send(Order::Serves(node, ready.listening, pid));
+                let _ = orders.send(Order::Serves(node, ready, pid));
             }
-            Some(Err(error)) => tracing::error!(node = node + 1, %error, "said something that is not understood"),
+            Some(Err(error)) => tracing::error!(process, %error, "said something that is not understood"),
             // It ended before it served; that is told by who watches the process.
             None => {}
         }
     };
-    if let Err(error) = std::thread::Builder::new().name(format!("node {}", node + 1)).spawn(wait) {
-        tracing::error!(node = node + 1, %error, "cannot be listened to");
+    if let Err(error) = thread.spawn(wait) {
+        tracing::error!(process = unheard, %error, "cannot be listened to");
     }
 }
 
@@ -270,9 +294,9 @@ impl Thread {
                     self.nodes[node].backoff.reset();
                     self.nodes[node].start(&self.orders);
                 }
-                Ok(Order::Serves(node, listening, pid)) => {
+                Ok(Order::Serves(node, Ready { listening, metrics }, pid)) => {
                     self.nodes[node].serves(listening, pid);
-                    tell(&self.news, News::Started { node, listening, pid });
+                    tell(&self.news, News::Started { node, listening, metrics, pid });
                 }
                 Ok(Order::Start(_)) | Err(RecvTimeoutError::Timeout) => {}
                 Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return self.stop(),
@@ -281,12 +305,12 @@ impl Thread {
     }
 
     fn stop(self) {
-        let mut children: Vec<(usize, Child)> = Vec::new();
+        let mut children: Vec<(String, Child)> = Vec::new();
         for node in self.nodes {
             if let State::Running { mut child, .. } = node.state {
                 // The end of its standard input is the order to stop.
                 drop(child.stdin.take());
-                children.push((node.index, child));
+                children.push((node.spec.name, child));
             }
         }
         let deadline = Instant::now() + STOP_TIME_MAX;
@@ -294,10 +318,10 @@ impl Thread {
             children.retain_mut(|(_, child)| !matches!(child.try_wait(), Ok(Some(_))));
             std::thread::sleep(LOOK_EVERY);
         }
-        for (index, mut child) in children {
-            tracing::warn!(node = index + 1, "did not stop in time and is killed");
+        for (process, mut child) in children {
+            tracing::warn!(process, "did not stop in time and is killed");
             if let Err(error) = child.kill().and_then(|()| child.wait()) {
-                tracing::error!(node = index + 1, %error, "could not be killed");
+                tracing::error!(process, %error, "could not be killed");
             }
         }
     }

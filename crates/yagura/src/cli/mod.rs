@@ -76,7 +76,7 @@ pub enum Verb {
     /// Volumes by name: where they are placed, who may have them, making and deleting them.
     #[command(subcommand)]
     Control(ControlVerb),
-    /// Run storage nodes, a pool and a gateway on this machine.
+    /// Run storage nodes, a pool, a gateway and volumes by name on this machine.
     Up(UpArgs),
     /// Talk to any NVMe/TCP target.
     #[command(subcommand)]
@@ -253,10 +253,15 @@ pub struct UpArgs {
     /// Where the gateway listens; default: 127.0.0.1:6379, or a free port if that is taken.
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<SocketAddr>,
+    /// Room for volumes on each node; the files are sparse. Counts only when they are made. Default: as much as the members have,
+    /// 1 GiB at least.
+    #[arg(long, value_name = "SIZE")]
+    pub volumes: Option<Size>,
     /// Serve Prometheus metrics (/metrics) and /healthz of the gateway at this address.
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
-    /// Import DIR, kill a storage node while reading it back, verify every byte, restart the node, wait for its repair.
+    /// Import DIR, write a file system made of it to a volume, kill a storage node meanwhile, verify every byte of both, restart
+    /// the node, wait until it has what it missed. The volume takes Debian's e2fsprogs.
     #[arg(long, value_name = "DIR")]
     pub drill: Option<PathBuf>,
     /// Stop after the drill; exit status 0 if all was well.

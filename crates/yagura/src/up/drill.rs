@@ -1,17 +1,24 @@
-//! The drill of `yagura up`: a real directory, and one storage node killed while it is read back.
+//! The drill of `yagura up`: a real directory, and one storage node killed while it is read back from the store and written to a
+//! volume.
 //!
-//! - Import the directory.
-//! - Read it back and compare every byte; a third of the way on, end one node by SIGKILL.
-//! - Write and delete keys while it is down, and read the directory once more without it.
-//! - Start it again, and wait until it is repaired.
-//! - Compare all replicas of all keys.
+//! - Import the directory; make a volume, and a file system image of the directory.
+//! - Read the directory back and compare every byte, and write the image to the volume; a third of the way on, end one node by
+//!   SIGKILL.
+//! - Write and delete keys while the node is down; read directory and image once more without it.
+//! - Start the node again, and wait until the store is repaired and the volume's replicas are in sync.
+//! - Compare all replicas of all keys, and those of the volume; check the file system that was read.
 //!
 //! An error that reaches a client anywhere, a byte that differs, a replica that does: the drill has failed.
 
+mod image;
+mod replicas;
+mod volume;
+
 use std::cell::Cell;
+use std::path::Path;
 use std::time::Duration;
 
-use engine::time;
+use engine::time::{self, Instant};
 use kv::resp::Backend;
 use serde::Serialize;
 
@@ -22,6 +29,7 @@ use crate::kv::scrub::{self, Scrubbed};
 use crate::kv::store_failure;
 use crate::kv::timed::timed;
 use crate::output;
+use crate::race::both;
 use crate::size::Size;
 use crate::supervise::News;
 use crate::tree::Tree;
@@ -56,33 +64,23 @@ pub struct Summary {
     pub repaired_replicas: u64,
     /// All replicas of all keys at the end.
     pub replicas: Scrubbed,
+    /// The volume.
+    pub volume: volume::Summary,
 }
 
 /// Runs the drill.
-pub async fn run(running: &Running, tree: &Tree, quiet: bool) -> Result<Summary, Failure> {
+pub async fn run(running: &Running, tree: &Tree, directory: &Path, quiet: bool) -> Result<Summary, Failure> {
+    let volumes = running.volumes.as_ref().ok_or_else(|| Failure::check("volumes are not served: the log says why"))?;
     let store = timed(running.store.clone());
     let bar = output::progress("import", tree.bytes(), quiet);
     let import = copy::import(&store, tree, kv::object::PART_BYTES_MAX, DEPTH, |bytes| bar.inc(bytes)).await;
     bar.finish_and_clear();
     let import = import?;
 
-    let (seen, killed) = (Cell::new(0), Cell::new(false));
-    let bar = output::progress("read, and kill a node", tree.bytes(), quiet);
-    let read_during_kill = copy::compare(&timed(running.store.clone()), tree, DEPTH, |bytes| {
-        seen.set(seen.get() + bytes);
-        bar.inc(bytes);
-        if seen.get() * 3 >= tree.bytes() && !killed.replace(true) {
-            running.supervisor.kill(VICTIM);
-        }
-    })
-    .await;
-    bar.finish_and_clear();
-    let read_during_kill = read_during_kill?;
-    if !killed.get() {
-        // An empty tree.
-        running.supervisor.kill(VICTIM);
-    }
-    await_news(running, |news| matches!(news, News::Ended { node: VICTIM, .. })).await?;
+    let volume = volume::attach(volumes, tree, directory.to_owned()).await?;
+    let (killed, dead) = (Cell::new(false), Cell::new(false));
+    let reading = both(read_and_kill(running, tree, &killed, quiet), death(running, &killed, &dead));
+    let ((read_during_kill, ()), (write, rewritten_bytes)) = both(reading, volume.write(&dead)).await?;
     write_while_down(&store).await?;
 
     let bar = output::progress("read without the node", tree.bytes(), quiet);
@@ -90,21 +88,17 @@ pub async fn run(running: &Running, tree: &Tree, quiet: bool) -> Result<Summary,
     let read_without_node = copy::compare(&without, tree, DEPTH, |bytes| bar.inc(bytes)).await;
     bar.finish_and_clear();
     let read_without_node = read_without_node?;
+    let (read, different_bytes) = volume.read(quiet).await?;
+    let behind = volume.behind().await?;
 
     let before = running.store.stats().repaired.load(std::sync::atomic::Ordering::Relaxed);
     running.supervisor.restart(VICTIM);
     let restarted = time::now();
-    await_news(running, |news| matches!(news, News::Started { node: VICTIM, .. })).await?;
-    let repaired = time::timeout(REPAIR_TIME_MAX, async {
-        while !running.store.is_repaired() {
-            time::sleep(LOOK_EVERY).await;
-        }
-    });
-    let late = || Failure::check(format!("node {} is not repaired after {REPAIR_TIME_MAX:?}", VICTIM + 1));
-    repaired.await.map_err(|_| late())?;
-    let repair_seconds = restarted.elapsed().as_secs_f64();
+    let (repair_seconds, (resynced_bytes, resync_seconds)) =
+        both(repaired(running, restarted), volume.resync(&behind, restarted)).await?;
     let after = running.store.stats().repaired.load(std::sync::atomic::Ordering::Relaxed);
     let replicas = scrub::scrub_store(&running.store, true, None, quiet).await;
+    let (equal_regions, files) = volume.end().await?;
     Ok(Summary {
         import: Imported { put: store.watch.puts(), ..import },
         read_during_kill,
@@ -114,7 +108,63 @@ pub async fn run(running: &Running, tree: &Tree, quiet: bool) -> Result<Summary,
         repair_seconds,
         repaired_replicas: after - before,
         replicas,
+        volume: volume::Summary {
+            files,
+            write,
+            rewritten_bytes,
+            read,
+            different_bytes,
+            resynced_bytes,
+            resync_seconds,
+            equal_regions,
+        },
     })
+}
+
+/// Reads the directory back; a third of the way on the node is killed.
+async fn read_and_kill(running: &Running, tree: &Tree, killed: &Cell<bool>, quiet: bool) -> Result<Compared, Failure> {
+    let kill = || {
+        if !killed.replace(true) {
+            running.supervisor.kill(VICTIM);
+        }
+    };
+    let seen = Cell::new(0);
+    let bar = output::progress("read, write a volume, and kill a node", tree.bytes(), quiet);
+    let compared = copy::compare(&timed(running.store.clone()), tree, DEPTH, |bytes| {
+        seen.set(seen.get() + bytes);
+        bar.inc(bytes);
+        if seen.get() * 3 >= tree.bytes() {
+            kill();
+        }
+    })
+    .await;
+    bar.finish_and_clear();
+    // An empty tree.
+    kill();
+    compared
+}
+
+/// Waits until the node that is killed is dead.
+async fn death(running: &Running, killed: &Cell<bool>, dead: &Cell<bool>) -> Result<(), Failure> {
+    while !killed.get() {
+        time::sleep(LOOK_EVERY).await;
+    }
+    await_news(running, |news| matches!(news, News::Ended { node: VICTIM, .. })).await?;
+    dead.set(true);
+    Ok(())
+}
+
+/// Waits until the node is back and the store repaired: the seconds since.
+async fn repaired(running: &Running, restarted: Instant) -> Result<f64, Failure> {
+    await_news(running, |news| matches!(news, News::Started { node: VICTIM, .. })).await?;
+    let repaired = time::timeout(REPAIR_TIME_MAX, async {
+        while !running.store.is_repaired() {
+            time::sleep(LOOK_EVERY).await;
+        }
+    });
+    let late = || Failure::check(format!("node {} is not repaired after {REPAIR_TIME_MAX:?}", VICTIM + 1));
+    repaired.await.map_err(|_| late())?;
+    Ok(restarted.elapsed().as_secs_f64())
 }
 
 /// Waits for a piece of news; a bounded time, as the supervisor acts at once.
@@ -157,7 +207,7 @@ impl Summary {
         if !self.replicas.equal {
             return Err(Failure::check("the replicas are not equal after the repair"));
         }
-        Ok(())
+        self.volume.verdict()
     }
 
     /// For people.
@@ -177,7 +227,7 @@ impl Summary {
              node {} killed while reading: {}\n\
              without the node: {} keys written; {}\n\
              get:       {}\n\
-             repair:    {} replicas in {:.2} s from the node's restart\n{}",
+             repair:    {} replicas in {:.2} s from the node's restart\n{}{}",
             import.files,
             Size(import.bytes),
             import.put.describe(),
@@ -190,6 +240,7 @@ impl Summary {
             self.repaired_replicas,
             self.repair_seconds,
             scrub::describe_scrub(replicas),
+            self.volume.describe(),
         )
     }
 }

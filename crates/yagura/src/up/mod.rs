@@ -1,12 +1,16 @@
-//! `yagura up`: storage nodes, a pool and a gateway on one machine.
+//! `yagura up`: storage nodes, a pool, a gateway and volumes by name on one machine.
 //!
-//! The nodes are processes of this same binary (`yagura target`), each with one member in a file; the pool is made on the first
-//! start and opened on later ones; the gateway runs here. Nodes that end are restarted; the store repairs what they missed.
+//! The nodes are processes of this same binary (`yagura target`), each with one member and one drive in files; the pool is made on
+//! the first start and opened on later ones; the gateway runs here, and the control plane of the volumes is a process beside the
+//! nodes. Nodes that end are restarted; the store repairs what they missed, and hosts resynchronise their volumes.
 
+mod aside;
 mod drill;
 mod state;
+mod volumes;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +34,7 @@ use crate::supervise::{News, NodeSpec, Supervisor};
 use crate::tree::Tree;
 use crate::{descriptors, metrics, output, reactors, stop};
 use state::State;
+use volumes::{Starting, Volumes};
 
 /// How long the nodes may take to serve at the start. Opening a member takes milliseconds; a busy machine takes its time.
 const START_TIME_MAX: Duration = Duration::from_secs(30);
@@ -43,6 +48,8 @@ struct Ready {
     metrics: Option<SocketAddr>,
     pool: String,
     nodes: Vec<NodeReady>,
+    /// Where volumes are made; none: they can't be, and the log says why.
+    volumes: Option<volumes::Ready>,
     created: bool,
 }
 
@@ -65,6 +72,8 @@ struct NodeReady {
 
 /// Everything that runs.
 pub struct Running {
+    /// The control plane; none: it could not be started.
+    pub volumes: Option<Volumes>,
     /// The nodes' supervisor.
     pub supervisor: Supervisor,
     /// What it tells.
@@ -93,9 +102,12 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
         let sentence = format!("--replicas {} needs as many nodes; there are {}", args.replicas, state.nodes.len());
         return Err(Failure::usage(sentence));
     }
+    volumes::prepare(&args.data, &mut state, args.volumes)?;
     state.leave_busy_ports();
-    let (supervisor, news) = Supervisor::start(specs(args, &state)?)?;
-    reactors::run_one(serve(args, state, supervisor, news, tree, &letter))
+    let program = std::env::current_exe().map_err(|error| Failure::from(error).during("this program's own file"))?;
+    let nodes = Supervisor::start(specs(args, &state, &program)?)?;
+    let volumes = state.volumes.as_ref().map(|of| volumes::start(&program, &args.data, of)).transpose();
+    reactors::run_one(serve(args, state, nodes, volumes, tree, &letter))
 }
 
 /// Bytes of each member of a new pool: as asked, else enough for what is to be imported. Every node may come to hold every value
@@ -106,8 +118,7 @@ fn member_size(args: &UpArgs, tree: Option<&Tree>) -> u64 {
     args.size.map_or_else(|| room().max(GIB), |size| size.0)
 }
 
-fn specs(args: &UpArgs, state: &State) -> Result<Vec<NodeSpec>, Failure> {
-    let program = std::env::current_exe().map_err(|error| Failure::from(error).during("this program's own file"))?;
+fn specs(args: &UpArgs, state: &State, program: &Path) -> Result<Vec<NodeSpec>, Failure> {
     let spec = |(index, listen): (usize, &SocketAddr)| {
         let member = State::member(&args.data, index);
         if let Some(directory) = member.parent() {
@@ -115,14 +126,19 @@ fn specs(args: &UpArgs, state: &State) -> Result<Vec<NodeSpec>, Failure> {
         }
         let path = member.to_str().filter(|path| !path.contains(','));
         let path = path.ok_or_else(|| Failure::usage(format!("{}: must be text without commas", member.display())))?;
-        let arguments = [
+        let nqn = format!("nqn.2026-11.io.yagura:up-node-{}", index + 1);
+        let mut arguments = vec![
             "target".into(),
-            format!("--nqn=nqn.2026-11.io.yagura:up-node-{}", index + 1),
-            format!("--namespace=file={path},size={}", state.size),
+            format!("--subsystem=nqn={nqn}"),
+            format!("--namespace=file={path},size={},subsystem={nqn}", state.size),
             "--until-stdin-closes".into(),
             "--json".into(),
         ];
-        Ok(NodeSpec { program: program.clone(), arguments: arguments.into(), listen: *listen })
+        if let Some(of) = &state.volumes {
+            arguments.extend(volumes::arguments(&args.data, of, index));
+        }
+        let name = format!("storage node {}", index + 1);
+        Ok(NodeSpec { name, program: program.to_owned(), arguments, listen: *listen })
     };
     state.nodes.iter().enumerate().map(spec).collect()
 }
@@ -130,8 +146,8 @@ fn specs(args: &UpArgs, state: &State) -> Result<Vec<NodeSpec>, Failure> {
 async fn serve(
     args: &UpArgs,
     mut state: State,
-    supervisor: Supervisor,
-    news: MailReceiver<News>,
+    (supervisor, news): (Supervisor, MailReceiver<News>),
+    starting: Result<Option<Starting>, Failure>,
     tree: Option<Tree>,
     letter: &MailReceiver<Reason>,
 ) -> Result<(), Failure> {
@@ -140,24 +156,18 @@ async fn serve(
     let serving = state.nodes.iter().zip(&pids).filter(|(_, pid)| pid.is_some());
     let addresses: Vec<String> = serving.map(|(address, _)| address.to_string()).collect();
     let (store, created) = open_or_create(args, &addresses, pids.len()).await?;
-    let running = Running { supervisor, news, store };
+    let volumes = volumes(starting, &mut state).await;
+    state.save(&args.data)?;
+    let running = Running { volumes, supervisor, news, store };
     let repairer = running.store.start_repairer(RepairerOptions { at_start: !created, bytes_per_second: None });
     let shared = Arc::new(GatewayState::default());
     running.store.set_patience(RECONNECT_TIME_MAX);
     let clients = descriptors::clients(&running.store, 1, CONNECTIONS_MAX);
     let gateway = Rc::new(running.store.gateway(shared.clone(), clients));
     let listener = listen(args.listen)?;
-    let mut ready = Ready {
-        gateway: listener.local_addr(),
-        metrics: None,
-        pool: running.store.map().pool.to_string(),
-        nodes: Vec::new(),
-        created,
-    };
-    for (index, address) in state.nodes.iter().enumerate() {
-        let member = State::member(&args.data, index).display().to_string();
-        ready.nodes.push(NodeReady { address: *address, member, pid: pids.get(index).copied().flatten() });
-    }
+    let (nodes, gateway_at) = (nodes(args, &state, &pids), listener.local_addr());
+    let (pool, volumes) = (running.store.map().pool.to_string(), running.volumes.as_ref().map(Volumes::ready));
+    let mut ready = Ready { gateway: gateway_at, metrics: None, pool, nodes, volumes, created };
     let mut watching = None;
     if let Some(address) = args.metrics {
         let mut registry = Registry::default();
@@ -174,7 +184,7 @@ async fn serve(
     let accepting = task::spawn(async move { accepting.accept(&listener, &[]).await });
     let drilled = async {
         match &tree {
-            Some(tree) => drill::run(&running, tree, args.common.json).await.map(Some),
+            Some(tree) => drill::run(&running, tree, &args.data.join("drill"), args.common.json).await.map(Some),
             None => Ok(None),
         }
     };
@@ -198,6 +208,23 @@ async fn serve(
     }
 }
 
+fn nodes(args: &UpArgs, state: &State, pids: &[Option<u32>]) -> Vec<NodeReady> {
+    let nodes = state.nodes.iter().zip(pids).enumerate();
+    let node = |(index, (address, pid)): (usize, (&SocketAddr, &Option<u32>))| {
+        let member = State::member(&args.data, index).display().to_string();
+        NodeReady { address: *address, member, pid: *pid }
+    };
+    nodes.map(node).collect()
+}
+
+/// The control plane, told of the drives. The store is served without it, too.
+async fn volumes(starting: Result<Option<Starting>, Failure>, state: &mut State) -> Option<Volumes> {
+    let registered =
+        async { Ok(starting?.ok_or_else(|| Failure::refused("there are no drives"))?.registered(state).await?) };
+    let registered: Result<Volumes, Failure> = registered.await;
+    registered.map_err(|failure| tracing::error!("volumes are not served: {}", failure.sentence())).ok()
+}
+
 /// Waits until every node either serves or has failed to; fills in where they do. The processes of those that serve.
 ///
 /// A node that fails is tried again and again by the supervisor; a pool that has its majority need not wait for it.
@@ -207,7 +234,7 @@ async fn all_started(news: &MailReceiver<News>, state: &mut State) -> Result<Vec
     let all = async {
         while heard.contains(&false) {
             match news.recv().await {
-                Some(News::Started { node, listening, pid }) => {
+                Some(News::Started { node, listening, pid, .. }) => {
                     state.nodes[node] = listening;
                     (pids[node], heard[node]) = (Some(pid), true);
                 }
@@ -268,6 +295,9 @@ fn describe(ready: &Ready) -> String {
     text += &format!("pool address: --pool {}\n", addresses.join(","));
     if let Some(address) = ready.metrics {
         text += &format!("metrics: http://{address}/metrics\n");
+    }
+    if let Some(volumes) = &ready.volumes {
+        text += &volumes.describe();
     }
     text += &format!("gateway: redis-cli -h {} -p {}\n", ready.gateway.ip(), ready.gateway.port());
     text

@@ -1,24 +1,30 @@
 //! What `yagura up` keeps beside its members: `up.toml` in the data directory.
 //!
 //! ```toml
-//! version = 1
+//! version = 2
 //! size = 8589934592
 //! nodes = ["127.0.0.1:40001", "127.0.0.1:40002", "127.0.0.1:40003"]
+//!
+//! [volumes]
+//! id = "0e8a1c9e-6a52-4a41-9d8d-3d3f0d1a0b57"
+//! size = 8589934592
+//! control = "127.0.0.1:40004"
 //! ```
 //!
-//! The addresses are kept so that a restart finds the nodes where the pool's map says they are. It is written whole and renamed
-//! into place: a crash leaves the old one or the new one.
+//! The addresses are kept so that a restart finds the nodes where the pool's map says they are. Version 1 had no volumes.
+//! The file is written whole and renamed into place: a crash leaves the old one or the new one.
 
 use std::fs::File;
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use crate::exit::Failure;
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const FILE: &str = "up.toml";
 
 /// See the module.
@@ -30,7 +36,25 @@ pub struct State {
     pub size: u64,
     /// Where each node listens.
     pub nodes: Vec<SocketAddr>,
+    /// What volumes are made of; none: nothing yet.
+    pub volumes: Option<VolumesState>,
 }
+
+/// The drives beside the members, and the control plane over them.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct VolumesState {
+    /// Tells these drives from those of other directories: of two that are served on this machine one may come to listen where the
+    /// other one did, and is not to be taken for it.
+    pub id: Uuid,
+    /// Bytes of each drive.
+    pub size: u64,
+    /// Where the control plane listens.
+    pub control: SocketAddr,
+}
+
+/// Wherever a port is free on this machine.
+pub const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 impl State {
     /// The state in `directory`, or a new one of `nodes` members of `size` bytes; the directory is made if it is not there.
@@ -42,27 +66,28 @@ impl State {
         let text = match std::fs::read_to_string(directory.join(FILE)) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
-                return Ok(State { version: VERSION, size, nodes: vec![anywhere; usize::from(nodes)] });
+                let nodes = vec![ANYWHERE; usize::from(nodes)];
+                return Ok(State { version: VERSION, size, nodes, volumes: None });
             }
             Err(error) => return Err(named(&error)),
         };
-        let state: State = toml::from_str(&text).map_err(|error| named(&error))?;
-        if state.version != VERSION {
-            return Err(named(&format!("version {}; this program knows version {VERSION}", state.version)));
+        let mut state: State = toml::from_str(&text).map_err(|error| named(&error))?;
+        if !(1..=VERSION).contains(&state.version) {
+            return Err(named(&format!("version {}; this program knows versions up to {VERSION}", state.version)));
         }
+        state.version = VERSION;
         if state.nodes.is_empty() {
             return Err(named(&"it names no nodes"));
         }
         Ok(state)
     }
 
-    /// Gives up addresses that somebody else listens at by now; those nodes get free ones.
+    /// Gives up addresses that somebody else listens at by now; whose they were gets free ones.
     pub fn leave_busy_ports(&mut self) {
-        for address in &mut self.nodes {
+        for address in self.nodes.iter_mut().chain(self.volumes.as_mut().map(|volumes| &mut volumes.control)) {
             // Bound and dropped: the node binds it in a moment. Who is faster than that makes the node fail, and be restarted.
             if address.port() != 0 && TcpListener::bind(*address).is_err() {
-                tracing::warn!(%address, "somebody else listens there: the node gets another port");
+                tracing::warn!(%address, "somebody else listens there: another port is taken");
                 address.set_port(0);
             }
         }
@@ -86,6 +111,11 @@ impl State {
     pub fn member(directory: &Path, index: usize) -> PathBuf {
         directory.join(format!("node-{}", index + 1)).join("member.img")
     }
+
+    /// The file of node `index`'s drive.
+    pub fn drive(directory: &Path, index: usize) -> PathBuf {
+        State::member(directory, index).with_file_name("drive.img")
+    }
 }
 
 #[cfg(test)]
@@ -98,18 +128,27 @@ mod tests {
         let mut state = State::load(directory.path(), 3, 4096).expect("new");
         assert_eq!((state.nodes.len(), state.nodes[0].port(), state.size), (3, 0, 4096));
         state.nodes[1].set_port(4420);
+        state.volumes = Some(VolumesState { id: Uuid::new_v4(), size: 8192, control: ANYWHERE });
         state.save(directory.path()).expect("saved");
         // What is there wins over what is asked.
         assert_eq!(State::load(directory.path(), 5, 1).expect("loaded"), state);
         std::fs::write(directory.path().join(FILE), "version = 1\nsize = 1\nnods = []\n").expect("written");
+        assert!(State::load(directory.path(), 3, 1).is_err());
+        let first = "version = 1\nsize = 4096\nnodes = [\"127.0.0.1:4420\"]\n";
+        std::fs::write(directory.path().join(FILE), first).expect("written");
+        let state = State::load(directory.path(), 3, 1).expect("of version 1");
+        assert_eq!((state.version, state.size, state.volumes), (VERSION, 4096, None));
+        std::fs::write(directory.path().join(FILE), first.replace("= 1", "= 3")).expect("written");
         assert!(State::load(directory.path(), 3, 1).is_err());
     }
 
     #[test]
     fn a_busy_port_is_left() {
         let busy = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let mut state = State { version: 1, size: 1, nodes: vec![busy.local_addr().expect("bound")] };
+        let (taken, id) = (busy.local_addr().expect("bound"), Uuid::new_v4());
+        let volumes = Some(VolumesState { id, size: 1, control: taken });
+        let mut state = State { version: VERSION, size: 1, nodes: vec![taken], volumes };
         state.leave_busy_ports();
-        assert_eq!(state.nodes[0].port(), 0);
+        assert_eq!((state.nodes[0].port(), state.volumes.map(|volumes| volumes.control.port())), (0, Some(0)));
     }
 }

@@ -185,6 +185,114 @@ fn the_drill_passes_and_says_what_it_did() {
     assert_eq!(drill["replicas"]["equal"], true);
     assert!(drill["repaired_replicas"].as_u64() > Some(0), "{drill}");
     assert!(drill["import"]["put"]["p999_us"].as_u64() >= drill["import"]["put"]["p50_us"].as_u64(), "{drill}");
+    let volume = &drill["volume"];
+    assert_eq!((volume["files"].as_u64(), volume["different_bytes"].as_u64()), (Some(files), Some(0)), "{volume}");
+    let image = volume["write"]["bytes"].as_u64();
+    assert!(image > Some(bytes) && volume["read"]["bytes"].as_u64() == image, "{volume}");
+    assert!(volume["resynced_bytes"].as_u64() > Some(0), "{volume}");
+    assert_eq!(volume["equal_regions"].as_u64(), image.map(|image| image >> 20), "{volume}");
+}
+
+/// The commands that `up` tells, with this name in the place of theirs, and more.
+fn told(server: &Server, command: &str, name: &str, more: &[&str]) -> Vec<String> {
+    let line = server.ready["volumes"][command].as_str().expect("a command").replace("NAME", name);
+    line.split(' ').skip(1).chain(more.iter().copied()).map(str::to_owned).collect()
+}
+
+fn attached(server: &Server, name: &str) -> Server {
+    let words = told(server, "attach", name, &["--listen=127.0.0.1:0"]);
+    Server::start(&words.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+fn made(server: &Server, name: &str) {
+    let words = told(server, "create", name, &[]);
+    let words: Vec<&str> = words.iter().map(|word| if word == "256MiB" { "8MiB" } else { word }).collect();
+    let (status, stdout, stderr) = run(&words);
+    assert_eq!(status, 0, "{words:?}: {stdout} {stderr}");
+}
+
+/// Writes or verifies a pattern all over a volume that is attached.
+fn pattern(served: &Server, verb: &str) {
+    let at = served.address("listening").to_string();
+    let flag = if verb == "write" { "--pattern=7" } else { "--verify-pattern=7" };
+    let (status, _, stderr) = run(&["nvme", verb, &at, flag, "--length=8MiB"]);
+    assert_eq!(status, 0, "{verb}: {stderr}");
+}
+
+#[test]
+fn volumes_are_made_by_what_it_tells_and_found_again_also_by_nodes_that_moved() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = up(directory.path(), &[]);
+    made(&server, "db");
+    let served = attached(&server, "db");
+    pattern(&served, "write");
+    // Whoever looks for the pool at the nodes meets nothing of the volumes, in use as they are.
+    let pool = pool_of(&server);
+    assert_eq!(run(&["kv", "put", "k", "v", &pool]).0, 0);
+    let (status, stdout, stderr) = run(&["pool", "status", &pool]);
+    assert!(status == 0 && !stdout.contains("drive-") && !stderr.contains("drive-"), "{stdout}{stderr}");
+    let (first, control) = (node_address(&server, 0), server.ready["volumes"]["control"].clone());
+    assert_eq!((served.stop("TERM"), server.stop("TERM")), (0, 0));
+
+    let _busy = std::net::TcpListener::bind(first).expect("its port");
+    let server = up(directory.path(), &[]);
+    assert_ne!(node_address(&server, 0), first);
+    assert_eq!(server.ready["volumes"]["control"], control);
+    let served = attached(&server, "db");
+    assert_eq!(served.ready["in_sync"], serde_json::json!([0, 1, 2]), "the drive that moved is found");
+    pattern(&served, "read");
+    made(&server, "another");
+    assert_eq!(Redis::connect(server.address("gateway")).get("k").as_deref(), Some(&b"v"[..]));
+    assert_eq!((served.stop("TERM"), server.stop("TERM")), (0, 0));
+    let data = format!("--data={}", directory.path().display());
+    let (status, _, stderr) = run(&["up", &data, "--listen=127.0.0.1:0", "--volumes=2GiB"]);
+    assert!(status == 2 && stderr.contains("have 1.0 GiB; leave it out"), "{status} {stderr}");
+}
+
+fn node_address(server: &Server, node: usize) -> SocketAddr {
+    server.ready["nodes"][node]["address"].as_str().and_then(|text| text.parse().ok()).expect("an address")
+}
+
+#[test]
+fn a_directory_from_before_there_were_volumes_gets_them() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let server = up(directory.path(), &[]);
+    Redis::connect(server.address("gateway")).set("k", b"v");
+    assert_eq!(server.stop("TERM"), 0);
+    let within = |name: &str| directory.path().join(name);
+    let state = std::fs::read_to_string(within("up.toml")).expect("read");
+    let (before, _) = state.split_once("[volumes]").expect("volumes");
+    std::fs::write(within("up.toml"), before.replace("version = 2", "version = 1")).expect("written");
+    for gone in ["node-1/drive.img", "node-2/drive.img", "node-3/drive.img", "catalogue", "token"] {
+        std::fs::remove_file(within(gone)).expect(gone);
+    }
+    // What a crash in the middle of a format leaves behind.
+    std::fs::write(within("node-1/drive.new"), "half").expect("written");
+    let server = up(directory.path(), &[]);
+    assert_eq!(server.ready["created"], false);
+    assert_eq!(Redis::connect(server.address("gateway")).get("k").as_deref(), Some(&b"v"[..]));
+    made(&server, "db");
+    pattern(&attached(&server, "db"), "write");
+}
+
+#[test]
+fn the_store_is_served_without_a_control_plane_and_without_a_drive() {
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::create_dir(directory.path().join("catalogue")).expect("what is no catalogue");
+    let server = up(directory.path(), &[]);
+    assert_eq!(server.ready["volumes"], serde_json::Value::Null);
+    Redis::connect(server.address("gateway")).set("k", b"v");
+    assert_eq!(server.stop("TERM"), 0);
+    std::fs::remove_dir(directory.path().join("catalogue")).expect("removed");
+    // A drive that was there is not made anew: its name would be that of what is lost.
+    let drive = directory.path().join("node-2/drive.img");
+    std::fs::remove_file(&drive).expect("removed");
+    let server = up(directory.path(), &[]);
+    assert!(!drive.exists() && server.ready["nodes"][1]["pid"].is_u64(), "{}", server.ready);
+    assert_eq!(Redis::connect(server.address("gateway")).get("k").as_deref(), Some(&b"v"[..]));
+    let words = told(&server, "create", "db", &[]);
+    let (status, _, stderr) = run(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(status != 0 && stderr.contains("no other drive"), "{status} {stderr}");
 }
 
 /// One client of a history: gets, puts and deletes on keys that all clients share, until told to stop.
