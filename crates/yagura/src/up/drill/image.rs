@@ -1,5 +1,6 @@
 //! An image of a real file system, made of a directory, and checked: by e2fsprogs, which are no part of ours.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,10 @@ const FILES_MAX: usize = 10_000;
 const BLOCK: u64 = 4096;
 /// Journal, tables and what else a file system has beside its files. Chosen: the journal is a third of it.
 const OVERHEAD: u64 = 12 << 20;
+/// Inodes that a file system keeps for itself, and `lost+found`. Chosen: more than the eleven that there are.
+const INODES_OWN: u64 = 64;
+/// Bytes of an inode with its name. Derived: 256 bytes, and an entry of 264 at most.
+const INODE_BYTES_MAX: u64 = 520;
 /// How long a tool may take. Guessed: far above what any disk needs for so few bytes.
 const TOOL_TIME_MAX: Duration = Duration::from_secs(120);
 
@@ -35,16 +40,18 @@ pub struct Image {
 /// Makes an ext4 image in `directory`, of as much of the tree as its bounds and half of the `room` take.
 pub async fn make(tree: &Tree, directory: &Path, room: u64) -> Result<Image, Failure> {
     let files = chosen(tree, FILES_BYTES_MAX.min(room / 2));
-    let count = files.len() as u64;
-    let blocks: u64 = files.iter().map(|file| file.bytes.div_ceil(BLOCK) + 1).sum();
+    let (count, directories) = (files.len() as u64, directories(&files));
+    let inodes = count + directories + INODES_OWN;
+    let blocks: u64 = files.iter().map(|file| file.bytes.div_ceil(BLOCK)).sum();
     let (staged, path) = (directory.join("tree"), directory.join("image"));
     let into = staged.clone();
     aside(move || stage(&files, &into)).await??;
-    // An eighth for what maps the blocks, and a directory for every file at most.
-    let bytes = ((blocks + count) * BLOCK * 9 / 8 + OVERHEAD).next_multiple_of(1 << 20);
+    // An eighth of the blocks for what maps them.
+    let bytes =
+        (blocks * BLOCK * 9 / 8 + directories * BLOCK + inodes * INODE_BYTES_MAX + OVERHEAD).next_multiple_of(1 << 20);
     let mut command = tool("mke2fs");
     command.args(["-q", "-F", "-t", "ext4", "-m", "0", "-J", "size=4", "-b"]).arg(BLOCK.to_string());
-    command.arg("-N").arg((2 * count + 64).to_string()).arg("-d").args([&staged, &path]);
+    command.arg("-N").arg(inodes.to_string()).arg("-d").args([&staged, &path]);
     command.arg(format!("{}k", bytes >> 10));
     succeeded(command, TOOL_TIME_MAX).await.map_err(named)?;
     Ok(Image { path, bytes, files: count })
@@ -82,6 +89,12 @@ fn chosen(tree: &Tree, bytes_max: u64) -> Vec<TreeFile> {
     tree.files.iter().filter(fits).take(FILES_MAX).cloned().collect()
 }
 
+/// Directories that the files are in.
+fn directories(files: &[TreeFile]) -> u64 {
+    let paths = files.iter().map(|file| Path::new(OsStr::from_bytes(&file.key)));
+    paths.flat_map(|path| path.ancestors().skip(1)).collect::<BTreeSet<_>>().len() as u64
+}
+
 fn stage(files: &[TreeFile], directory: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(directory)?;
     for file in files {
@@ -101,6 +114,8 @@ mod tests {
         let file = |name: &str, bytes| TreeFile { path: name.into(), key: name.into(), bytes };
         let tree = Tree { files: vec![file("a", 6), file("b", 5), file("c", 4), file("d", 0)], skipped: 0 };
         let names = |bytes_max| chosen(&tree, bytes_max).iter().map(TreeFile::name).collect::<String>();
+        let deep = [file("a/b/c", 1), file("a/d", 1), file("e", 1)];
+        assert_eq!(directories(&deep), 3, "the root, a and a/b");
         assert_eq!([names(15), names(10), names(5), names(0)], ["abcd", "acd", "bd", "d"]);
     }
 }
