@@ -246,7 +246,7 @@ fn volumes_are_made_by_what_it_tells_and_found_again_also_by_nodes_that_moved() 
     assert_eq!((served.stop("TERM"), server.stop("TERM")), (0, 0));
     let data = format!("--data={}", directory.path().display());
     let (status, _, stderr) = run(&["up", &data, "--listen=127.0.0.1:0", "--volumes=2GiB"]);
-    assert!(status == 2 && stderr.contains("have 1.0 GiB; leave it out"), "{status} {stderr}");
+    assert!(status == 2 && stderr.contains("have 1 GiB; leave it out"), "{status} {stderr}");
 }
 
 fn node_address(server: &Server, node: usize) -> SocketAddr {
