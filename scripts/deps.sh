@@ -8,12 +8,15 @@ set -euo pipefail
 CARGO_DENY=0.20.2
 CARGO_NEXTEST=0.9.151
 CLIENTS_PY=(redis==8.1.0 pymemcache==4.0.0 pylibmc==1.6.3)
+# The last one that Debian 12's Go (1.19) builds.
+CSI_SANITY=v5.2.0
 # apt on a fresh machine fails now and then (a mirror in mid-update, a lock held by the first boot).
 TRIES=4
 
 packages=()
 tools=()
 clients_py=
+csi_sanity=
 
 # command=package: the package is wanted when the command is not there.
 want() {
@@ -53,6 +56,9 @@ for group in "$@"; do
       want nbdcopy=libnbd-bin qemu-img=qemu-utils
       # memccapable: a test of memcached's protocols by others.
       want memccapable=libmemcached-tools
+      # csi-sanity, which Go builds: a test of the Container Storage Interface by others.
+      csi_sanity=${XDG_CACHE_HOME:-$HOME/.cache}/yagura/csi-sanity-$CSI_SANITY
+      [ -x "$csi_sanity" ] || want go=golang-go
       want_tool "cargo-nextest@$CARGO_NEXTEST" "cargo-deny@$CARGO_DENY"
       ;;
     bench) want memcached=memcached fio=fio redis-server=redis-server mvn=maven javac=default-jdk-headless ;;
@@ -112,6 +118,19 @@ if [ -n "$clients_py" ]; then
     retry "$venv/bin/python" -m pip --quiet --disable-pip-version-check install "${CLIENTS_PY[@]}"
   fi
 fi
+
+# With a folder of its own for what it is built from, which goes again; what it is built from is checked by Go's own sums.
+build_csi_sanity() {
+  local folder
+  folder=$(mktemp -d)
+  echo "deps: building csi-sanity $CSI_SANITY for the tests"
+  mkdir -p "$(dirname "$csi_sanity")"
+  retry env GOPATH="$folder" GOCACHE="$folder/cache" GOBIN="$folder/bin" GOFLAGS=-modcacherw CGO_ENABLED=0 \
+    go install "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity@$CSI_SANITY" || { rm -rf "$folder"; return 1; }
+  mv "$folder/bin/csi-sanity" "$csi_sanity"
+  rm -rf "$folder"
+}
+[ -z "$csi_sanity" ] || [ -x "$csi_sanity" ] || build_csi_sanity
 
 # Every locked crate, those of other platforms too: cargo-deny reads them all, and no later step needs the network.
 cargo fetch --quiet --locked

@@ -12,6 +12,7 @@
 #   discovery      the kernel finds everything through our discovery service, stays connected to it, and is told of changes
 #   live           namespaces come, grow and go while the kernel is connected
 #   management     namespaces of a drive, made and deleted by nvme-cli
+#   csi            a volume is staged, published and used through the driver, over the death of a storage node and of the driver
 #   authentication-initiator, authentication-target    DH-HMAC-CHAP, one way and both ways
 #   figures        row B3: our target and host beside the kernel's, all inside the guest; B3.json in OUTPUT
 # usage: guest.sh [gate | all | NAME…]     all: all but figures, which is the default; gate: those that the gate has time for,
@@ -535,6 +536,13 @@ medium() {
   guest/boot.sh "$image" "$share" medium.sh
 }
 
+csi() {
+  echo "== guest: a volume for containers, over the death of a storage node and of the driver"
+  fresh_share
+  pack_product
+  guest/boot.sh "$image" "$share" csi.sh
+}
+
 # Copies the product with its libraries and their loader, since the guest's own may be other ones.
 pack_product() {
   mkdir -p "$share/lib"
@@ -558,7 +566,7 @@ figures() {
 lanes=("initiator live management authentication-initiator tls-target"
   "commands target multipath discovery authentication-target")
 # What the lanes have beyond the gate.
-more=("target-paths medium" "reservations tls-initiator")
+more=("target-paths medium csi" "reservations tls-initiator")
 named=(figures)
 
 # Each lane is this script with the lane's tests; what it says is shown when it has ended.

@@ -7,7 +7,7 @@ mod serve;
 use hyper::Method;
 use serde_json::{Value, json};
 
-pub use client::{Client, path_of};
+pub use client::{Client, access, path_of};
 
 use crate::cli::{Asking, ControlVerb};
 use crate::exit::Failure;

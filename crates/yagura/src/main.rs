@@ -8,6 +8,7 @@ mod cli;
 mod client;
 mod config;
 mod control;
+mod csi;
 mod descriptors;
 mod drive;
 mod exit;
@@ -68,6 +69,7 @@ fn run(arguments: Vec<std::ffi::OsString>) -> Result<(), Failure> {
         Verb::Gateway(args) => gateway::run(&args),
         Verb::Cache(verb) => cache::run(&verb),
         Verb::Control(verb) => control::run(&verb),
+        Verb::Csi(args) => csi::run(&args),
         Verb::Volume(verb) => volume::run(&verb),
         Verb::Up(args) => up::run(&args),
         Verb::Nvme(verb) => nvme::run(&verb),

@@ -1,6 +1,7 @@
 //! `yagura volume …`
 
 mod attach;
+mod kernel;
 mod named;
 mod nbd;
 mod reach;

@@ -24,7 +24,7 @@ pub use drives::{Blank, DriveError, Drives, Look, NAMESPACES_MAX, Place, Reply, 
 pub use error::Error;
 pub use inventory::{DRIVES_MAX, DriveStatus, NODES_MAX, NewDrive, NodePlace, OVERCOMMIT_PERCENT_MAX};
 pub use name::{Address, Malformed, Name, Nqn, RequestId};
-pub use placement::{Candidate, Placement, Refusal, Rule, Wanted, place};
+pub use placement::{Candidate, Placement, Refusal, Rule, Wanted, place, room};
 pub use provisioner::{List, PAGE_RECORDS_MAX, Provisioner};
 pub use records::{
     At, Attachment, Drive, DriveState, Holder, HolderKind, Level, Namespace, Node, Operation, OperationKind,

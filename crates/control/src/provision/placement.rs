@@ -220,7 +220,7 @@ fn domain(candidate: &Candidate, level: Level) -> Result<Domain, Rule> {
 }
 
 /// Bytes that a drive may promise.
-fn room(drive: &Drive, overcommit_percent: u32) -> u64 {
+pub fn room(drive: &Drive, overcommit_percent: u32) -> u64 {
     let foreign: u64 = drive.foreign.iter().map(|namespace| namespace.bytes).sum();
     let own = drive.total.saturating_sub(foreign);
     // What is not thin takes its room at once.

@@ -5,6 +5,7 @@
 mod bench;
 mod cache;
 mod control;
+mod csi;
 mod drive;
 mod kv;
 mod memcached;
@@ -20,6 +21,7 @@ use std::path::PathBuf;
 pub use bench::*;
 pub use cache::*;
 pub use control::*;
+pub use csi::*;
 pub use drive::*;
 pub use kv::*;
 pub use memcached::instead_of_memcached;
@@ -76,6 +78,8 @@ pub enum Verb {
     /// Volumes by name: where they are placed, who may have them, making and deleting them.
     #[command(subcommand)]
     Control(ControlVerb),
+    /// Serve volumes by name to a container orchestrator, by the Container Storage Interface.
+    Csi(Box<CsiArgs>),
     /// Run storage nodes, a pool, a gateway and volumes by name on this machine.
     Up(UpArgs),
     /// Talk to any NVMe/TCP target.

@@ -95,6 +95,10 @@ pub struct VolumeAttachArgs {
     /// Also where the control plane has it that another host uses the volume; by addresses it is taken in any case.
     #[arg(long, requires = "name")]
     pub take: bool,
+    /// Have this machine's kernel connect to it, and report its block device (needs root, and `modprobe nvme-tcp`). When this
+    /// process is killed the kernel waits for the next one, at the same port; a signal to stop gives the device up.
+    #[arg(long, requires = "name", conflicts_with = "allowed")]
+    pub device: bool,
     /// Where to serve it; port 0 takes a free one, which is reported.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4420")]
     pub listen: SocketAddr,

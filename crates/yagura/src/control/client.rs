@@ -1,144 +1,50 @@
-//! What asks a control plane, over HTTP/1.1: one connection for each request.
+//! A verb asks a control plane: [`::control::client`] with the flags, one question after the other.
 
-use std::pin::Pin;
-use std::time::Duration;
-
-use axum::body::{Body, to_bytes};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use hyper::{Method, Request, StatusCode, Uri};
-use hyper_util::rt::TokioIo;
+use ::control::client::{self, Access, ClientError};
+use hyper::{Method, StatusCode};
 use serde_json::Value;
-use tls::{AskingContext, Secret};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio_openssl::SslStream;
-use uuid::Uuid;
 
 use crate::cli::ControlAccess;
 use crate::exit::Failure;
 
-/// How long a request may take. Chosen: longer than an operation is waited for by the server.
-const REQUEST_TIME: Duration = Duration::from_secs(60);
-/// Bytes of an answer, at most. Chosen: a hundred of the largest records.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
+pub use ::control::client::path_of;
 
 /// Asks one control plane.
-pub struct Client {
-    at: Uri,
-    tls: Option<AskingContext>,
-    token: Secret,
-    tenant: Option<String>,
+pub struct Client(client::Client);
+
+/// What the flags say.
+pub fn access(flags: &ControlAccess) -> Result<Access, Failure> {
+    let token_file = flags.token_file.clone().ok_or_else(|| {
+        Failure::usage("--token-file: who asks a control plane shows a token; `yagura control token` makes one")
+    })?;
+    let ControlAccess { control, control_ca, tenant, .. } = flags.clone();
+    Ok(Access { at: control, token_file, authorities: control_ca, tenant })
 }
 
 impl Client {
     /// What the flags say.
-    pub fn new(access: &ControlAccess) -> Result<Client, Failure> {
-        let at: Uri = access.control.parse().map_err(|error| Failure::usage(format!("--control: {error}")))?;
-        let tls = match (at.scheme_str(), at.host()) {
-            (Some("http"), Some(_)) => None,
-            (Some("https"), Some(_)) => {
-                Some(AskingContext::new(access.control_ca.as_deref(), None).map_err(Failure::usage)?)
-            }
-            _ => return Err(Failure::usage("--control: write http://HOST:PORT or https://HOST:PORT")),
-        };
-        let file = access.token_file.as_ref().ok_or_else(|| {
-            Failure::usage("--token-file: who asks a control plane shows a token; `yagura control token` makes one")
-        })?;
-        let token = Secret::from_file(file).map_err(Failure::usage)?;
-        Ok(Client { at, tls, token, tenant: access.tenant.clone() })
+    pub fn new(flags: &ControlAccess) -> Result<Client, Failure> {
+        client::Client::new(&access(flags)?).map(Client).map_err(failure)
     }
 
     /// Asks; the answer's document, or the refusal in words.
     pub fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::from(error).during("a runtime"))?;
-        runtime.block_on(async {
-            let asked = tokio::time::timeout(REQUEST_TIME, self.send(method, path, body)).await;
-            asked.map_err(|_| Failure::unavailable(format!("{}: no answer within {REQUEST_TIME:?}", self.at)))?
-        })
+        runtime.block_on(self.0.ask(method, path, body)).map_err(failure)
     }
+}
 
-    async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
-        let unreached = |error: &dyn std::fmt::Display| Failure::unavailable(format!("{}: {error}", self.at));
-        let request = self.request(method, path, body)?;
-        let stream = TokioIo::new(self.connect().await?);
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(stream).await.map_err(|error| unreached(&error))?;
-        let connection = tokio::spawn(connection);
-        let response = sender.send_request(request).await.map_err(|error| unreached(&error))?;
-        let status = response.status();
-        let bytes = to_bytes(Body::new(response.into_body()), ANSWER_BYTES_MAX).await;
-        connection.abort();
-        let bytes = bytes.map_err(|error| unreached(&error))?;
-        let said = if bytes.is_empty() { Ok(Value::Null) } else { serde_json::from_slice::<Value>(&bytes) };
-        match said {
-            Ok(said) if status.is_success() => Ok(said),
-            Ok(said) => Err(refusal(status, &said)),
-            Err(_) => Err(unreached(&format!("it answers {status}, and nothing that a control plane says"))),
+/// As an exit status: room that is missing is no fault of the server's.
+fn failure(error: ClientError) -> Failure {
+    match &error {
+        ClientError::Usage(_) => Failure::usage(error),
+        ClientError::Unreached { .. } => Failure::unavailable(error),
+        ClientError::Refused(refused)
+            if refused.status.is_server_error() && refused.status != StatusCode::INSUFFICIENT_STORAGE =>
+        {
+            Failure::unavailable(error)
         }
+        ClientError::Refused(_) => Failure::refused(error),
     }
-
-    fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Request<Body>, Failure> {
-        let tenant = self.tenant.as_ref().map(|tenant| format!("tenant={}", escaped(tenant)));
-        let path = match (tenant, path.contains('?')) {
-            (Some(tenant), true) => format!("{path}&{tenant}"),
-            (Some(tenant), false) => format!("{path}?{tenant}"),
-            (None, _) => path.to_owned(),
-        };
-        let token = std::str::from_utf8(self.token.expose()).map_err(|_| Failure::usage("--token-file: no text"))?;
-        let mut request = Request::builder()
-            .method(&method)
-            .uri(path)
-            .header(HOST, self.at.authority().map_or("", |authority| authority.as_str()))
-            .header(AUTHORIZATION, format!("Bearer {}", token.trim()))
-            .header(CONTENT_TYPE, "application/json");
-        if method != Method::GET {
-            // Nobody sends it again: the id shows in the server's record which request it was.
-            request = request.header("Request-Id", Uuid::new_v4().to_string());
-        }
-        let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
-        request.body(body).map_err(|error| Failure::usage(format!("what is asked for can't be written: {error}")))
-    }
-
-    async fn connect(&self) -> Result<Box<dyn Stream>, Failure> {
-        let unreached = |error: &dyn std::fmt::Display| Failure::unavailable(format!("{}: {error}", self.at));
-        let host = self.at.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-        let port = self.at.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
-        let stream = TcpStream::connect((host, port)).await.map_err(|error| unreached(&error))?;
-        let Some(tls) = &self.tls else { return Ok(Box::new(stream)) };
-        let ssl = tls.prepared(host).map_err(Failure::usage)?;
-        let mut stream = SslStream::new(ssl, stream).map_err(|error| unreached(&error))?;
-        Pin::new(&mut stream).connect().await.map_err(|error| {
-            unreached(&format!("no TLS connection ({error}); --control-ca says whose certificates are trusted"))
-        })?;
-        Ok(Box::new(stream))
-    }
-}
-
-/// A connection with or without TLS.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
-
-/// A refusal in words: what is wrong, and of each drive what it lacks.
-fn refusal(status: StatusCode, said: &Value) -> Failure {
-    let mut text = said["detail"].as_str().map_or_else(|| status.to_string(), str::to_owned);
-    for lack in said["drives"].as_array().into_iter().flatten() {
-        let (drive, says) = (lack["drive"].as_str().unwrap_or("?"), lack["says"].as_str().unwrap_or("?"));
-        text += &format!("\n  {drive}: {says}");
-    }
-    if status.is_server_error() && status != StatusCode::INSUFFICIENT_STORAGE {
-        return Failure::unavailable(text);
-    }
-    Failure::refused(text)
-}
-
-/// The path of a thing. What is no name goes into it, too: the server refuses it in words.
-pub fn path_of(kind: &str, name: &str) -> String {
-    format!("/v1/{kind}/{}", escaped(name))
-}
-
-/// A word as a part of a path or a query.
-fn escaped(word: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
-    word.bytes().map(|byte| if plain(byte) { (byte as char).into() } else { format!("%{byte:02X}") }).collect()
 }

@@ -7,20 +7,20 @@ use std::time::Duration;
 use ::nbd::NbdMetrics;
 use ::volume::{Options, Volume};
 use device::{AnyNamespace, Mailed, Namespace};
-use engine::net::TcpListener;
 use engine::sync::MailReceiver;
 use fabric::subsystem::{HostConfig, Target, TargetMetrics, listen};
 use nvme::Nqn;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
+use super::kernel::Device;
 use super::named;
 use super::nbd::{self, Nbd};
 use super::reach;
 use super::words::{failure, name};
 use crate::cli::VolumeAttachArgs;
 use crate::exit::Failure;
-use crate::race::first_of;
+use crate::race::{First, first_of};
 use crate::size::Size;
 use crate::stop::Reason;
 use crate::{metrics, output, reactors, stop};
@@ -35,6 +35,10 @@ struct Ready {
     metrics: Option<SocketAddr>,
     /// As NBD's clients write it.
     nbd: Option<String>,
+    /// The kernel's block device of it.
+    device: Option<String>,
+    /// This host had the volume before, and no other since.
+    continues: bool,
     nqn: String,
     nsid: u32,
     volume: String,
@@ -56,7 +60,14 @@ pub fn run(args: &VolumeAttachArgs) -> Result<(), Failure> {
 }
 
 async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<(), Failure> {
+    let device = Used::before(args)?;
     let (holders, attachment) = named::attach(&args.of, args.take)?;
+    let used = Used { device, continues: attachment.as_ref().is_some_and(|attachment| attachment.continues) };
+    if used.is_connected() && !used.continues {
+        used.give_up();
+        named::detached(&args.of, attachment.as_ref());
+        return Err(lost());
+    }
     let options = Options {
         volume: attachment.as_ref().map(|attachment| attachment.volume),
         give_up_after: Duration::from_millis(args.give_up_after.into()),
@@ -66,25 +77,73 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
     let volume = match ::volume::attach(reach::reaches(&holders)?, options).await {
         Ok(volume) => Rc::new(volume),
         Err(error) => {
-            named::failed(&args.of, attachment.as_ref());
+            if !used.is_connected() {
+                named::failed(&args.of, attachment.as_ref());
+            }
             return Err(failure(error));
         }
     };
     let served = Mailed::new(volume.clone());
-    let result = serve_it(args, &volume, &served, &letter).await;
+    let result = serve_it(args, &volume, &served, &used, &letter).await;
     served.leave();
     // Also after a failure: who attaches next has nothing to wait for.
     let detached = volume.detach().await.map_err(failure);
-    if !volume.is_superseded() {
+    // What the kernel has in mind still is to be written by who goes on with the device: no other host may have the volume first.
+    if !volume.is_superseded() && !used.is_connected() {
         named::detached(&args.of, attachment.as_ref());
     }
     result.and(detached)
+}
+
+/// How the volume is used on this machine.
+struct Used {
+    device: Option<Device>,
+    continues: bool,
+}
+
+impl Used {
+    /// The kernel's device, if there is to be one. One that a former process left, of a volume that is another host's by now, is
+    /// given up before anything else.
+    fn before(args: &VolumeAttachArgs) -> Result<Option<Device>, Failure> {
+        if !args.device {
+            return Ok(None);
+        }
+        let (volume, host) = named::known(&args.of)?;
+        let device = Device::new(&args.nqn.clone().unwrap_or_else(|| usual_name(volume)))?;
+        if device.is_connected() && host != args.of.host.host_nqn {
+            device.disconnect();
+            return Err(lost());
+        }
+        Ok(Some(device))
+    }
+
+    fn is_connected(&self) -> bool {
+        self.device.as_ref().is_some_and(Device::is_connected)
+    }
+
+    fn give_up(&self) {
+        if let Some(device) = &self.device {
+            device.disconnect();
+        }
+    }
+
+    /// Where the kernel expects the volume, or else where it was asked for.
+    fn listen(&self, args: &VolumeAttachArgs) -> SocketAddr {
+        let port = self.device.as_ref().and_then(Device::port);
+        SocketAddr::new(args.listen.ip(), port.unwrap_or_else(|| args.listen.port()))
+    }
+}
+
+fn lost() -> Failure {
+    let what = "another host has had the volume since this one used it: what was to be written here is lost";
+    Failure::refused(format!("{what}, and the device is given up; unmount what is mounted of it, and attach it anew"))
 }
 
 async fn serve_it(
     args: &VolumeAttachArgs,
     volume: &Volume,
     served: &Mailed,
+    used: &Used,
     letter: &MailReceiver<Reason>,
 ) -> Result<(), Failure> {
     let nqn = match &args.nqn {
@@ -92,21 +151,46 @@ async fn serve_it(
         None => usual_nqn(volume)?,
     };
     let target = target(args, &nqn, volume, served)?;
-    let listener = listen(args.listen).await.map_err(|error| {
+    let listener = listen(used.listen(args)).await.map_err(|error| {
         let mend = "is another process listening there? port 0 takes a free one";
         Failure::refused(format!("cannot listen: {error} ({mend})"))
     })?;
     let nbd = nbd::serve(args, &AnyNamespace::other(served.clone())).await?;
-    let ready = ready(args, &target, volume, (&nqn, &listener), nbd.as_ref())?;
-    output::report(args.common.json, &ready, describe)?;
-    first_of(superseded(volume), first_of(target.serve(listener, Vec::new()), letter.recv())).await;
+    let at = listener.local_addr();
+    let in_use = async {
+        let mut ready = ready(args, &target, volume, (&nqn, at), nbd.as_ref())?;
+        ready.continues = used.continues;
+        if let Some(device) = &used.device {
+            ready.device = Some(device.connected(at).await?.display().to_string());
+        }
+        output::report(args.common.json, &ready, describe)?;
+        Ok::<_, Failure>(letter.recv().await)
+    };
+    let until = async {
+        let ended = first_of(superseded(volume), in_use).await;
+        // While it is still served: the kernel takes its leave. Without a supervisor the next process goes on with the device.
+        if let Some(device) = &used.device
+            && !matches!(ended, First::B(Ok(Some(Reason::Orphaned))))
+        {
+            device.disconnected().await;
+        }
+        match ended {
+            First::B(Err(failure)) => Err(failure),
+            _ => Ok(()),
+        }
+    };
+    let ended = match first_of(target.serve(listener, Vec::new()), until).await {
+        First::A(never) => match never {},
+        First::B(ended) => ended,
+    };
     if let Some(nbd) = nbd {
         nbd.stop().await;
     }
     if volume.is_superseded() {
         return Err(Failure::refused("another host has attached the volume: nothing of it is served here any more"));
     }
-    served.flush().await.map_err(|error| Failure::refused(format!("the last flush: {error}")))
+    let flushed = served.flush().await.map_err(|error| Failure::refused(format!("the last flush: {error}")));
+    ended.and(flushed)
 }
 
 /// Ends when another host has taken the volume.
@@ -120,8 +204,12 @@ async fn superseded(volume: &Volume) {
     }
 }
 
+fn usual_name(volume: u128) -> String {
+    format!("nqn.2026-11.io.yagura:volume:{}", name(volume))
+}
+
 fn usual_nqn(volume: &Volume) -> Result<Nqn, Failure> {
-    let text = format!("nqn.2026-11.io.yagura:volume:{}", name(volume.shape().volume));
+    let text = usual_name(volume.shape().volume);
     text.parse().map_err(|error| Failure::usage(format!("{text}: {error}")))
 }
 
@@ -142,7 +230,7 @@ fn ready(
     args: &VolumeAttachArgs,
     target: &Target,
     volume: &Volume,
-    (nqn, listener): (&Nqn, &TcpListener),
+    (nqn, listening): (&Nqn, SocketAddr),
     nbd: Option<&Nbd>,
 ) -> Result<Ready, Failure> {
     let mut metrics_at = None;
@@ -157,9 +245,11 @@ fn ready(
     }
     let info = volume.info();
     Ok(Ready {
-        listening: listener.local_addr(),
+        listening,
         metrics: metrics_at,
         nbd: nbd.map(|nbd| nbd.uri.clone()),
+        device: None,
+        continues: false,
         nqn: nqn.to_string(),
         nsid: NSID,
         volume: name(volume.shape().volume),
@@ -170,12 +260,15 @@ fn ready(
 }
 
 fn describe(ready: &Ready) -> String {
-    let Ready { listening, metrics, nbd, nqn, volume, bytes, in_sync, .. } = ready;
+    let Ready { listening, metrics, nbd, device, nqn, volume, bytes, in_sync, .. } = ready;
     let slots: Vec<String> = in_sync.iter().map(ToString::to_string).collect();
     let mut text = format!("volume {volume}: {}, in sync: slots {}\n", Size(*bytes), slots.join(", "));
     text += &format!("served as namespace {NSID} of {nqn} at {listening}\n");
     let (address, port) = (listening.ip(), listening.port());
-    text += &format!("on Linux: nvme connect -t tcp -a {address} -s {port} -n {nqn}\n");
+    match device {
+        Some(device) => text += &format!("this machine's block device: {device}\n"),
+        None => text += &format!("on Linux: nvme connect -t tcp -a {address} -s {port} -n {nqn}\n"),
+    }
     if let Some(uri) = nbd {
         text += &format!("over NBD: {uri}\n");
     }

@@ -27,8 +27,17 @@ fn uuid(said: &Value) -> Result<Uuid, Failure> {
 pub struct Attachment {
     /// The volume, as its holders know it.
     pub volume: u128,
+    /// This host had it before, and no other since.
+    pub continues: bool,
     id: String,
     is_instead: bool,
+}
+
+/// Which volume it is, and which host has it, as the control plane has it.
+pub fn known(of: &VolumeOf) -> Result<(u128, Option<String>), Failure> {
+    let name = of.name.as_deref().unwrap_or_default();
+    let volume = Client::new(&of.access)?.ask(Method::GET, &path_of("volumes", name), None)?;
+    Ok((uuid(&volume["id"])?.as_u128(), volume["attachment"]["host"].as_str().map(str::to_owned)))
 }
 
 /// The same for who attaches the volume: the control plane then has it that this host uses the volume, with `take` also in the
@@ -42,8 +51,9 @@ pub fn attach(of: &VolumeOf, take: bool) -> Result<(VolumeHolders, Option<Attach
     let path = format!("{}/attachment?force={take}", path_of("volumes", name));
     let volume = Client::new(&of.access)?.ask(Method::PUT, &path, Some(&json!({"host": host})))?;
     let (id, written) = (uuid(&volume["id"])?, &volume["attachment"]);
-    let is_instead = !written["instead_of"].is_null();
-    let attachment = Attachment { volume: id.as_u128(), id: uuid(&written["id"])?.to_string(), is_instead };
+    let (is_instead, continues) =
+        (!written["instead_of"].is_null(), written["instead_of"].as_str() == Some(host.as_str()));
+    let attachment = Attachment { volume: id.as_u128(), continues, id: uuid(&written["id"])?.to_string(), is_instead };
     Ok((found(of, &volume)?, Some(attachment)))
 }
 

@@ -17,9 +17,14 @@ fn nqn(name: &str) -> String {
 
 /// A storage node: a target with a drive that the control plane manages, and that the hosts may use.
 fn node(directory: &Path, name: &str, listen: &str) -> Server {
+    node_of("96MiB", directory, name, listen)
+}
+
+/// The same with a drive of that size.
+pub fn node_of(size: &str, directory: &Path, name: &str, listen: &str) -> Server {
     let file = directory.join(name).display().to_string();
     if !Path::new(&file).exists() {
-        done(&["drive", "format", &file, "--size=96MiB"]);
+        done(&["drive", "format", &file, "--size", size]);
     }
     let (nqn, manages) = (format!("--nqn={}", nqn(name)), format!("--host=nqn={CONTROL},manage=all"));
     let [host, other] = [HOST, OTHER].map(|host| format!("--host=nqn={host}"));
@@ -34,15 +39,15 @@ fn done(arguments: &[&str]) -> String {
 }
 
 /// A control plane over a file.
-struct Control {
+pub struct Control {
     server: Server,
     catalogue: String,
-    token: String,
-    url: String,
+    pub token: String,
+    pub url: String,
 }
 
 impl Control {
-    fn start(directory: &Path) -> Control {
+    pub fn start(directory: &Path) -> Control {
         let path = |name: &str| directory.join(name).display().to_string();
         Control::serve(path("catalogue"), path("token"))
     }
@@ -74,7 +79,7 @@ impl Control {
         self.run_by(&self.token, verb, more)
     }
 
-    fn done(&self, verb: &str, more: &[&str]) -> Value {
+    pub fn done(&self, verb: &str, more: &[&str]) -> Value {
         let (status, stdout, stderr) = self.run(verb, &[more, &["--json"]].concat());
         assert_eq!(status, 0, "{verb} {more:?}: {stdout} {stderr}");
         serde_json::from_str(&stdout).unwrap_or(Value::Null)
@@ -85,7 +90,7 @@ impl Control {
         assert!(status != 0 && stderr.contains(why), "{verb} {more:?}: {status} {stdout} {stderr}");
     }
 
-    fn register(&self, nodes: &[(&str, &Server)]) {
+    pub fn register(&self, nodes: &[(&str, &Server)]) {
         for (name, server) in nodes {
             self.done("node", &[name, "--rack", &format!("rack-{name}")]);
             let (at, nqn) = (address(server), nqn(name));
@@ -100,7 +105,7 @@ impl Control {
     }
 
     /// Bytes that the drives have promised, in their order.
-    fn promised(&self) -> Vec<u64> {
+    pub fn promised(&self) -> Vec<u64> {
         let drives = self.done("show", &["drives"]);
         let items = drives["items"].as_array().expect("a list").iter();
         items.map(|drive| drive["promised"].as_u64().expect("bytes")).collect()

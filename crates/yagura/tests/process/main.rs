@@ -3,6 +3,7 @@
 mod authentication;
 mod cache;
 mod control;
+mod csi;
 mod drive;
 mod fuzz;
 mod host;

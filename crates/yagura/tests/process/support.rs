@@ -25,12 +25,17 @@ pub fn run(arguments: &[&str]) -> (i32, String, String) {
 }
 
 /// Runs a command to its end, which must come within [`PATIENCE`].
-pub fn finished(mut command: Command) -> (i32, String, String) {
+pub fn finished(command: Command) -> (i32, String, String) {
+    finished_within(PATIENCE, command)
+}
+
+/// The same within another time.
+pub fn finished_within(patience: Duration, mut command: Command) -> (i32, String, String) {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
     let pid = child.id();
     let (done, waiting) = std::sync::mpsc::channel::<()>();
     let watch = std::thread::spawn(move || {
-        if waiting.recv_timeout(PATIENCE).is_err() {
+        if waiting.recv_timeout(patience).is_err() {
             kill(pid, "KILL");
             return true;
         }
@@ -40,7 +45,7 @@ pub fn finished(mut command: Command) -> (i32, String, String) {
     // The watcher may have given up already.
     let _ = done.send(());
     let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    assert!(!watch.join().expect("watched"), "killed after {PATIENCE:?}: {command:?}\n{stdout}\n{stderr}");
+    assert!(!watch.join().expect("watched"), "killed after {patience:?}: {command:?}\n{stdout}\n{stderr}");
     (status.code().unwrap_or(-1), stdout.into_owned(), stderr.into_owned())
 }
 
@@ -127,12 +132,17 @@ impl Drop for Server {
     }
 }
 
-/// The interpreter of the environment that `scripts/deps.sh test` makes, with client libraries of Redis and memcached in it.
-pub fn clients_python() -> Option<PathBuf> {
+/// What `scripts/deps.sh test` has put into its folder under this name.
+pub fn cached(path: &str) -> Option<PathBuf> {
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?;
-    let python = cache.join("yagura/clients-py/bin/python");
-    python.exists().then_some(python)
+    let found = cache.join("yagura").join(path);
+    found.exists().then_some(found)
+}
+
+/// The interpreter of an environment with client libraries of Redis and memcached in it.
+pub fn clients_python() -> Option<PathBuf> {
+    cached("clients-py/bin/python")
 }
 
 /// A certificate for this host and its key: their files.

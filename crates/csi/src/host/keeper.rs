@@ -1,0 +1,239 @@
+//! A process that attaches a volume, kept alive by a thread of its own.
+//!
+//! Invariants:
+//! - There is one process at a time. It holds the read end of a pipe from us, and ends when we are gone, however.
+//! - One that ends unasked is started again after a pause that doubles. Where it never served, that is told and given up, unless
+//!   somebody used the volume before this driver was started.
+
+use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::Deserialize;
+
+use crate::node::{Device, MachineError};
+
+/// The first pause before a restart, and the longest. Chosen: whoever mends the cause waits no longer.
+const PAUSE_MIN: Duration = Duration::from_millis(200);
+/// See [`PAUSE_MIN`].
+const PAUSE_MAX: Duration = Duration::from_secs(20);
+/// Who served so long did start well.
+const STEADY: Duration = Duration::from_secs(60);
+
+/// What the process says once the volume has a device.
+#[derive(Deserialize, Debug)]
+struct Ready {
+    device: PathBuf,
+    continues: bool,
+}
+
+#[derive(Default)]
+struct Seen {
+    device: Option<PathBuf>,
+    /// No other host had the volume since the last time that somebody was told of the device.
+    continues: bool,
+    /// Why the last process ended.
+    failure: Option<MachineError>,
+    /// The process.
+    process: Option<OwnedFd>,
+    is_stopping: bool,
+    has_ended: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    seen: Mutex<Seen>,
+    changed: Condvar,
+}
+
+impl Shared {
+    /// Nothing that panics leaves it half changed.
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Seen)) {
+        change(&mut self.seen());
+        self.changed.notify_all();
+    }
+
+    /// Waits until `until`, or for longer than that no more.
+    fn wait(&self, time: Duration, until: impl Fn(&Seen) -> bool) -> MutexGuard<'_, Seen> {
+        let waited = self.changed.wait_timeout_while(self.seen(), time, |seen| !until(seen));
+        waited.map_or_else(|poisoned| poisoned.into_inner().0, |(seen, _)| seen)
+    }
+}
+
+/// A process, from outside.
+pub struct Keeper {
+    shared: Arc<Shared>,
+}
+
+impl Keeper {
+    /// Starts the process. `is_patient`: it is tried until it serves.
+    pub fn start(name: &str, program: PathBuf, arguments: Vec<String>, is_patient: bool) -> std::io::Result<Keeper> {
+        let shared = Arc::new(Shared::default());
+        shared.change(|seen| seen.continues = true);
+        let kept = Kept { shared: shared.clone(), program, arguments, is_patient };
+        std::thread::Builder::new().name(format!("attach {name}")).spawn(move || kept.run())?;
+        Ok(Keeper { shared })
+    }
+
+    /// Waits for the device.
+    pub fn device(&self, time: Duration) -> Result<Device, MachineError> {
+        let mut seen = self.shared.wait(time, |seen| seen.device.is_some() || seen.failure.is_some());
+        match (&seen.device, &seen.failure) {
+            (Some(path), _) => {
+                let device = Device { path: path.clone(), continues: seen.continues };
+                seen.continues = true;
+                Ok(device)
+            }
+            (None, Some(failure)) => Err(failure.clone()),
+            (None, None) => Err(MachineError::Unavailable(format!("the volume has no device within {time:?}"))),
+        }
+    }
+
+    /// Ends the process in good order; one that does not end in time is killed.
+    pub fn stop(&self, time: Duration) -> Result<(), MachineError> {
+        let signal = |signal| {
+            self.shared.change(|seen| {
+                seen.is_stopping = true;
+                if let Some(process) = &seen.process
+                    && let Err(error) = pidfd_send_signal(process, signal)
+                {
+                    tracing::debug!(%error, "a process that has ended");
+                }
+            });
+        };
+        signal(Signal::TERM);
+        let in_time = self.shared.wait(time, |seen| seen.has_ended).has_ended;
+        if !in_time {
+            signal(Signal::KILL);
+        }
+        match in_time {
+            true => Ok(()),
+            false => Err(MachineError::Unavailable(format!("the volume was not detached within {time:?}"))),
+        }
+    }
+}
+
+/// A process, from its thread.
+struct Kept {
+    shared: Arc<Shared>,
+    program: PathBuf,
+    arguments: Vec<String>,
+    is_patient: bool,
+}
+
+impl Kept {
+    fn run(mut self) {
+        let mut pause = PAUSE_MIN;
+        while !self.shared.seen().is_stopping {
+            let began = Instant::now();
+            let failure = self.serve();
+            if began.elapsed() >= STEADY {
+                pause = PAUSE_MIN;
+            }
+            let is_over = self.shared.seen().is_stopping || !self.is_patient;
+            if !is_over {
+                tracing::warn!(%failure, "a volume has lost its process, which is started again");
+            }
+            self.shared.change(|seen| {
+                (seen.process, seen.device, seen.failure) = (None, None, Some(failure));
+            });
+            if is_over {
+                break;
+            }
+            drop(self.shared.wait(pause, |seen| seen.is_stopping));
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+        self.shared.change(|seen| seen.has_ended = true);
+    }
+
+    /// One process, from its start to its end: why it has ended.
+    fn serve(&mut self) -> MachineError {
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // A group of its own: an interrupt from the terminal is for us.
+        let spawned = command.process_group(0).spawn();
+        let mut child = match spawned {
+            Ok(child) => child,
+            Err(error) => return MachineError::Failed(format!("{}: {error}", self.program.display())),
+        };
+        let words = child.stderr.take().map(heard);
+        // The end of its standard input is the order to stop, without letting go of the device.
+        let stdin = child.stdin.take();
+        let pid = Pid::from_child(&child);
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(process) => {
+                let is_stopping = {
+                    let mut seen = self.shared.seen();
+                    seen.process = Some(process);
+                    seen.is_stopping
+                };
+                // Whoever stopped it meanwhile found no process.
+                if !is_stopping {
+                    self.listen(&mut child);
+                }
+            }
+            Err(error) => tracing::error!(%error, "a process can't be watched, and is ended"),
+        }
+        drop(stdin);
+        let status = child.wait();
+        let words = words.and_then(|thread| thread.join().ok()).unwrap_or_default();
+        failure(status, words)
+    }
+
+    /// Waits for the process to say that it serves, and for its end: that of its standard output.
+    fn listen(&mut self, child: &mut Child) {
+        let Some(stdout) = child.stdout.take() else { return };
+        let mut stdout = BufReader::new(stdout);
+        match serde_json::Deserializer::from_reader(&mut stdout).into_iter::<Ready>().next() {
+            Some(Ok(Ready { device, continues })) => {
+                self.is_patient = true;
+                self.shared.change(|seen| {
+                    // Of every process since somebody was told.
+                    seen.continues &= continues;
+                    (seen.device, seen.failure) = (Some(device), None);
+                });
+                // What else it says is for nobody; its end is what is waited for.
+                let _ended = std::io::copy(&mut stdout, &mut std::io::sink());
+            }
+            Some(Err(error)) => tracing::error!(%error, "a process said something that is not understood"),
+            // It ended before it served; its status says why.
+            None => {}
+        }
+    }
+}
+
+/// Logs what a process says, and gives its last words.
+fn heard(stderr: ChildStderr) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut last = String::new();
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            tracing::info!("{line}");
+            last = line;
+        }
+        last
+    })
+}
+
+fn failure(status: std::io::Result<ExitStatus>, words: String) -> MachineError {
+    let why = words.strip_prefix("yagura: ").unwrap_or(&words).to_owned();
+    match status.as_ref().ok().and_then(ExitStatus::code) {
+        // Its statuses are those of the whole program.
+        Some(3) => MachineError::Unavailable(why),
+        Some(4) => MachineError::Refused(why),
+        _ => MachineError::Failed(format!("the volume's process has ended ({status:?}): {why}")),
+    }
+}
+
+#[cfg(test)]
+#[path = "keeper_tests.rs"]
+mod tests;

@@ -1,0 +1,215 @@
+//! Filesystems and mounts by the system's programs, and what the kernel says of them.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::capability::Filesystem;
+use crate::node::{Free, MachineError, Usage};
+
+/// How long a program may take. Chosen: a journal is played back, and filesystems are made, in less; one that waits for a device
+/// that is away is tried again by whoever called.
+const PROGRAM_TIME: Duration = Duration::from_secs(110);
+/// How often a program is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// Bytes of a program's words that are read, at most. Chosen: a screen.
+const WORDS_BYTES_MAX: u64 = 4096;
+/// Bytes at either end of a device that are zeroes where nothing was ever written. Derived: every filesystem, partition table and
+/// volume manager has its name in less.
+const END_BYTES: u64 = 2 << 20;
+
+fn failed(what: impl std::fmt::Display, error: &io::Error) -> MachineError {
+    MachineError::Failed(format!("{what}: {error}"))
+}
+
+/// Runs a program to its end.
+fn run(program: &str, arguments: &[&Path]) -> Result<(), MachineError> {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| failed(format!("{program} (is it installed?)"), &error))?;
+    let status = ended(program, &mut child)?;
+    let mut words = String::new();
+    if let Some(stderr) = child.stderr.take() {
+        // What it says is for people: any part of it will do.
+        let _ = stderr.take(WORDS_BYTES_MAX).read_to_string(&mut words);
+    }
+    match status.success() {
+        true => Ok(()),
+        false => Err(MachineError::Failed(format!("{program}: {status}: {}", words.trim()))),
+    }
+}
+
+fn ended(program: &str, child: &mut Child) -> Result<std::process::ExitStatus, MachineError> {
+    let until = Instant::now() + PROGRAM_TIME;
+    loop {
+        if let Some(status) = child.try_wait().map_err(|error| failed(program, &error))? {
+            return Ok(status);
+        }
+        if Instant::now() >= until {
+            // One that waits for a device can't be ended; it is not waited for.
+            child.kill().map_err(|error| failed(program, &error))?;
+            return Err(MachineError::Unavailable(format!("{program} did not end within {PROGRAM_TIME:?}")));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Whether both ends of the device are zeroes, read from it and not assumed.
+pub fn is_blank(device: &Path) -> Result<bool, MachineError> {
+    let read = || -> io::Result<bool> {
+        let mut file = File::open(device)?;
+        let bytes = file.seek(SeekFrom::End(0))?;
+        for start in [0, bytes.saturating_sub(END_BYTES)] {
+            file.seek(SeekFrom::Start(start))?;
+            let mut end = vec![0; END_BYTES.min(bytes) as usize];
+            file.read_exact(&mut end)?;
+            if end.iter().any(|byte| *byte != 0) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    };
+    read().map_err(|error| failed(device.display(), &error))
+}
+
+/// Makes a filesystem. Nothing has to be discarded first: the device was blank.
+pub fn format(device: &Path, filesystem: Filesystem) -> Result<(), MachineError> {
+    let (program, arguments): (_, &[&str]) = match filesystem {
+        Filesystem::Ext4 => ("mkfs.ext4", &["-F", "-q", "-E", "nodiscard"]),
+        Filesystem::Xfs => ("mkfs.xfs", &["-f", "-q", "-K"]),
+    };
+    let arguments: Vec<&Path> = arguments.iter().map(Path::new).chain([device]).collect();
+    run(program, &arguments)
+}
+
+/// Mounts a device.
+pub fn mount(device: &Path, at: &Path, filesystem: Filesystem, flags: &[String]) -> Result<(), MachineError> {
+    let options = flags.join(",");
+    let mut arguments = vec![Path::new("-t"), Path::new(filesystem.name())];
+    if !options.is_empty() {
+        arguments.extend([Path::new("-o"), Path::new(&options)]);
+    }
+    arguments.extend([device, at]);
+    run("mount", &arguments)
+}
+
+/// Shows one path at another.
+pub fn bind(source: &Path, target: &Path, is_read_only: bool) -> Result<(), MachineError> {
+    if !is_mounted(target)? {
+        run("mount", &[Path::new("--bind"), source, target])?;
+    }
+    match is_read_only {
+        true => run("mount", &[Path::new("-o"), Path::new("remount,bind,ro"), target]),
+        false => Ok(()),
+    }
+}
+
+/// Ends a mount.
+pub fn unmount(target: &Path) -> Result<(), MachineError> {
+    run("umount", &[target])
+}
+
+/// Whether the kernel has something mounted there.
+pub fn is_mounted(target: &Path) -> Result<bool, MachineError> {
+    const MOUNTS: &str = "/proc/self/mountinfo";
+    // As the kernel knows it. What can't be looked at may be a mount whose device is away.
+    let known = fs::canonicalize(target).unwrap_or_else(|_| target.to_owned());
+    let mounts = fs::read(MOUNTS).map_err(|error| failed(MOUNTS, &error))?;
+    Ok(mounted_at(&mounts).any(|point| point == known || point == target))
+}
+
+/// The fifth word of each line (proc(5)), in which bytes that would part words are octal numbers.
+fn mounted_at(mounts: &[u8]) -> impl Iterator<Item = PathBuf> {
+    mounts.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4)).map(|word| {
+        let (mut bytes, mut rest) = (Vec::new(), word);
+        while let Some((first, after)) = rest.split_first() {
+            let octal = after.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+            match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+                Some(byte) => {
+                    bytes.push(byte);
+                    rest = &after[3..];
+                }
+                None => {
+                    bytes.push(*first);
+                    rest = after;
+                }
+            }
+        }
+        Path::new(std::ffi::OsStr::from_bytes(&bytes)).to_owned()
+    })
+}
+
+/// How full it is: a filesystem where it is a folder, otherwise a device.
+pub fn usage(path: &Path) -> Result<Usage, MachineError> {
+    let device =
+        || -> io::Result<Usage> { Ok(Usage { bytes: File::open(path)?.seek(SeekFrom::End(0))?, filesystem: None }) };
+    if !path.is_dir() {
+        return device().map_err(|error| failed(path.display(), &error));
+    }
+    let found = rustix::fs::statvfs(path).map_err(|error| failed(path.display(), &error.into()))?;
+    let bytes = |blocks: u64| blocks.saturating_mul(found.f_frsize);
+    Ok(Usage {
+        bytes: bytes(found.f_blocks),
+        filesystem: Some(Free {
+            available: bytes(found.f_bavail),
+            used: bytes(found.f_blocks.saturating_sub(found.f_bfree)),
+            files: found.f_files,
+            files_free: found.f_ffree,
+        }),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_blank_when_nothing_stands_at_either_end() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("device");
+        let mut bytes = vec![0; 5 << 20];
+        let blank = |bytes: &[u8]| {
+            fs::write(&path, bytes).expect("written");
+            is_blank(&path).expect("read")
+        };
+        assert!(blank(&bytes) && blank(&bytes[..1000]));
+        for at in [0, 1080, (2 << 20) - 1, 3 << 20, (5 << 20) - 1] {
+            bytes[at] = 1;
+            assert!(!blank(&bytes), "something at {at}");
+            bytes[at] = 0;
+        }
+        assert!(is_blank(&folder.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn mounts_are_read_as_the_kernel_writes_them() {
+        let text = b"36 35 98:0 / /mnt rw,noatime master:1 - ext3 /dev/root rw\n37 35 0:1 /a\\040b /x\\040y\\134 ro - tmpfs none rw\n";
+        let found: Vec<_> = mounted_at(text).collect();
+        assert_eq!(found, [PathBuf::from("/mnt"), PathBuf::from("/x y\\")]);
+        assert_eq!(is_mounted(Path::new("/proc")), Ok(true));
+        assert_eq!(is_mounted(Path::new("/proc/self")), Ok(false));
+    }
+
+    #[test]
+    fn a_program_that_fails_says_why() {
+        let said = run("ls", &[Path::new("/no/such/folder")]).expect_err("there is none").to_string();
+        assert!(said.contains("ls") && said.contains("/no/such/folder"), "{said}");
+        let said = run("no-such-program", &[]).expect_err("there is none").to_string();
+        assert!(said.contains("installed"), "{said}");
+    }
+
+    #[test]
+    fn a_folder_has_files_and_a_device_has_bytes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("device");
+        fs::write(&path, [0; 4096]).expect("written");
+        assert_eq!(usage(&path), Ok(Usage { bytes: 4096, filesystem: None }));
+        let found = usage(folder.path()).expect("looked at");
+        let free = found.filesystem.expect("a filesystem");
+        assert!(found.bytes >= free.available && found.bytes >= free.used, "{found:?}");
+        assert!(usage(&folder.path().join("none")).is_err());
+    }
+}

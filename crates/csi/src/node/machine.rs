@@ -1,0 +1,85 @@
+//! What the driver has done on a node.
+
+use std::path::{Path, PathBuf};
+
+use crate::capability::Filesystem;
+
+/// A volume that is attached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Device {
+    /// Its block device.
+    pub path: PathBuf,
+    /// No other host has had the volume since this one attached it for the last time: what this node has written down of it holds.
+    pub continues: bool,
+}
+
+/// Why something was not done.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum MachineError {
+    /// Somebody else has the volume, or it is not what it ought to be.
+    #[error("{0}")]
+    Refused(String),
+    /// It may be done later.
+    #[error("{0}")]
+    Unavailable(String),
+    /// This machine does not do it.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// How full a volume is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Usage {
+    /// Bytes in all.
+    pub bytes: u64,
+    /// Of a filesystem also what of them is free, and the files that it may have, and may still have.
+    pub filesystem: Option<Free>,
+}
+
+/// See [`Usage`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Free {
+    /// Bytes that can be written.
+    pub available: u64,
+    /// Bytes that are written.
+    pub used: u64,
+    /// Files that there may be.
+    pub files: u64,
+    /// Files that there may be still.
+    pub files_free: u64,
+}
+
+/// A machine: processes that attach volumes, devices, mounts. Each call blocks, and may be made again after a crash at any point
+/// of it. Calls that concern one volume come one after the other.
+pub trait Machine: Send + Sync + 'static {
+    /// Attaches a volume by a process that serves it at that port of this machine, or finds it attached.
+    fn attach(&self, volume: &str, port: u16) -> Result<Device, MachineError>;
+
+    /// The same for a volume that was attached before the driver was started anew: does not wait, and does not give up.
+    fn resume(&self, volume: &str, port: u16);
+
+    /// Detaches a volume, whether it is attached or not.
+    fn detach(&self, volume: &str, port: u16) -> Result<(), MachineError>;
+
+    /// Whether nothing was ever written to the device: no answer where that can't be read.
+    fn is_blank(&self, device: &Path) -> Result<bool, MachineError>;
+
+    /// Makes a filesystem, and destroys what the device holds.
+    fn format(&self, device: &Path, filesystem: Filesystem) -> Result<(), MachineError>;
+
+    /// Whether something is mounted there.
+    fn is_mounted(&self, target: &Path) -> Result<bool, MachineError>;
+
+    /// Mounts a device.
+    fn mount(&self, device: &Path, at: &Path, filesystem: Filesystem, flags: &[String]) -> Result<(), MachineError>;
+
+    /// Shows what is at `source`, a folder or a device, at `target`, too. Where something is mounted already that is it, but may be
+    /// open for writing still.
+    fn bind(&self, source: &Path, target: &Path, is_read_only: bool) -> Result<(), MachineError>;
+
+    /// Ends what is mounted there.
+    fn unmount(&self, target: &Path) -> Result<(), MachineError>;
+
+    /// How full it is.
+    fn usage(&self, path: &Path) -> Result<Usage, MachineError>;
+}

@@ -1,0 +1,294 @@
+//! The volumes of a node: staged (attached, formatted where they are blank, mounted once for the node), then published (shown where
+//! somebody uses them), and the reverse.
+//!
+//! Invariants:
+//! - Each call does what is still to be done: it may be made again, after a crash between any two of its steps.
+//! - A filesystem is made where nothing was ever written, and nowhere else; or where this node has begun to make it, and no other
+//!   host has had the volume since. Anything else would destroy what somebody has.
+//! - A volume is detached when nothing of it is mounted any more.
+
+mod machine;
+mod state;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tonic::Status;
+
+use crate::capability::{Access, Use};
+use crate::plane::is_name;
+
+pub use machine::{Device, Free, Machine, MachineError, Usage};
+use state::{Published, State, Step, Store};
+
+/// Volumes of a node, at most. Chosen: a process and a port each.
+pub const VOLUMES_MAX: usize = 128;
+/// The ports at which volumes are served: below those that the kernel gives to connections by itself (ip_local_port_range), which
+/// might be taken when a volume is to be served there again.
+const PORTS: RangeInclusive<u16> = 14_420..=14_420 + VOLUMES_MAX as u16 - 1;
+/// Paths at which a volume is shown, at most. Chosen: one for each of the containers that a node runs at most, and more.
+const PUBLISHED_MAX: usize = 256;
+
+/// A node.
+pub struct Node<M> {
+    machine: M,
+    store: Store,
+    /// Volumes of which something is being done.
+    busy: Mutex<BTreeSet<String>>,
+    /// Held by who chooses a port until that is written down.
+    choosing: Mutex<()>,
+}
+
+/// The right to do something with a volume, until it is dropped.
+struct Turn<'a> {
+    busy: &'a Mutex<BTreeSet<String>>,
+    volume: &'a str,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        unpoisoned(self.busy).remove(self.volume);
+    }
+}
+
+/// Nothing that panics leaves a set half changed.
+fn unpoisoned<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn stored(error: io::Error) -> Status {
+    Status::internal(format!("what this node knows of its volumes: {error}"))
+}
+
+fn done(error: MachineError) -> Status {
+    match error {
+        MachineError::Refused(why) => Status::failed_precondition(why),
+        MachineError::Unavailable(why) => Status::unavailable(why),
+        MachineError::Failed(why) => Status::internal(why),
+    }
+}
+
+/// Of a volume that is attached: the code is one after which an orchestrator unstages what it gives up. After any other the volume
+/// would stay with this node.
+fn half_done(status: Status) -> Status {
+    Status::unavailable(status.message())
+}
+
+impl<M: Machine> Node<M> {
+    /// With what the folder has of a former process: its volumes are attached again.
+    pub fn open(machine: M, folder: &Path) -> io::Result<Node<M>> {
+        let store = Store::open(folder)?;
+        for State { volume, port, step, .. } in store.all()? {
+            // One that never was attached nobody waits for.
+            if step != Step::Attaching {
+                machine.resume(&volume, port);
+            }
+        }
+        Ok(Node { machine, store, busy: Mutex::default(), choosing: Mutex::default() })
+    }
+
+    /// Whether this node knows the volume already.
+    pub fn knows(&self, volume: &str) -> Result<bool, Status> {
+        Ok(self.load(volume)?.is_some())
+    }
+
+    /// Attaches a volume and makes it ready to be published.
+    pub fn stage(&self, volume: &str, staging: &Path, access: &Access) -> Result<(), Status> {
+        let _turn = self.turn(volume)?;
+        let mut state = match self.load(volume)? {
+            Some(state) if state.staging != staging || state.access != *access => {
+                let how = "is staged on this node already, at another path or to be used otherwise";
+                return Err(Status::already_exists(format!("volume {volume} {how}: unstage it first")));
+            }
+            Some(state) => state,
+            None => self.begin(volume, staging, access)?,
+        };
+        let device = self.machine.attach(volume, state.port).map_err(|error| {
+            // Nobody unstages what never was attached.
+            if state.step == Step::Attaching
+                && let Err(error) = self.store.remove(volume)
+            {
+                tracing::warn!(volume, %error, "what is known of it stays");
+            }
+            done(error)
+        })?;
+        self.mounted(&mut state, &device).and_then(|()| self.reached(&mut state, Step::Staged)).map_err(half_done)
+    }
+
+    /// The volume is mounted for the node, if it is to be mounted.
+    fn mounted(&self, state: &mut State, device: &Device) -> Result<(), Status> {
+        let Access::Mount { filesystem, flags } = state.access.clone() else { return Ok(()) };
+        if self.machine.is_mounted(&state.staging).map_err(done)? {
+            return Ok(());
+        }
+        self.formatted(state, device)?;
+        fs::create_dir_all(&state.staging).map_err(stored)?;
+        self.machine.mount(&device.path, &state.staging, filesystem, &flags).map_err(done)
+    }
+
+    /// The device has a filesystem.
+    fn formatted(&self, state: &mut State, device: &Device) -> Result<(), Status> {
+        let Access::Mount { filesystem, .. } = state.access else { return Ok(()) };
+        let broke_off = state.step == Step::Formatting && device.continues;
+        if broke_off || self.machine.is_blank(&device.path).map_err(done)? {
+            self.reached(state, Step::Formatting)?;
+            self.machine.format(&device.path, filesystem).map_err(done)?;
+        }
+        self.reached(state, Step::Formatted)
+    }
+
+    /// Undoes [`Node::stage`].
+    pub fn unstage(&self, volume: &str, staging: &Path) -> Result<(), Status> {
+        let _turn = self.turn(volume)?;
+        let Some(mut state) = self.load(volume)? else { return self.unmounted(staging) };
+        for Published { target, .. } in &state.published {
+            if self.machine.is_mounted(target).map_err(done)? {
+                let why = format!("volume {volume} is published at {}: unpublish it first", target.display());
+                return Err(Status::failed_precondition(why));
+            }
+        }
+        self.unmounted(&state.staging)?;
+        if state.step == Step::Formatting {
+            // Nobody could tell later that it broke off, and would take it for somebody's data.
+            let finished = self
+                .machine
+                .attach(volume, state.port)
+                .map_err(done)
+                .and_then(|device| self.formatted(&mut state, &device));
+            if let Err(status) = finished {
+                tracing::warn!(volume, why = status.message(), "a filesystem is half made, and stays so");
+            }
+        }
+        self.machine.detach(volume, state.port).map_err(done)?;
+        self.store.remove(volume).map_err(stored)
+    }
+
+    /// Shows a staged volume at a path.
+    pub fn publish(&self, volume: &str, staging: &Path, target: &Path, wanted: &Use) -> Result<(), Status> {
+        let _turn = self.turn(volume)?;
+        let refused = |why: &str| Err(Status::failed_precondition(format!("volume {volume} {why}")));
+        let state = self.load(volume)?.filter(|state| state.step == Step::Staged && state.staging == staging);
+        let Some(mut state) = state else { return refused("is not staged there") };
+        let source = match (&state.access, &wanted.access) {
+            (Access::Block, Access::Block) => self.machine.attach(volume, state.port).map_err(done)?.path,
+            (Access::Mount { .. }, Access::Mount { .. }) => staging.to_owned(),
+            _ => return refused("is staged to be used otherwise"),
+        };
+        let is_block = wanted.access == Access::Block;
+        if !is_block && !self.machine.is_mounted(staging).map_err(done)? {
+            return refused("is not mounted any more: stage it again");
+        }
+        if wanted.is_single && state.published.iter().any(|published| published.target != target) {
+            return refused("is published elsewhere, and meant for one user alone");
+        }
+        let published = Published { target: target.to_owned(), is_read_only: wanted.is_read_only };
+        match state.published.iter().find(|published| published.target == target) {
+            Some(present) if *present != published => {
+                return Err(Status::already_exists(format!("volume {volume} is published there otherwise")));
+            }
+            Some(_) => {}
+            None if state.published.len() >= PUBLISHED_MAX => {
+                return refused("is published at as many paths as may be");
+            }
+            None => {
+                state.published.push(published);
+                self.store.save(&state).map_err(stored)?;
+            }
+        }
+        if !self.machine.is_mounted(target).map_err(done)? {
+            place(target, is_block).map_err(|error| Status::internal(format!("{}: {error}", target.display())))?;
+        }
+        self.machine.bind(&source, target, wanted.is_read_only).map_err(done)
+    }
+
+    /// Undoes [`Node::publish`].
+    pub fn unpublish(&self, volume: &str, target: &Path) -> Result<(), Status> {
+        let _turn = self.turn(volume)?;
+        self.unmounted(target)?;
+        remove(target).map_err(|error| Status::internal(format!("{}: {error}", target.display())))?;
+        let Some(mut state) = self.load(volume)? else { return Ok(()) };
+        state.published.retain(|published| published.target != target);
+        self.store.save(&state).map_err(stored)
+    }
+
+    /// How full a volume is that is shown there.
+    pub fn usage(&self, volume: &str, path: &Path) -> Result<Usage, Status> {
+        let missing = || Status::not_found(format!("volume {volume} is not at {}", path.display()));
+        let state = self.load(volume)?.ok_or_else(missing)?;
+        let is_there = state.published.iter().any(|published| published.target == path) || state.staging == path;
+        if !is_there || !self.machine.is_mounted(path).map_err(done)? {
+            return Err(missing());
+        }
+        self.machine.usage(path).map_err(done)
+    }
+
+    fn turn<'a>(&'a self, volume: &'a str) -> Result<Turn<'a>, Status> {
+        if unpoisoned(&self.busy).insert(volume.to_owned()) {
+            return Ok(Turn { busy: &self.busy, volume });
+        }
+        Err(Status::aborted(format!("something else is being done with volume {volume}: call again")))
+    }
+
+    fn load(&self, volume: &str) -> Result<Option<State>, Status> {
+        if is_name(volume) { self.store.load(volume).map_err(stored) } else { Ok(None) }
+    }
+
+    /// Writes down a volume that is new here, with a port that no other has and nobody listens at.
+    fn begin(&self, volume: &str, staging: &Path, access: &Access) -> Result<State, Status> {
+        if !is_name(volume) {
+            return Err(Status::not_found(format!("there is no volume {volume}")));
+        }
+        let _chosen = unpoisoned(&self.choosing);
+        let taken: BTreeSet<u16> = self.store.all().map_err(stored)?.iter().map(|state| state.port).collect();
+        let is_free = |port: &u16| !taken.contains(port) && std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+        let port = PORTS.into_iter().find(is_free).ok_or_else(|| {
+            Status::resource_exhausted(format!("this node has {} volumes, or their ports are taken", taken.len()))
+        })?;
+        let state = State::new(volume, staging, port, access);
+        self.store.save(&state).map_err(stored)?;
+        Ok(state)
+    }
+
+    fn reached(&self, state: &mut State, step: Step) -> Result<(), Status> {
+        if state.step != step {
+            state.step = step;
+            self.store.save(state).map_err(stored)?;
+        }
+        Ok(())
+    }
+
+    fn unmounted(&self, target: &Path) -> Result<(), Status> {
+        if self.machine.is_mounted(target).map_err(done)? {
+            self.machine.unmount(target).map_err(done)?;
+        }
+        Ok(())
+    }
+}
+
+/// What something is mounted on has to be there before.
+fn place(target: &Path, is_block: bool) -> io::Result<()> {
+    if !is_block {
+        return fs::create_dir_all(target);
+    }
+    if let Some(folder) = target.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::OpenOptions::new().create(true).append(true).open(target).map(drop)
+}
+
+/// Removes what [`place`] has made. What is in a folder that is no mount any more is not ours.
+fn remove(target: &Path) -> io::Result<()> {
+    let removed = match fs::symlink_metadata(target) {
+        Ok(found) if found.is_dir() => fs::remove_dir(target),
+        Ok(_) => fs::remove_file(target),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}

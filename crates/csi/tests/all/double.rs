@@ -1,0 +1,181 @@
+//! A machine that notes what it is asked for, and dies at a point that is chosen.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use csi::{Device, Filesystem, Free, Machine, MachineError, Usage};
+
+/// What a volume holds.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Content {
+    #[default]
+    Blank,
+    /// A filesystem that was being made.
+    Partial,
+    Made(Filesystem),
+    /// Somebody's.
+    Data,
+    Unreadable,
+}
+
+#[derive(Default)]
+pub struct World {
+    /// Volumes that have a process, and those of which the control plane has it that this host has them.
+    pub attached: BTreeSet<String>,
+    pub ours: BTreeSet<String>,
+    pub contents: BTreeMap<String, Content>,
+    /// What is mounted, from where, and whether nothing can be written.
+    pub mounts: BTreeMap<PathBuf, (PathBuf, bool)>,
+    /// Whether no other host had it since somebody was told of its device.
+    continues: BTreeMap<String, bool>,
+    /// Points that are passed until the driver dies.
+    pub lives: Option<usize>,
+    /// Another host has the volumes.
+    pub is_refused: bool,
+}
+
+#[derive(Clone, Default)]
+pub struct Double(Arc<Mutex<World>>);
+
+fn device(volume: &str) -> PathBuf {
+    format!("/dev/double/{volume}").into()
+}
+
+impl World {
+    /// Here the driver may die: nothing of it runs any more.
+    fn point(&mut self) {
+        match &mut self.lives {
+            Some(0) => std::panic::resume_unwind(Box::new("the driver dies")),
+            Some(lives) => *lives -= 1,
+            None => {}
+        }
+    }
+
+    fn start(&mut self, volume: &str) {
+        if self.attached.insert(volume.into()) {
+            let was_ours = !self.ours.insert(volume.into());
+            *self.continues.entry(volume.into()).or_insert(true) &= was_ours;
+        }
+    }
+
+    pub fn content(&mut self, device: &Path) -> &mut Content {
+        let volume = device.file_name().and_then(|name| name.to_str()).expect("a volume's device");
+        assert!(self.attached.contains(volume), "{volume} has no device");
+        self.contents.entry(volume.to_owned()).or_default()
+    }
+}
+
+impl Double {
+    pub fn world(&self) -> MutexGuard<'_, World> {
+        // A driver that dies leaves the machine as it is.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As the driver's next process finds it, where the machine itself has started anew, too.
+    pub fn restart(&self, is_reboot: bool) {
+        let mut world = self.world();
+        world.attached.clear();
+        world.continues.clear();
+        world.lives = None;
+        if is_reboot {
+            world.mounts.clear();
+        }
+    }
+}
+
+impl Machine for Double {
+    fn attach(&self, volume: &str, _port: u16) -> Result<Device, MachineError> {
+        let mut world = self.world();
+        world.point();
+        if world.is_refused {
+            return Err(MachineError::Refused("another host has it".into()));
+        }
+        world.start(volume);
+        let continues = world.continues.insert(volume.into(), true).unwrap_or_default();
+        world.point();
+        Ok(Device { path: device(volume), continues })
+    }
+
+    fn resume(&self, volume: &str, _port: u16) {
+        self.world().start(volume);
+    }
+
+    fn detach(&self, volume: &str, _port: u16) -> Result<(), MachineError> {
+        let mut world = self.world();
+        world.point();
+        assert!(!world.mounts.values().any(|(from, _)| *from == device(volume)), "{volume} is mounted");
+        world.attached.remove(volume);
+        world.continues.remove(volume);
+        world.point();
+        world.ours.remove(volume);
+        world.point();
+        Ok(())
+    }
+
+    fn is_blank(&self, device: &Path) -> Result<bool, MachineError> {
+        let mut world = self.world();
+        world.point();
+        match world.content(device) {
+            Content::Unreadable => Err(MachineError::Failed("can't be read".into())),
+            content => Ok(*content == Content::Blank),
+        }
+    }
+
+    fn format(&self, device: &Path, filesystem: Filesystem) -> Result<(), MachineError> {
+        let mut world = self.world();
+        world.point();
+        assert!(!world.mounts.values().any(|(from, _)| from == device), "formatted while it is mounted");
+        assert_ne!(*world.content(device), Content::Data, "somebody's data is destroyed");
+        *world.content(device) = Content::Partial;
+        world.point();
+        *world.content(device) = Content::Made(filesystem);
+        world.point();
+        Ok(())
+    }
+
+    fn is_mounted(&self, target: &Path) -> Result<bool, MachineError> {
+        let mut world = self.world();
+        world.point();
+        Ok(world.mounts.contains_key(target))
+    }
+
+    fn mount(&self, device: &Path, at: &Path, filesystem: Filesystem, _: &[String]) -> Result<(), MachineError> {
+        let mut world = self.world();
+        world.point();
+        match world.content(device) {
+            Content::Made(made) if *made == filesystem => {}
+            Content::Data => {}
+            other => return Err(MachineError::Failed(format!("no {filesystem:?}, but {other:?}"))),
+        }
+        world.mounts.insert(at.into(), (device.into(), false));
+        world.point();
+        Ok(())
+    }
+
+    fn bind(&self, source: &Path, target: &Path, is_read_only: bool) -> Result<(), MachineError> {
+        let mut world = self.world();
+        world.point();
+        world.mounts.entry(target.into()).or_insert_with(|| (source.into(), false));
+        world.point();
+        if let Some((_, is_now)) = world.mounts.get_mut(target) {
+            *is_now = is_read_only;
+        }
+        world.point();
+        Ok(())
+    }
+
+    fn unmount(&self, target: &Path) -> Result<(), MachineError> {
+        let mut world = self.world();
+        world.point();
+        world.mounts.remove(target);
+        world.point();
+        Ok(())
+    }
+
+    fn usage(&self, path: &Path) -> Result<Usage, MachineError> {
+        let free = Free { available: 3, used: 1, files: 10, files_free: 9 };
+        let is_device = self.world().mounts.get(path).is_some_and(|(from, _)| from.starts_with("/dev"));
+        Ok(Usage { bytes: 4, filesystem: (!is_device).then_some(free) })
+    }
+}

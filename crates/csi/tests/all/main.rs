@@ -1,0 +1,231 @@
+//! Volumes of a node over crashes of the driver, on a machine of which only the calls count.
+
+mod double;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use csi::{Access, Filesystem, Node, Use};
+use double::{Content, Double};
+use tempfile::TempDir;
+use tonic::Code;
+
+const EXT4: Access = Access::Mount { filesystem: Filesystem::Ext4, flags: Vec::new() };
+
+/// A node's folders.
+struct Place {
+    root: TempDir,
+    double: Double,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place { root: tempfile::tempdir().expect("a folder"), double: Double::default() }
+    }
+
+    fn node(&self) -> Node<Double> {
+        Node::open(self.double.clone(), &self.path("state")).expect("opened")
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    fn staged(&self, node: &Node<Double>, access: &Access) -> Result<(), Code> {
+        node.stage("a", &self.path("staging"), access).map_err(|status| status.code())
+    }
+
+    fn published(&self, node: &Node<Double>, target: &str, wanted: &Use) -> Result<(), Code> {
+        let published = node.publish("a", &self.path("staging"), &self.path(target), wanted);
+        published.map_err(|status| status.code())
+    }
+
+    fn unpublished(&self, node: &Node<Double>, target: &str) -> Result<(), Code> {
+        node.unpublish("a", &self.path(target)).map_err(|status| status.code())
+    }
+
+    fn unstaged(&self, node: &Node<Double>) -> Result<(), Code> {
+        node.unstage("a", &self.path("staging")).map_err(|status| status.code())
+    }
+
+    fn content(&self) -> Content {
+        self.double.world().contents.get("a").cloned().unwrap_or_default()
+    }
+
+    /// Nothing is left of the volume on this node.
+    fn is_clean(&self, what: &str) {
+        let world = self.double.world();
+        assert!(
+            world.attached.is_empty() && world.ours.is_empty() && world.mounts.is_empty(),
+            "{what}: {:?}",
+            world.mounts
+        );
+        assert!(!self.path("target").exists(), "{what}: the target is left behind");
+        let kept = std::fs::read_dir(self.path("state")).expect("read").count();
+        assert_eq!(kept, 0, "{what}: the volume is not forgotten");
+    }
+}
+
+fn to_use(access: &Access, is_read_only: bool) -> Use {
+    Use { access: access.clone(), is_read_only, is_single: false }
+}
+
+/// Stages, publishes and ends both: whether the driver lives through it.
+fn lives_through(place: &Place, access: &Access) -> bool {
+    let whole = || {
+        let node = place.node();
+        assert_eq!(place.staged(&node, access), Ok(()));
+        assert_eq!(place.published(&node, "target", &to_use(access, true)), Ok(()));
+        assert_eq!(place.unpublished(&node, "target"), Ok(()));
+        assert_eq!(place.unstaged(&node), Ok(()));
+    };
+    catch_unwind(AssertUnwindSafe(whole)).is_ok()
+}
+
+#[test]
+fn a_driver_that_dies_anywhere_is_gone_on_with() {
+    for (access, is_reboot) in [(EXT4, false), (EXT4, true), (Access::Block, false), (Access::Block, true)] {
+        let what = |point| format!("{access:?}, reboot {is_reboot}, death at {point}");
+        let mut deaths = 0;
+        loop {
+            let place = Place::new();
+            place.double.world().lives = Some(deaths);
+            if lives_through(&place, &access) {
+                place.is_clean(&what(deaths));
+                break;
+            }
+            place.double.restart(is_reboot);
+            let node = place.node();
+            assert_eq!(place.staged(&node, &access), Ok(()), "{}", what(deaths));
+            assert_eq!(place.published(&node, "target", &to_use(&access, true)), Ok(()), "{}", what(deaths));
+            assert_eq!(place.published(&node, "target", &to_use(&access, true)), Ok(()), "once more");
+            let expected = if access == Access::Block { Content::Blank } else { Content::Made(Filesystem::Ext4) };
+            assert_eq!(place.content(), expected, "{}", what(deaths));
+            assert!(place.double.world().mounts[&place.path("target")].1, "{}: it can be written to", what(deaths));
+            assert_eq!(place.unpublished(&node, "target"), Ok(()), "{}", what(deaths));
+            assert_eq!(place.unstaged(&node), Ok(()), "{}", what(deaths));
+            place.is_clean(&what(deaths));
+            assert_eq!((place.unpublished(&node, "target"), place.unstaged(&node)), (Ok(()), Ok(())), "once more");
+            deaths += 1;
+        }
+        assert!(deaths > 8, "{access:?}: {deaths} deaths");
+    }
+}
+
+#[test]
+fn a_driver_that_dies_anywhere_can_be_told_to_end() {
+    for access in [EXT4, Access::Block] {
+        for point in 0.. {
+            let place = Place::new();
+            place.double.world().lives = Some(point);
+            let has_lived = lives_through(&place, &access);
+            place.double.restart(false);
+            let node = place.node();
+            assert_eq!(place.unpublished(&node, "target"), Ok(()), "{access:?} {point}");
+            assert_eq!(place.unstaged(&node), Ok(()), "{access:?} {point}");
+            assert_ne!(place.content(), Content::Partial, "{point}: nobody could tell what it is");
+            place.is_clean(&format!("{access:?} {point}"));
+            if has_lived {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_that_somebody_may_have_written_is_formatted() {
+    // What is there.
+    for content in [Content::Data, Content::Unreadable, Content::Partial] {
+        let place = Place::new();
+        place.double.world().contents.insert("a".into(), content.clone());
+        let staged = place.staged(&place.node(), &EXT4);
+        assert_eq!(staged, if content == Content::Data { Ok(()) } else { Err(Code::Unavailable) }, "{content:?}");
+        assert_eq!(place.content(), content);
+    }
+    // A filesystem was being made here, and another host has had the volume since.
+    let broke_off = (1..100).find_map(|lives| {
+        let place = Place::new();
+        place.double.world().lives = Some(lives);
+        let _died = catch_unwind(AssertUnwindSafe(|| place.staged(&place.node(), &EXT4)));
+        (place.content() == Content::Partial).then_some(place)
+    });
+    let place = broke_off.expect("a format can break off");
+    place.double.restart(false);
+    {
+        let mut world = place.double.world();
+        world.ours.clear();
+        world.contents.insert("a".into(), Content::Data);
+    }
+    assert_eq!(place.staged(&place.node(), &EXT4), Ok(()));
+    assert_eq!(place.content(), Content::Data);
+}
+
+#[test]
+fn what_is_in_the_way_is_said_by_its_code() {
+    let place = Place::new();
+    let node = place.node();
+    let (read, write) = (to_use(&EXT4, true), to_use(&EXT4, false));
+    assert_eq!(place.published(&node, "target", &write), Err(Code::FailedPrecondition), "not staged");
+    assert_eq!(place.staged(&node, &EXT4), Ok(()));
+    assert_eq!(place.staged(&node, &EXT4), Ok(()), "once more");
+    assert_eq!(place.staged(&node, &Access::Block), Err(Code::AlreadyExists));
+    let elsewhere = node.stage("a", &place.path("elsewhere"), &EXT4).map_err(|status| status.code());
+    assert_eq!(elsewhere, Err(Code::AlreadyExists));
+    assert_eq!(place.published(&node, "target", &to_use(&Access::Block, false)), Err(Code::FailedPrecondition));
+    assert_eq!(place.published(&node, "target", &write), Ok(()));
+    assert_eq!(place.published(&node, "target", &read), Err(Code::AlreadyExists));
+    assert_eq!(place.published(&node, "second", &read), Ok(()));
+    let alone = Use { is_single: true, ..write.clone() };
+    assert_eq!(place.published(&node, "third", &alone), Err(Code::FailedPrecondition));
+    assert_eq!(place.unstaged(&node), Err(Code::FailedPrecondition), "it is published");
+    let usage =
+        |volume: &str, path: &Path| node.usage(volume, path).map(|usage| usage.bytes).map_err(|status| status.code());
+    assert_eq!(usage("a", &place.path("target")), Ok(4));
+    assert_eq!(usage("a", &place.path("staging")), Ok(4));
+    for (volume, path) in [("a", "third"), ("b", "target"), ("../a", "target")] {
+        assert_eq!(usage(volume, &place.path(path)), Err(Code::NotFound), "{volume} {path}");
+    }
+    assert_eq!((place.unpublished(&node, "target"), place.unpublished(&node, "second")), (Ok(()), Ok(())));
+    assert_eq!(place.published(&node, "third", &alone), Ok(()));
+    assert_eq!(place.unpublished(&node, "third"), Ok(()));
+    // A folder with something in it is somebody's.
+    std::fs::create_dir_all(place.path("theirs/folder")).expect("made");
+    assert_eq!(place.unpublished(&node, "theirs"), Err(Code::Internal));
+    assert!(place.path("theirs/folder").exists());
+    assert_eq!(place.unstaged(&node), Ok(()));
+    place.is_clean("at the end");
+    let nameless = node.stage("../a", &place.path("staging"), &EXT4).map_err(|status| status.code());
+    assert_eq!(nameless, Err(Code::NotFound));
+}
+
+#[test]
+fn a_volume_of_another_host_is_refused_and_forgotten() {
+    let place = Place::new();
+    let node = place.node();
+    place.double.world().is_refused = true;
+    assert_eq!(place.staged(&node, &EXT4), Err(Code::FailedPrecondition));
+    place.is_clean("refused");
+    place.double.world().is_refused = false;
+    assert_eq!(place.staged(&node, &EXT4), Ok(()));
+    // Staged before, it is not forgotten: somebody has to unmount it.
+    place.double.world().is_refused = true;
+    assert_eq!(place.staged(&node, &EXT4), Err(Code::FailedPrecondition));
+    assert!(node.knows("a").expect("read"));
+}
+
+#[test]
+fn volumes_have_ports_of_their_own() {
+    let place = Place::new();
+    let node = place.node();
+    for volume in ["a", "b", "c"] {
+        node.stage(volume, &place.path(volume), &Access::Block).expect("staged");
+    }
+    let port = |volume: &str| {
+        let text = std::fs::read_to_string(place.path(&format!("state/{volume}.json"))).expect("written");
+        serde_json::from_str::<serde_json::Value>(&text).expect("JSON")["port"].as_u64().expect("a port")
+    };
+    let mut ports: Vec<u64> = ["a", "b", "c"].map(port).to_vec();
+    ports.sort_unstable();
+    ports.dedup();
+    assert_eq!(ports.len(), 3, "{ports:?}");
+}

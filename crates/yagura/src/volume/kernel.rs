@@ -1,0 +1,267 @@
+//! A volume as a block device of this machine: the kernel's NVMe/TCP initiator on what `yagura volume attach` serves, asked for as
+//! `nvme connect` does.
+//!
+//! The kernel keeps the device, and what waits to be written to it, when the process is gone: it connects again once somebody
+//! serves the volume at the same port. So whoever finds such a device goes on with it, and only if no other host had the volume meanwhile:
+//! otherwise the kernel would write what it had in mind over what that host has written.
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use engine::sync::mailbox;
+
+use crate::exit::Failure;
+
+/// Where the kernel is asked to connect, among its devices.
+const FABRICS: &str = "nvme-fabrics";
+/// How long the kernel may take to have a block device once it is connected. Chosen: many times what it takes on a busy machine.
+const DEVICE_TIME: Duration = Duration::from_secs(30);
+/// How often it is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Seconds between the kernel's attempts to connect again, and how long it goes on. Chosen: a process that is started again is
+/// found at once; and an hour is longer than anybody takes to mend what keeps the process from starting, after which users of the
+/// device had better be told than wait on.
+const RECONNECT: &str = "reconnect_delay=1,ctrl_loss_tmo=3600";
+
+/// The device of a volume, whether there is one or not.
+#[derive(Clone, Debug)]
+pub struct Device {
+    nqn: String,
+    sys: PathBuf,
+    dev: PathBuf,
+}
+
+/// A connection of the kernel.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Controller {
+    path: PathBuf,
+    port: Option<u16>,
+}
+
+impl Device {
+    /// Of the volume that is served by this name, on a machine whose kernel can use it.
+    pub fn new(nqn: &str) -> Result<Device, Failure> {
+        Device { nqn: nqn.to_owned(), sys: "/sys/class".into(), dev: "/dev".into() }.usable()
+    }
+
+    fn usable(self) -> Result<Device, Failure> {
+        let fabrics = self.dev.join(FABRICS);
+        match fs::exists(&fabrics) {
+            Ok(true) => Ok(self),
+            _ => Err(Failure::refused(format!(
+                "--device: there is no {}: load the kernel's part by: modprobe nvme-tcp",
+                fabrics.display()
+            ))),
+        }
+    }
+
+    /// The port at which the kernel waits for the volume, if it has a connection to it; of several any.
+    pub fn port(&self) -> Option<u16> {
+        self.controllers().iter().find_map(|controller| controller.port)
+    }
+
+    /// Whether the kernel has a connection to the volume, or tries to have it again.
+    pub fn is_connected(&self) -> bool {
+        !self.controllers().is_empty()
+    }
+
+    /// Has the kernel connect to the volume at that address, if it is not yet, and gives the block device.
+    pub async fn connected(&self, at: SocketAddr) -> Result<PathBuf, Failure> {
+        let device = self.clone();
+        apart(move || device.connect(at)).await?
+    }
+
+    /// Has the kernel give the device up.
+    pub async fn disconnected(&self) {
+        let device = self.clone();
+        if let Err(failure) = apart(move || device.disconnect()).await {
+            tracing::warn!("the kernel's device: {}", failure.sentence());
+        }
+    }
+
+    fn connect(&self, at: SocketAddr) -> Result<PathBuf, Failure> {
+        if !self.is_connected() {
+            let (address, port, nqn) = (at.ip(), at.port(), &self.nqn);
+            let asked = format!("transport=tcp,traddr={address},trsvcid={port},nqn={nqn},{RECONNECT}");
+            let file = fs::OpenOptions::new().read(true).write(true).open(self.dev.join(FABRICS));
+            // The call ends when the kernel is connected, or can't be.
+            file.and_then(|mut file| file.write_all(asked.as_bytes())).map_err(|error| {
+                let mend = match error.kind() {
+                    ErrorKind::InvalidInput => ": load the kernel's part by: modprobe nvme-tcp",
+                    ErrorKind::PermissionDenied => ": only root may do that",
+                    _ => ", the kernel's log says why",
+                };
+                Failure::refused(format!("--device: the kernel does not connect to {at}: {error}{mend}"))
+            })?;
+        }
+        let until = Instant::now() + DEVICE_TIME;
+        loop {
+            if let Some(found) = self.block_device() {
+                return Ok(found);
+            }
+            if Instant::now() >= until {
+                let why = format!("the kernel has no block device of {} within {DEVICE_TIME:?}", self.nqn);
+                return Err(Failure::unavailable(format!("--device: {why}")));
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Gives up every connection; what users of the device have under way fails.
+    pub fn disconnect(&self) {
+        for Controller { path, .. } in self.controllers() {
+            // Another may have been quicker.
+            match fs::write(path.join("delete_controller"), "1") {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    tracing::warn!(path = %path.display(), %error, "the kernel keeps its connection");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn controllers(&self) -> Vec<Controller> {
+        let is_ours = |path: &PathBuf| said(path, "subsysnqn").is_some_and(|nqn| nqn == self.nqn);
+        let entries = entries(&self.sys.join("nvme"));
+        let controller = |path: PathBuf| {
+            let address = said(&path, "address").unwrap_or_default();
+            let port = address.split(',').find_map(|part| part.strip_prefix("trsvcid=")?.parse().ok());
+            Controller { path, port }
+        };
+        entries.into_iter().filter(is_ours).map(controller).collect()
+    }
+
+    /// Below the subsystem where the kernel can use several paths, otherwise below the connection.
+    fn block_device(&self) -> Option<PathBuf> {
+        let is_ours = |path: &PathBuf| said(path, "subsysnqn").is_some_and(|nqn| nqn == self.nqn);
+        let subsystems = entries(&self.sys.join("nvme-subsystem")).into_iter().filter(is_ours);
+        let folders = subsystems.chain(self.controllers().into_iter().map(|controller| controller.path));
+        let names = folders.flat_map(|folder| entries(&folder)).filter_map(|path| {
+            let name = path.file_name()?.to_str()?.to_owned();
+            is_block_device(&name).then_some(name)
+        });
+        names.map(|name| self.dev.join(name)).find(|path| is_there(path))
+    }
+}
+
+/// The device's node, which comes a moment after its name.
+fn is_there(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device() || cfg!(test))
+}
+
+/// `nvme0n1`, and not `nvme0`, `nvme0c0n1`, which are paths to it, nor `nvme0n1p1`.
+fn is_block_device(name: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    name.strip_prefix("nvme")
+        .and_then(|rest| rest.split_once('n'))
+        .is_some_and(|(instance, namespace)| is_number(instance) && is_number(namespace))
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    // What goes while it is read is not there.
+    let mut found: Vec<PathBuf> =
+        fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect();
+    found.sort();
+    found
+}
+
+fn said(folder: &Path, name: &str) -> Option<String> {
+    Some(fs::read_to_string(folder.join(name)).ok()?.trim().to_owned())
+}
+
+/// Does what blocks on a thread of its own: the kernel waits for this reactor to answer.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
+    let (done, ended) = mailbox(1);
+    std::thread::Builder::new().name("device".into()).spawn(move || {
+        // Nobody waits any more: it was asked to stop.
+        let _ = done.try_send(work());
+    })?;
+    ended.recv().await.ok_or_else(|| Failure::refused("the thread that waits for the kernel has panicked"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NQN: &str = "nqn.2026-11.io.yagura:volume:a";
+
+    /// A machine's folders, of which only some files count.
+    fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Device) {
+        let root = tempfile::tempdir().expect("a folder");
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, text).expect("written");
+        }
+        let device = Device { nqn: NQN.into(), sys: root.path().join("sys"), dev: root.path().join("dev") };
+        (root, device)
+    }
+
+    #[test]
+    fn the_device_of_a_volume_is_found_among_others() {
+        let others = [
+            ("sys/nvme/nvme0/subsysnqn", "nqn.other\n"),
+            ("sys/nvme/nvme0/nvme0n1/size", ""),
+            ("sys/nvme-subsystem/nvme-subsys0/subsysnqn", "nqn.other\n"),
+            ("sys/nvme-subsystem/nvme-subsys0/nvme0n1/size", ""),
+            ("dev/nvme0n1", ""),
+            ("dev/nvme2n1", ""),
+        ];
+        let (_root, none) = machine(&others);
+        assert_eq!((none.port(), none.is_connected(), none.block_device()), (None, false, None));
+        let connection = [
+            ("sys/nvme/nvme1/subsysnqn", "nqn.2026-11.io.yagura:volume:a\n"),
+            ("sys/nvme/nvme1/address", "traddr=127.0.0.1,trsvcid=14421,src_addr=127.0.0.1\n"),
+        ];
+        let with = |more: &[(&'static str, &'static str)]| machine(&[&others[..], &connection, more].concat());
+        let (_root, before) = with(&[("sys/nvme/nvme1/nvme1c1n1/size", "")]);
+        assert_eq!((before.port(), before.is_connected(), before.block_device()), (Some(14421), true, None));
+        // Named after the subsystem's instance, where the kernel can use several paths.
+        let subsystem = ("sys/nvme-subsystem/nvme-subsys2/subsysnqn", "nqn.2026-11.io.yagura:volume:a\n");
+        let (root, found) = with(&[subsystem, ("sys/nvme-subsystem/nvme-subsys2/nvme2n1/size", "")]);
+        assert_eq!(found.block_device(), Some(root.path().join("dev/nvme2n1")));
+        let (root, found) = with(&[("sys/nvme/nvme1/nvme1n7/size", ""), ("dev/nvme1n7", "")]);
+        assert_eq!(found.block_device(), Some(root.path().join("dev/nvme1n7")));
+        found.disconnect();
+        let asked = fs::read_to_string(root.path().join("sys/nvme/nvme1/delete_controller"));
+        assert_eq!(asked.expect("written"), "1");
+        assert!(!root.path().join("sys/nvme/nvme0/delete_controller").exists());
+    }
+
+    #[test]
+    fn the_kernel_is_asked_once_and_a_kernel_that_cannot_is_named() {
+        let at = "127.0.0.1:14420".parse().expect("an address");
+        let (_root, without) = machine(&[]);
+        let said = without.usable().expect_err("no such kernel");
+        assert!(said.sentence().contains("modprobe nvme-tcp"), "{}", said.sentence());
+        // A block device of the volume's subsystem, as it is when the kernel is connected.
+        let disk = [
+            ("sys/nvme-subsystem/nvme-subsys0/subsysnqn", NQN),
+            ("sys/nvme-subsystem/nvme-subsys0/nvme0n1/size", ""),
+            ("dev/nvme0n1", ""),
+            ("dev/nvme-fabrics", ""),
+        ];
+        let asked = |root: &tempfile::TempDir| fs::read_to_string(root.path().join("dev/nvme-fabrics")).expect("read");
+        let (root, device) = machine(&disk);
+        let device = device.usable().expect("a kernel");
+        assert_eq!(device.connect(at).expect("connected"), root.path().join("dev/nvme0n1"));
+        let expected = format!("transport=tcp,traddr=127.0.0.1,trsvcid=14420,nqn={NQN},{RECONNECT}");
+        assert_eq!(asked(&root), expected);
+        let (root, connected) = machine(&[&disk[..], &[("sys/nvme/nvme0/subsysnqn", NQN)]].concat());
+        assert_eq!(connected.connect(at).expect("connected"), root.path().join("dev/nvme0n1"));
+        assert_eq!(asked(&root), "", "the kernel has a connection, and makes it anew by itself");
+    }
+
+    #[test]
+    fn names_of_block_devices() {
+        for (name, is_one) in
+            [("nvme0n1", true), ("nvme12n34", true), ("nvme0", false), ("nvme0c0n1", false), ("nvme0n1p1", false)]
+        {
+            assert_eq!(is_block_device(name), is_one, "{name}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+# Runs in the guest, with all that it needs in there: three storage nodes, a control plane, and the driver of the Container Storage
+# Interface, which has the kernel attach, format and mount a volume. A storage node dies and comes back, and so does the driver.
+. /share/lib.sh
+ulimit -l unlimited
+CONTROL=nqn.2026-11.io.yagura:control
+HOST=nqn.2026-11.io.yagura:guest
+SOCKET=/tmp/csi.sock
+
+# The driver starts its own program again, so that it is run as it is: with the guest's own loader and those libraries alone that
+# the guest has not.
+mkdir -p /tmp/lib /mnt/target
+for library in /share/lib/*.so*; do
+  [ -e "/usr/lib/x86_64-linux-gnu/$(basename "$library")" ] || cp "$library" /tmp/lib
+done
+cp /share/yagura /tmp/yagura
+yagura() { LD_LIBRARY_PATH=/tmp/lib /tmp/yagura "$@"; }
+# In the background, so that `$!` is the program itself.
+start() { LD_LIBRARY_PATH=/tmp/lib exec /tmp/yagura "$@" >>/tmp/log 2>&1 </dev/null; }
+control() { yagura control "$@" --control http://127.0.0.1:7420 --token-file /tmp/token >/tmp/said; }
+listens() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+node() {
+  (start target --listen "127.0.0.1:$2" --nqn "nqn.2026-11.io.yagura:$1" --drive "/tmp/drive-$1" \
+    --host "nqn=$CONTROL,manage=all" --host "nqn=$HOST") &
+  last=$!
+  await listens "$2"
+}
+
+driver() {
+  rm -f $SOCKET
+  (RUST_LOG=info start csi --endpoint unix://$SOCKET --control http://127.0.0.1:7420 --token-file /tmp/token --tenant shop \
+    --node-id guest --state-dir /tmp/state --host-nqn $HOST) &
+  driver=$!
+  await test -S $SOCKET
+}
+
+# A message in protocol buffers: byte A B… gives bytes, text N TEXT the field N, a text of less than 128 bytes.
+byte() { local b; for b in "$@"; do printf "\\x$(printf %02x "$b")"; done; }
+text() { byte $(($1 << 3 | 2)) ${#2}; printf %s "$2"; }
+# A filesystem, for one node that writes: a VolumeCapability of six bytes as field N.
+mounted() { byte $(($1 << 3 | 2)) 6 18 0 26 2 8 1; }
+
+# call METHOD: the message on standard input as a call of gRPC. What is answered is in /tmp/answer.
+call() {
+  cat > /tmp/message
+  local length
+  length=$(stat -c %s /tmp/message)
+  { byte 0 0 0 $((length >> 8)) $((length & 255)); cat /tmp/message; } > /tmp/frame
+  curl -sS --max-time 100 --http2-prior-knowledge --unix-socket $SOCKET -H 'content-type: application/grpc' -H 'te: trailers' \
+    --data-binary @/tmp/frame -D /tmp/heads -o /tmp/answer "http://localhost/csi.v1.$1"
+  grep -q '^grpc-status: 0' /tmp/heads || { cat /tmp/heads; tail -n 20 /tmp/log; fail "$1"; }
+}
+stage() { { text 1 db; text 3 /mnt/staging; mounted 4; } | call Node/NodeStageVolume; }
+publish() { { text 1 db; text 3 /mnt/staging; text 4 /mnt/target/db; mounted 5; } | call Node/NodePublishVolume; }
+unpublish() { { text 1 db; text 2 /mnt/target/db; } | call Node/NodeUnpublishVolume; }
+unstage() { { text 1 db; text 2 /mnt/staging; } | call Node/NodeUnstageVolume; }
+
+write() {
+  dd if=/dev/urandom of="/tmp/$1" bs=64k count=16 status=none
+  dd if="/tmp/$1" of="/mnt/target/db/$1" bs=64k conv=fsync status=none
+}
+no_device() { [ -z "$(ls /sys/class/nvme 2>/dev/null)" ]; }
+
+modprobe nvme-tcp
+step "three storage nodes, a control plane"
+for name in a b c; do yagura drive format /tmp/drive-$name --size 96MiB >/dev/null; done
+node a 4421
+node b 4422
+node c 4423
+node_c=$last
+(start control serve --catalogue /tmp/catalogue --operator-token /tmp/token --host-nqn $CONTROL) &
+await listens 7420
+await test -s /tmp/token
+port=4421
+for name in a b c; do
+  control node $name
+  control drive $name --node $name --address 127.0.0.1:$port --nqn nqn.2026-11.io.yagura:$name
+  port=$((port + 1))
+done
+control tenant shop
+
+driver
+step "a volume of 32 MiB is made"
+# The size: a CapacityRange of five bytes.
+{ text 1 db; byte 18 5 8 128 128 128 16; mounted 3; } | call Controller/CreateVolume
+step "staged and published, each twice"
+stage
+stage
+publish
+publish
+grep -q ' /mnt/target/db ext4 ' /proc/mounts || fail "$(cat /proc/mounts)"
+write before
+
+step "a storage node is killed, and comes back"
+kill -KILL $node_c
+write without
+node c 4423
+write after
+
+step "the driver is killed, and comes back"
+kill -KILL "$driver"
+wait "$driver" || true
+driver
+write anew
+[ "$(grep -c ' /mnt/target/db ' /proc/mounts)" = 1 ] || fail "$(cat /proc/mounts)"
+for name in before without after anew; do cmp "/tmp/$name" "/mnt/target/db/$name"; done
+
+step "unpublished and unstaged, each twice"
+unpublish
+unpublish
+unstage
+unstage
+if grep /mnt/target /proc/mounts; then fail "it is mounted still"; fi
+await no_device
+control show volumes db --tenant shop
+grep -q 'attachment: -' /tmp/said || fail "the control plane has it that the volume is attached: $(cat /tmp/said)"
+
+step "staged again: the bytes are there"
+stage
+publish
+for name in before without after anew; do cmp "/tmp/$name" "/mnt/target/db/$name"; done
+unpublish
+unstage
+step "deleted"
+text 1 db | call Controller/DeleteVolume
+control show volumes --tenant shop
+[ ! -s /tmp/said ] || fail "a volume is left: $(cat /tmp/said)"
+kernel_is_content 'i/o error|ext4-fs error'
