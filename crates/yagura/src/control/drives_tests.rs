@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 
 use ::control::provision::{Address, Nqn as Name};
+use ::volume::NvmeReach;
 use device::{Drive, FormatOptions as DriveFormat};
 use engine::net::TcpListener;
 use fabric::subsystem::{HostConfig, Target};

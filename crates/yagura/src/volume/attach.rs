@@ -4,19 +4,23 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use ::control::provision::Limits;
 use ::nbd::NbdMetrics;
 use ::volume::{Options, Volume};
 use device::{AnyNamespace, Mailed, Namespace};
 use engine::net::TcpListener;
 use engine::sync::MailReceiver;
+use engine::task::Task;
 use fabric::subsystem::{HostConfig, Target, TargetMetrics, listen};
 use nvme::Nqn;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
+use super::limited::{Limited, Limiter};
 use super::named;
 use super::nbd::{self, Nbd};
 use super::reach;
+use super::wishes;
 use super::words::{failure, name};
 use crate::cli::VolumeAttachArgs;
 use crate::exit::Failure;
@@ -56,22 +60,24 @@ pub fn run(args: &VolumeAttachArgs) -> Result<(), Failure> {
 }
 
 async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<(), Failure> {
-    let (holders, attachment) = named::attach(&args.of, args.take)?;
+    let (found, attachment) = named::attach(&args.of, args.take)?;
     let options = Options {
         volume: attachment.as_ref().map(|attachment| attachment.volume),
         give_up_after: Duration::from_millis(args.give_up_after.into()),
         resync_bytes_per_second: Some(args.resync_rate.0),
         ..Options::default()
     };
-    let volume = match ::volume::attach(reach::reaches(&holders)?, options).await {
+    let volume = match ::volume::attach(reach::named(&found.holders, &found.uids)?, options).await {
         Ok(volume) => Rc::new(volume),
         Err(error) => {
             named::failed(&args.of, attachment.as_ref());
             return Err(failure(error));
         }
     };
-    let served = Mailed::new(volume.clone());
-    let result = serve_it(args, &volume, &served, &letter).await;
+    let limits = attachment.as_ref().map_or_else(Limits::default, |attachment| attachment.limits);
+    let limiter = Rc::new(Limiter::new(limits));
+    let served = Mailed::new(Rc::new(Limited::new(volume.clone(), limiter.clone())));
+    let result = serve_it(args, (&volume, &limiter, attachment.as_ref()), &served, &letter).await;
     served.leave();
     // Also after a failure: who attaches next has nothing to wait for.
     let detached = volume.detach().await.map_err(failure);
@@ -83,7 +89,7 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
 
 async fn serve_it(
     args: &VolumeAttachArgs,
-    volume: &Volume,
+    (volume, limiter, attachment): (&Rc<Volume>, &Rc<Limiter>, Option<&named::Attachment>),
     served: &Mailed,
     letter: &MailReceiver<Reason>,
 ) -> Result<(), Failure> {
@@ -91,14 +97,16 @@ async fn serve_it(
         Some(nqn) => nqn.parse().map_err(|error| Failure::usage(format!("--nqn: {error}")))?,
         None => usual_nqn(volume)?,
     };
-    let target = target(args, &nqn, volume, served)?;
+    let target = Rc::new(target(args, &nqn, volume, served)?);
     let listener = listen(args.listen).await.map_err(|error| {
         let mend = "is another process listening there? port 0 takes a free one";
         Failure::refused(format!("cannot listen: {error} ({mend})"))
     })?;
     let nbd = nbd::serve(args, &AnyNamespace::other(served.clone())).await?;
-    let ready = ready(args, &target, volume, (&nqn, &listener), nbd.as_ref())?;
+    let ready = ready(args, &target, (volume, limiter), (&nqn, &listener), nbd.as_ref())?;
     output::report(args.common.json, &ready, describe)?;
+    // Until it is dropped.
+    let _following = follow(args, attachment, (volume, limiter), (&target, &nqn))?;
     first_of(superseded(volume), first_of(target.serve(listener, Vec::new()), letter.recv())).await;
     if let Some(nbd) = nbd {
         nbd.stop().await;
@@ -107,6 +115,24 @@ async fn serve_it(
         return Err(Failure::refused("another host has attached the volume: nothing of it is served here any more"));
     }
     served.flush().await.map_err(|error| Failure::refused(format!("the last flush: {error}")))
+}
+
+/// Does what the control plane wants of this host, where the volume is attached by its name.
+fn follow(
+    args: &VolumeAttachArgs,
+    attachment: Option<&named::Attachment>,
+    (volume, limiter): (&Rc<Volume>, &Rc<Limiter>),
+    (target, nqn): (&Rc<Target>, &Nqn),
+) -> Result<Option<Task<()>>, Failure> {
+    let (Some(name), Some(attachment)) = (&args.of.name, attachment) else { return Ok(None) };
+    let (target, nqn) = (target.clone(), nqn.clone());
+    let grown = move || {
+        if let Err(error) = target.refresh_namespace(&nqn, NSID) {
+            tracing::warn!(%error, "who uses the volume is not told that it has grown");
+        }
+    };
+    let path = attachment.path(name);
+    wishes::follow(&args.of.access, path, volume.clone(), limiter.clone(), grown).map(Some)
 }
 
 /// Ends when another host has taken the volume.
@@ -141,7 +167,7 @@ fn target(args: &VolumeAttachArgs, nqn: &Nqn, volume: &Volume, served: &Mailed) 
 fn ready(
     args: &VolumeAttachArgs,
     target: &Target,
-    volume: &Volume,
+    (volume, limiter): (&Volume, &Limiter),
     (nqn, listener): (&Nqn, &TcpListener),
     nbd: Option<&Nbd>,
 ) -> Result<Ready, Failure> {
@@ -150,6 +176,7 @@ fn ready(
         let mut registry = Registry::default();
         registry.register_collector(Box::new(TargetMetrics(target.stats())));
         registry.register_collector(Box::new(volume.figures().clone()));
+        registry.register_collector(Box::new(limiter.figures().clone()));
         if let Some(nbd) = nbd {
             registry.register_collector(Box::new(NbdMetrics(nbd.figures())));
         }

@@ -1,8 +1,10 @@
 //! Provisioning: volumes of simulated drives, over a catalogue in memory, in a time that jumps.
 
 mod asked;
+mod changes;
 mod chaos;
 mod crash;
+mod hosts;
 pub mod drives;
 mod faults;
 mod shared;
