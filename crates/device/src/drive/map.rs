@@ -212,7 +212,9 @@ mod tests {
             theirs.retain(|_, extent| *extent > 0);
             let map = |plain: &BTreeMap<u32, u32>| {
                 let mut map = ExtentMap::default();
-                plain.iter().for_each(|(&index, &extent)| drop(map.set(index, extent)));
+                for (&index, &extent) in plain {
+                    map.set(index, extent);
+                }
                 map
             };
             let (newer, base, end) = (map(&ours), map(&theirs), 150_000);
