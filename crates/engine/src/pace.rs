@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::time::{self, Instant};
 
-/// The turns of what is paced, one behind the other: each begins when what was before it is paid for by time. So the rate holds over
-/// any span, but for one turn and for what was saved up.
+/// The turns of what is paced, one behind the other: each begins when what was before it is paid for by time. So the rate holds
+/// over any span, but for one turn and for what was saved up.
 #[derive(Debug)]
 pub struct Pace {
     /// When the next turn is paid for.

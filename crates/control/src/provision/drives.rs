@@ -160,8 +160,8 @@ pub trait Drives: Send + Sync {
     /// The copy of that tag, if there is one. Changes nothing.
     fn copied(&self, replica: &Replica, tag: Uuid) -> Reply<'_, Option<Namespace>>;
 
-    /// Makes a volume of clones of one snapshot of the volume `of`, `is_copy` by slot, and of blank namespaces for the other holders.
-    /// That all of it is done already is no error; what was broken off in the middle is [`DriveError::Refused`].
+    /// Makes a volume of clones of one snapshot of the volume `of`, `is_copy` by slot, and of blank namespaces for the other
+    /// holders. That all of it is done already is no error; what was broken off in the middle is [`DriveError::Refused`].
     fn adopt(&self, volume: Uuid, of: Uuid, holders: &[Blank], is_copy: &[bool], until: &Until) -> Reply<'_, ()>;
 
     /// How large a volume can become at most that is made with so many bytes.

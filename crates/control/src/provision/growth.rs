@@ -27,9 +27,10 @@ impl Provisioner {
                 check_growth(&volume.record, bytes)?;
                 admit(&mut tenant, bytes - volume.record.bytes, 0)?;
                 let inventory = self.inventory().await?;
-                let own = inventory.drives.iter().filter(|drive| {
-                    volume.record.holders.iter().any(|holder| holder.drive == drive.record.name)
-                });
+                let own = inventory
+                    .drives
+                    .iter()
+                    .filter(|drive| volume.record.holders.iter().any(|holder| holder.drive == drive.record.name));
                 let looks = looks.get_or_init(|| self.look_at(own)).await;
                 let wanted = self.widened(&mut volume.record, bytes);
                 check_room(&volume.record, &inventory, &inventory.candidates(looks), &wanted)?;

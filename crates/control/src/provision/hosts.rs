@@ -3,8 +3,8 @@
 //! Invariants:
 //! - What a host is told to do is written down before the host is told, with what the replicas knew then: so an operation that
 //!   takes its words back can tell whether a host may be at it.
-//! - A host that has ended what nobody wants any more is told so, and undoes it. Whether it is wanted is decided by one state of the
-//!   volume's record, in which an operation ends and a snapshot begins to be there at once.
+//! - A host that has ended what nobody wants any more is told so, and undoes it. Whether it is wanted is decided by one state of
+//!   the volume's record, in which an operation ends and a snapshot begins to be there at once.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

@@ -325,4 +325,3 @@ async fn end(task: &mut Task) -> Result<(), Stop> {
         }
     }
 }
-

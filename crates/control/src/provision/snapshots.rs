@@ -5,11 +5,11 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::error::Error;
+use super::moment::Snapshot;
 use super::name::Name;
 use super::plan::{Owner, begin, count, operation};
 use super::provisioner::Provisioner;
 use super::records::{OperationKind, Volume};
-use super::moment::Snapshot;
 use super::store::{Plan, Planning, Request, Stored};
 
 /// Snapshots of a volume, at most. Derived: as many fit into the mirror's record in blocks of 4 KiB, with some to spare for those
@@ -64,7 +64,10 @@ impl Provisioner {
     ) -> Result<Uuid, Error> {
         let check = |volume: &Volume| {
             if volume.snapshots.iter().any(|snapshot| snapshot.name == new.name) {
-                return Err(Error::Exists { kind: "snapshot", name: format!("{} of volume {}", new.name, volume.name) });
+                return Err(Error::Exists {
+                    kind: "snapshot",
+                    name: format!("{} of volume {}", new.name, volume.name),
+                });
             }
             if volume.snapshots.len() >= SNAPSHOTS_MAX {
                 return Err(Error::Limit { kind: "snapshots of the volume", limit: SNAPSHOTS_MAX });

@@ -13,7 +13,9 @@ use super::work;
 /// Takes a snapshot. Its moment is one between the beginning of the operation and its end.
 pub(super) async fn take(task: &mut Task) -> Result<(), Stop> {
     let taken = match work::done(task, Work::Take { before: Vec::new() }).await? {
-        Ok(done) => done.taken.map(|moment| (moment, done.bytes)).ok_or("nobody says which snapshot was taken".to_owned()),
+        Ok(done) => {
+            done.taken.map(|moment| (moment, done.bytes)).ok_or("nobody says which snapshot was taken".to_owned())
+        }
         Err(why) => Err(why),
     };
     match (taken, task.operation.record.snapshot.clone()) {

@@ -70,7 +70,13 @@ impl Provisioner {
                         Role::Tenant { name: name.clone(), id: tenant.record.id }
                     }
                 };
-                let token = Token { id, role, digest: digest.clone(), created: now(), ends: seconds.map(|seconds| now() + seconds) };
+                let token = Token {
+                    id,
+                    role,
+                    digest: digest.clone(),
+                    created: now(),
+                    ends: seconds.map(|seconds| now() + seconds),
+                };
                 Ok(Plan { conditions, changes: vec![put(keys::token(id), &token)?], answer: token })
             })
         };

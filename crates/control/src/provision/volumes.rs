@@ -222,9 +222,7 @@ impl Provisioner {
     async fn usable(&self, owner: &Owner, name: &Name) -> Result<Stored<Volume>, Error> {
         let volume = self.there(owner, name).await?;
         match (volume.record.held, volume.record.operation) {
-            (true, Some(operation)) => {
-                Err(Error::Busy { volume: name.clone(), state: volume.record.state, operation })
-            }
+            (true, Some(operation)) => Err(Error::Busy { volume: name.clone(), state: volume.record.state, operation }),
             _ => Ok(volume),
         }
     }

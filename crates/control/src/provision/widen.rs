@@ -50,7 +50,9 @@ pub(super) async fn widen(task: &mut Task) -> Result<Made, Stop> {
 
 async fn widen_one(task: &mut Task, slot: usize) -> Result<Made, Stop> {
     let holder = task.volume.record.holders[slot].clone();
-    let Some(namespace) = holder.namespace.filter(|namespace| namespace.bytes < holder.bytes) else { return Ok(Ok(())) };
+    let Some(namespace) = holder.namespace.filter(|namespace| namespace.bytes < holder.bytes) else {
+        return Ok(Ok(()));
+    };
     // One that is gone for good is to be replaced, by one that has the room.
     let Some(place) = task.place(slot).await? else { return Ok(Ok(())) };
     if let Some(by) = task.claim(slot).await? {
@@ -66,7 +68,9 @@ async fn widen_one(task: &mut Task, slot: usize) -> Result<Made, Stop> {
             Ok(look) => look.namespaces.into_iter().find(|found| found.uid == namespace.uid),
             Err(error) => return give_up(task, said(task, slot, &error)).await,
         };
-        let Some(seen) = seen else { return Ok(Err(format!("{} shows no namespace of the volume", drive(task, slot)))) };
+        let Some(seen) = seen else {
+            return Ok(Err(format!("{} shows no namespace of the volume", drive(task, slot))));
+        };
         if seen.bytes >= holder.bytes {
             task.volume.record.holders[slot].namespace = Some(seen);
             task.operation.record.done += 1;

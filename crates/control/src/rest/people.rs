@@ -59,7 +59,9 @@ pub async fn issue(State(provisioner): State<Provisioner>, asked: Asked) -> Answ
         (None, false) => Whom::Operator,
         (None, true) => Whom::Metrics,
         (Some(tenant), false) => Whom::Tenant(tenant),
-        (Some(_), true) => return Err(Error::Impossible("a token is a tenant's or for figures, not both".into()).into()),
+        (Some(_), true) => {
+            return Err(Error::Impossible("a token is a tenant's or for figures, not both".into()).into());
+        }
     };
     let (token, secret) = provisioner.issue(whom, new.seconds).await?;
     let token = TokenView { token: Some(String::from_utf8_lossy(secret.expose()).into_owned()), ..token.into() };

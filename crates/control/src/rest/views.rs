@@ -90,7 +90,8 @@ pub struct OperationView {
 
 impl From<Operation> for OperationView {
     fn from(operation: Operation) -> OperationView {
-        let Operation { id, kind, tenant, volume, snapshot, state, done, steps, waits, undo, began, ended, .. } = operation;
+        let Operation { id, kind, tenant, volume, snapshot, state, done, steps, waits, undo, began, ended, .. } =
+            operation;
         OperationView { id, kind, tenant, volume, snapshot, state, done, steps, waits, failure: undo, began, ended }
     }
 }

@@ -1,5 +1,5 @@
-//! What is changed of volumes that are there: namespaces grow and are cloned on their drives, and volumes that nobody has attached are
-//! attached for a moment.
+//! What is changed of volumes that are there: namespaces grow and are cloned on their drives, and volumes that nobody has attached
+//! are attached for a moment.
 
 use std::net::SocketAddr;
 use std::rc::Rc;

@@ -10,8 +10,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant as StdInstant};
 
 use ::control::provision::{
-    Blank, Done, DriveError, Drives, HolderKind, Look, Namespace, Place, Replica, Reply, Until, Usage,
-    Work,
+    Blank, Done, DriveError, Drives, HolderKind, Look, Namespace, Place, Replica, Reply, Until, Usage, Work,
 };
 use ::volume::{FORMAT_ROUND, FormatOptions, Kind, Reach, Taken};
 use device::{Lba, Namespace as _};

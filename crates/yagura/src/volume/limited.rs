@@ -1,8 +1,8 @@
 //! How much a volume is used: commands and bytes a second, in front of the mirror.
 //!
-//! A command waits before the mirror sees it, in the order in which commands came; what has been let through is never held back. What
-//! was not used is saved up for as long as the limits say, so that a burst goes through at once. Without a limit a command costs a
-//! look at two numbers.
+//! A command waits before the mirror sees it, in the order in which commands came; what has been let through is never held back.
+//! What was not used is saved up for as long as the limits say, so that a burst goes through at once. Without a limit a command
+//! costs a look at two numbers.
 
 use std::cell::Cell;
 use std::fmt;

@@ -96,3 +96,46 @@ impl Reach for Holder {
         Box::pin(async move { self.known().await?.take().await })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use clap::Parser;
+    use device::Memory;
+    use engine::net::TcpListener;
+    use engine::{Reactor, ReactorConfig};
+    use fabric::subsystem::Target;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        host: NvmeHost,
+    }
+
+    #[test]
+    fn a_number_that_is_another_namespace_by_now_is_not_taken() {
+        let ran = Reactor::run(ReactorConfig::default(), async {
+            let (target, nqn) = (Target::default(), "nqn.2026-11.io.yagura:a");
+            let subsystem = nqn.parse().expect("a name");
+            target.add_subsystem(::nvme::Nqn::clone(&subsystem), "1").expect("a subsystem");
+            let memory = Memory::new(1 << 20, 4096, [7; 16]).expect("it fits");
+            target.add_namespace(&subsystem, 1, memory.into()).expect("a namespace");
+            let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
+            let address = listener.local_addr();
+            let _serving = engine::task::spawn(async move { match target.serve(listener, Vec::new()).await {} });
+            let spec = HolderSpec { address, nqn: Some(nqn.to_owned()), nsid: 1 };
+            let host = Flags::parse_from(["test", "--host-nqn=nqn.2026-11.io.yagura:host"]).host;
+            holder(&spec, &host, Some([7; 16])).look().await.expect("it is the one");
+            for refused in [holder(&spec, &host, Some([8; 16])).take().await.err(), {
+                holder(&spec, &host, Some([8; 16])).look().await.err()
+            }] {
+                let said = refused.expect("it is another one").to_string();
+                assert!(said.contains("another namespace") && said.contains("0808"), "{said}");
+            }
+        });
+        ran.expect("a reactor");
+    }
+}

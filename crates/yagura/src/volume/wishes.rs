@@ -1,8 +1,8 @@
-//! A host that has a volume attached by name asks the control plane what is wanted of it, and does that: grows the volume, takes and
-//! deletes snapshots, keeps to limits.
+//! A host that has a volume attached by name asks the control plane what is wanted of it, and does that: grows the volume, takes
+//! and deletes snapshots, keeps to limits.
 //!
-//! Invariant: no I/O waits for the control plane. Questions are asked on a thread of their own; a control plane that is away, or slow,
-//! is asked again later, and the volume is used meanwhile as it was.
+//! Invariant: no I/O waits for the control plane. Questions are asked on a thread of their own; a control plane that is away, or
+//! slow, is asked again later, and the volume is used meanwhile as it was.
 
 use std::rc::Rc;
 use std::sync::mpsc;
@@ -58,7 +58,8 @@ impl Asking {
 fn ask(client: &Client, path: &str, report: &Report) -> Result<Wish, String> {
     let report = serde_json::to_value(report).map_err(|fault| fault.to_string())?;
     let said = client.ask(Method::POST, path, Some(&report)).map_err(|failure| failure.sentence().to_string())?;
-    serde_json::from_value(said).map_err(|fault| format!("the control plane says what this program does not know: {fault}"))
+    serde_json::from_value(said)
+        .map_err(|fault| format!("the control plane says what this program does not know: {fault}"))
 }
 
 /// Follows what the control plane wants of the host that has this attachment, until it is dropped. `grown` is called when the

@@ -1,5 +1,5 @@
-//! What the control plane asks of whoever has a volume attached, done by the mirror: by a host that has it, and by the control plane
-//! itself.
+//! What the control plane asks of whoever has a volume attached, done by the mirror: by a host that has it, and by the control
+//! plane itself.
 
 use ::control::provision::{Done, Moment, Work};
 use ::volume::{Ballot, Error, Set, Snapshot, SnapshotName, Volume};

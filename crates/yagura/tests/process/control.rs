@@ -211,6 +211,14 @@ fn what_cannot_be_placed_says_what_each_drive_lacks() {
     assert!(status != 0 && stderr.contains("token"), "{stderr}");
 }
 
+fn write(at: &str, pattern: &str, length: &str) {
+    done(&["nvme", "write", at, "--pattern", pattern, &format!("--length={length}"), "--deadline=20"]);
+}
+
+fn read(at: &str, pattern: &str, length: &str) {
+    done(&["nvme", "read", at, &format!("--length={length}"), "--verify-pattern", pattern]);
+}
+
 #[test]
 fn a_volume_grows_has_snapshots_and_is_cloned_while_it_is_used() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -221,12 +229,6 @@ fn a_volume_grows_has_snapshots_and_is_cloned_while_it_is_used() {
     control.done("create", &["db", "--tenant=a", "--size=8MiB"]);
     let served = control.attach("db", HOST, &["--metrics=127.0.0.1:0"]);
     let at = address(&served);
-    let write = |at: &str, pattern: &str, length: &str| {
-        done(&["nvme", "write", at, "--pattern", pattern, &format!("--length={length}"), "--deadline=20"]);
-    };
-    let read = |at: &str, pattern: &str, length: &str| {
-        done(&["nvme", "read", at, &format!("--length={length}"), "--verify-pattern", pattern]);
-    };
     write(&at, "1", "8MiB");
     control.done("snapshot", &["db", "monday", "--tenant=a"]);
     write(&at, "2", "8MiB");

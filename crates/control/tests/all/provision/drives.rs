@@ -245,11 +245,7 @@ fn reach<'a>(state: &'a mut BTreeMap<String, SimDrive>, nqn: &str) -> Result<&'a
     if drive.is_away { Err(DriveError::Unreachable("it is away".into())) } else { Ok(drive) }
 }
 
-fn apply(
-    (state, mirrors): (&State, &Mirrors),
-    effect: &Effect,
-    sacred: &BTreeSet<Uuid>,
-) -> Result<(), DriveError> {
+fn apply((state, mirrors): (&State, &Mirrors), effect: &Effect, sacred: &BTreeSet<Uuid>) -> Result<(), DriveError> {
     let mut state = state.lock().unwrap();
     match effect {
         Effect::Create(nqn, bytes) => {
@@ -290,25 +286,7 @@ fn apply(
             mirror.work(work);
             Ok(())
         }
-        Effect::Copy(replica, tag) => {
-            let drive = reach(&mut state, replica.place.nqn.as_str())?;
-            let mirrors = mirrors.lock().unwrap();
-            let is_there = mirrors[&replica.volume].moments.iter().any(|moment| moment.is(&replica.moment));
-            let source = drive.namespaces.values().find(|(found, _)| found.uid == replica.namespace.uid);
-            let Some((source, _)) = source.filter(|_| is_there).copied() else {
-                return Err(DriveError::Refused("there is no such snapshot".into()));
-            };
-            if let Some(why) = &drive.refuses {
-                return Err(DriveError::Refused(why.clone()));
-            }
-            if !drive.copies.contains_key(tag) {
-                let made = drive.make(source.bytes);
-                // It is what it was made of, until it is adopted.
-                drive.namespaces.insert(made.nsid, (made, Some((replica.volume, 99))));
-                drive.copies.insert(*tag, made);
-            }
-            Ok(())
-        }
+        Effect::Copy(replica, tag) => copy((&mut state, mirrors), replica, *tag),
         Effect::Ask(nqns) => nqns.iter().try_for_each(|nqn| reach(&mut state, nqn).map(drop)),
         Effect::Format(volume, bytes, holders) => {
             for (slot, (nqn, namespace)) in holders.iter().enumerate() {
@@ -326,6 +304,30 @@ fn apply(
             Ok(())
         }
     }
+}
+
+fn copy(
+    (state, mirrors): (&mut BTreeMap<String, SimDrive>, &Mirrors),
+    replica: &Replica,
+    tag: Uuid,
+) -> Result<(), DriveError> {
+    let drive = reach(state, replica.place.nqn.as_str())?;
+    let mirrors = mirrors.lock().unwrap();
+    let is_there = mirrors[&replica.volume].moments.iter().any(|moment| moment.is(&replica.moment));
+    let source = drive.namespaces.values().find(|(found, _)| found.uid == replica.namespace.uid);
+    let Some((source, _)) = source.filter(|_| is_there).copied() else {
+        return Err(DriveError::Refused("there is no such snapshot".into()));
+    };
+    if let Some(why) = &drive.refuses {
+        return Err(DriveError::Refused(why.clone()));
+    }
+    if !drive.copies.contains_key(&tag) {
+        let made = drive.make(source.bytes);
+        // It is what it was made of, until it is adopted.
+        drive.namespaces.insert(made.nsid, (made, Some((replica.volume, 99))));
+        drive.copies.insert(tag, made);
+    }
+    Ok(())
 }
 
 impl Drives for SimDrives {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use control::catalogue::{Catalogue, Embedded, EmbeddedOptions, Prefix, Range};
 use control::provision::{
-    Level, Limits, Moment, Name, NewDrive, NewVolume, NodePlace, Operation, OperationState, Owner, Provisioner, Quota, Request,
-    VolumeState, VolumeView, Worker, WorkerOptions,
+    Level, Limits, Moment, Name, NewDrive, NewVolume, NodePlace, Operation, OperationState, Owner, Provisioner, Quota,
+    Request, VolumeState, VolumeView, Worker, WorkerOptions,
 };
 use tokio::time::sleep;
 use uuid::Uuid;
@@ -193,7 +193,7 @@ impl World {
             let bytes: u64 = own.iter().map(|volume| volume.bytes).sum();
             assert_eq!((tenant.bytes, tenant.volumes, tenant.pending), (bytes, own.len() as u32, 0));
         }
-        for left in ["/todo/", "/taken/", "/busy/", "/work/"] {
+        for left in ["/todo/", "/taken/", "/busy/", "/wanted/"] {
             assert_eq!(self.keys(left).await, Vec::<String>::new());
         }
     }

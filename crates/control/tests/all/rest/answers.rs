@@ -71,7 +71,8 @@ async fn a_volume_grows_has_snapshots_and_is_cloned() {
     let (_worker, token) = (served.world.worker(), served.tenant(TENANT).await);
     let new = r#"{"name":"v","bytes":10737418240,"limits":{"iops":500}}"#;
     served.ask(&token, "POST", "/v1/volumes?wait=30", new).await.ok();
-    let ended = |answer: super::client::Answer| assert_eq!((answer.status, &answer.ok()["state"]), (200, &"done".into()));
+    let ended =
+        |answer: super::client::Answer| assert_eq!((answer.status, &answer.ok()["state"]), (200, &"done".into()));
     ended(served.ask(&token, "POST", "/v1/volumes/v/grow?wait=30", r#"{"bytes":21474836480}"#).await);
     ended(served.ask(&token, "POST", "/v1/volumes/v/snapshots?wait=30", r#"{"name":"s"}"#).await);
     let snapshot = served.ask(&token, "GET", "/v1/volumes/v/snapshots/s", "").await.ok();
@@ -96,7 +97,8 @@ async fn a_volume_grows_has_snapshots_and_is_cloned() {
     served.ask(&token, "POST", &work, "{}").await.refused(409, "not-attached");
     ended(served.ask(&token, "DELETE", "/v1/volumes/v/snapshots/s?wait=30", "").await);
     let operations = served.ask(&token, "GET", "/v1/operations", "").await.ok();
-    let kinds: std::collections::BTreeSet<_> = operations["items"].as_array().unwrap().iter().map(|one| one["kind"].as_str().unwrap()).collect();
+    let kinds: std::collections::BTreeSet<_> =
+        operations["items"].as_array().unwrap().iter().map(|one| one["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds.into_iter().collect::<Vec<_>>(), ["clone", "create", "forget", "grow", "snapshot"]);
     let other = served.tenant("other").await;
     assert_eq!(served.ask(&other, "GET", "/v1/operations", "").await.ok()["items"], serde_json::json!([]));
@@ -119,7 +121,10 @@ async fn a_token_for_figures_opens_nothing_else_and_one_with_an_end_ends() {
     ] {
         served.ask(&token, method, target, "{}").await.refused(403, "forbidden");
     }
-    served.ask(&served.operator, "POST", "/v1/tokens", r#"{"metrics":true,"tenant":"acme"}"#).await.refused(400, "impossible");
+    served
+        .ask(&served.operator, "POST", "/v1/tokens", r#"{"metrics":true,"tenant":"acme"}"#)
+        .await
+        .refused(400, "impossible");
     served.ask(&served.operator, "POST", "/v1/tokens", r#"{"seconds":0}"#).await.refused(400, "impossible");
     let made = served.ask(&served.operator, "POST", "/v1/tokens", r#"{"tenant":"acme","seconds":2}"#).await.ok();
     let token = made["token"].as_str().unwrap();
@@ -198,7 +203,10 @@ async fn the_document_describes_what_is_served() {
     assert!(document["openapi"].as_str().unwrap().starts_with("3."));
     let mut seen = 0;
     for (path, methods) in document["paths"].as_object().unwrap() {
-        let target = path.replace("{name}", "none").replace("{snapshot}", "none").replace("{id}", "00000000-0000-0000-0000-000000000000");
+        let target = path
+            .replace("{name}", "none")
+            .replace("{snapshot}", "none")
+            .replace("{id}", "00000000-0000-0000-0000-000000000000");
         for method in methods.as_object().unwrap().keys() {
             let method = method.to_uppercase();
             // Known, and only for those with a token.
@@ -214,7 +222,19 @@ async fn the_document_describes_what_is_served() {
     for name in text.split("#/components/schemas/").skip(1).map(|rest| rest.split('"').next().unwrap()) {
         assert!(document["components"]["schemas"][name].is_object(), "{name}");
     }
-    for name in ["NewVolume", "SnapshotView", "Limits", "Report", "Wish", "VolumeView", "OperationView", "Problem", "Drive", "Node", "Tenant"] {
+    for name in [
+        "NewVolume",
+        "SnapshotView",
+        "Limits",
+        "Report",
+        "Wish",
+        "VolumeView",
+        "OperationView",
+        "Problem",
+        "Drive",
+        "Node",
+        "Tenant",
+    ] {
         assert!(document["components"]["schemas"][name]["properties"].is_object(), "{name}");
     }
 }

@@ -94,6 +94,22 @@ async fn bad_input_is_refused_by_its_kind_and_leaves_nothing() {
         ("DELETE", "/v1/volumes/none?force=perhaps", 400, "malformed"),
         ("DELETE", "/v1/volumes/none/attachment?attachment=me", 400, "malformed"),
         ("PUT", "/v1/volumes/none/attachment", 400, "malformed"),
+        ("GET", "/v1/nothing", 404, "not-found"),
+        ("GET", "/", 404, "not-found"),
+        ("POST", "/v1/volumes/none", 405, "method-not-allowed"),
+    ] {
+        served.ask(&token, method, target, "").await.refused(status, kind);
+    }
+    let long = volume(&format!(r#""name":"{}","bytes":4096"#, "a".repeat(70_000)));
+    served.ask(&token, "POST", "/v1/volumes", &long).await.refused(413, "body-too-long");
+    served.world.at_rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_input_about_a_volume_that_is_there_is_refused_by_its_kind() {
+    let served = Served::new(&[100]).await;
+    let token = served.tenant(TENANT).await;
+    for (method, target, status, kind) in [
         ("POST", "/v1/volumes/none/grow", 400, "malformed"),
         ("POST", "/v1/volumes/none/snapshots", 400, "malformed"),
         ("GET", "/v1/volumes/none/snapshots", 404, "not-found"),
@@ -102,9 +118,6 @@ async fn bad_input_is_refused_by_its_kind_and_leaves_nothing() {
         ("PUT", "/v1/volumes/none/limits", 400, "malformed"),
         ("POST", "/v1/volumes/none/attachment/work", 400, "malformed"),
         ("GET", "/v1/operations?after=x", 400, "malformed"),
-        ("GET", "/v1/nothing", 404, "not-found"),
-        ("GET", "/", 404, "not-found"),
-        ("POST", "/v1/volumes/none", 405, "method-not-allowed"),
     ] {
         served.ask(&token, method, target, "").await.refused(status, kind);
     }
@@ -122,8 +135,6 @@ async fn bad_input_is_refused_by_its_kind_and_leaves_nothing() {
     for body in [r#"{"iops":0}"#, r#"{"bandwidth":1}"#, r#"{"burst":0}"#] {
         served.ask(&token, "PUT", "/v1/volumes/none/limits", body).await.refused(400, "impossible");
     }
-    let long = volume(&format!(r#""name":"{}","bytes":4096"#, "a".repeat(70_000)));
-    served.ask(&token, "POST", "/v1/volumes", &long).await.refused(413, "body-too-long");
     served.world.at_rest().await;
 }
 

@@ -176,7 +176,12 @@ impl Request {
         let copy = Some(CopyOf { kind, source, tag });
         let attachment = match kind {
             CopyKind::Snapshot => Attachment { nsid, copy, ..managed.attachment.clone() },
-            CopyKind::Clone => Attachment { nsid, copy, hosts: Hosts::default(), ..managed.attachment.clone() },
+            CopyKind::Clone => {
+                // As what this host creates.
+                let for_all = managed.attachment.shared && state.makes_for_all(&self.controller);
+                let hosts = if for_all { Hosts::any() } else { Hosts::default() };
+                Attachment { nsid, copy, hosts, ..managed.attachment.clone() }
+            }
         };
         let record = attachment.encode().ok_or(Status::ATTACHMENT_LIMIT_EXCEEDED.do_not_retry())?;
         Ok(Ok(Planned { store: managed.store.clone(), source, attachment, record }))
