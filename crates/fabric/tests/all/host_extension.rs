@@ -94,8 +94,8 @@ async fn live(address: SocketAddr) -> RemoteNamespace {
     assert_eq!(manager.extension().await, Ok(Extension::ALL));
     let user = RemoteNamespace::connect(by(address, "user", 1)).await.expect("the namespace");
     assert_eq!(user.extension(), Extension { grow: false, ..Extension::ALL });
-    for lba in [0, 100] {
-        user.write(Lba(lba), block(1), Durability::Cached).await.expect("written");
+    for (lba, byte) in [(0, 7), (100, 7), (0, 1), (100, 1)] {
+        user.write(Lba(lba), block(byte), Durability::Cached).await.expect("written");
     }
     // Nothing was flushed: whatever the snapshot holds outlives the power all the same.
     assert_eq!(user.snapshot(TAG).await, Ok(2));

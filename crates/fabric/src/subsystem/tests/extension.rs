@@ -14,6 +14,7 @@ use nvme::reservation::{
     AcquireAction, AcquireKeys, PersistChange, RegisterAction, RegisterKeys, ReservationCommand, ReservationType,
 };
 use nvme::{AnaState, NSID_ALL, SglDescriptor};
+use proptest::prelude::*;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::admin::{admin, send_event_request};
@@ -280,9 +281,20 @@ fn reserve(session: &mut RawHost, asked: ReservationCommand, keys: &[u8]) -> Opt
     session.send(&command, keys).map(|(completion, _)| completion.status())
 }
 
-fn acquire(session: &mut RawHost, action: AcquireAction, key: u64, preempted: u64) -> Option<Status> {
+/// Acquires or preempts by its key; the other's queue lets go of what it has under way.
+fn acquire(session: &mut RawHost, other: &mut RawHost, action: AcquireAction, preempted: u64) -> Option<Status> {
     let asked = ReservationCommand::Acquire { action, rtype: ReservationType::WriteExclusive };
-    reserve(session, asked, AcquireKeys { current: key.into(), preempt: preempted.into() }.as_bytes())
+    let key = session.host.as_str().bytes().last().map_or(0, |digit| u64::from(digit - b'0'));
+    let answered = reserve(session, asked, AcquireKeys { current: key.into(), preempt: preempted.into() }.as_bytes());
+    answered.or_else(|| settled(session, other))
+}
+
+/// The answer that waited for another host's commands.
+fn settled(session: &mut RawHost, other: &mut RawHost) -> Option<Status> {
+    session.turn();
+    other.turn();
+    session.turn();
+    session.take_answer(8).map(|(completion, _)| completion.status())
 }
 
 fn admin_queue(session: &mut RawHost) -> &mut RawHost {
@@ -293,7 +305,7 @@ fn admin_queue(session: &mut RawHost) -> &mut RawHost {
 fn a_reservation_keeps_other_hosts_from_snapshots() {
     let (target, _, mut manager) = made();
     let (mut holder, mut other) = (registered(&target, &mut manager, 2), registered(&target, &mut manager, 3));
-    assert_eq!(acquire(&mut holder, AcquireAction::Acquire, 2, 0), Some(Status::SUCCESS));
+    assert_eq!(acquire(&mut holder, &mut other, AcquireAction::Acquire, 0), Some(Status::SUCCESS));
     assert_eq!(snapshot(admin_queue(&mut holder), 2, TAG), Ok(3));
     for session in [admin_queue(&mut other), &mut manager] {
         assert_eq!(snapshot(session, 2, TAG), Err(Status::RESERVATION_CONFLICT), "not even the one that is there");
@@ -310,23 +322,17 @@ fn a_reservation_keeps_other_hosts_from_snapshots() {
 fn a_preempt_waits_for_a_snapshot_that_has_begun() {
     let (target, shelf, mut manager) = made();
     let (mut first, mut second) = (registered(&target, &mut manager, 2), registered(&target, &mut manager, 3));
-    assert_eq!(acquire(&mut first, AcquireAction::Acquire, 2, 0), Some(Status::SUCCESS));
+    assert_eq!(acquire(&mut first, &mut second, AcquireAction::Acquire, 0), Some(Status::SUCCESS));
     shelf.held.store(true, Ordering::Relaxed);
     assert_eq!(
         admin_queue(&mut first).send(&command_of(ExtensionCommand::Copy(CopyKind::Snapshot), 2), &request(TAG)),
         None
     );
-    assert_eq!(acquire(&mut second, AcquireAction::Preempt, 3, 2), None, "a snapshot is under way");
-    first.turn();
-    second.turn();
-    assert_eq!(second.take_answer(8), None);
+    assert_eq!(acquire(&mut second, &mut first, AcquireAction::Preempt, 2), None, "a snapshot is under way");
     shelf.held.store(false, Ordering::Relaxed);
     admin_queue(&mut first).turn();
     assert_eq!(outcome(admin_queue(&mut first).take_answer(9)).map(|(made, _)| made), Ok(3));
-    second.turn();
-    first.turn();
-    second.turn();
-    assert_eq!(second.take_answer(8).map(|(completion, _)| completion.status()), Some(Status::SUCCESS));
+    assert_eq!(settled(&mut second, &mut first), Some(Status::SUCCESS));
     assert_eq!(snapshot(admin_queue(&mut first), 2, [6; 32]), Err(Status::RESERVATION_CONFLICT));
     assert_eq!(listed(admin_queue(&mut second), 2, 0).map(|copies| copies.len()), Ok(1));
 }
@@ -336,7 +342,7 @@ fn a_preempt_waits_for_a_snapshot_that_has_begun() {
 fn a_snapshot_that_has_not_begun_when_its_host_is_preempted_never_does() {
     let (target, shelf, mut manager) = made();
     let (mut first, mut second) = (registered(&target, &mut manager, 2), registered(&target, &mut manager, 3));
-    assert_eq!(acquire(&mut first, AcquireAction::Acquire, 2, 0), Some(Status::SUCCESS));
+    assert_eq!(acquire(&mut first, &mut second, AcquireAction::Acquire, 0), Some(Status::SUCCESS));
     assert_eq!(create(&mut manager, &wanted(8)), Ok(3));
     shelf.held.store(true, Ordering::Relaxed);
     let deletion = super::management::command_of(nvme::management::ManagementCommand::Delete, 3, &[]);
@@ -345,7 +351,7 @@ fn a_snapshot_that_has_not_begun_when_its_host_is_preempted_never_does() {
         admin_queue(&mut first).send(&command_of(ExtensionCommand::Copy(CopyKind::Snapshot), 2), &request(TAG)),
         None
     );
-    assert_eq!(acquire(&mut second, AcquireAction::Preempt, 3, 2), Some(Status::SUCCESS));
+    assert_eq!(acquire(&mut second, &mut first, AcquireAction::Preempt, 2), Some(Status::SUCCESS));
     shelf.held.store(false, Ordering::Relaxed);
     manager.turn();
     admin_queue(&mut first).turn();
@@ -368,13 +374,15 @@ fn a_namespace_has_so_many_snapshots_and_no_more() {
     assert_eq!(snapshot(&mut manager, 2, tag(255)), Ok(258), "this one is there");
     assert_eq!(copy(&mut manager, CopyKind::Clone, 2, tag(256)), Ok(259), "a clone is none");
     assert_eq!(snapshot(&mut manager, 3, tag(1)), Ok(260), "nor is another's");
-    let mut found = Vec::new();
-    while let Some(page) = Some(listed(&mut manager, 2, found.last().copied().unwrap_or(0)).expect("a page")) {
+    let mut found: Vec<u32> = Vec::new();
+    loop {
+        let after = found.last().copied().unwrap_or(0);
+        let page = listed(&mut manager, 2, after).expect("a page");
+        assert!(page.len() <= 32);
+        found.extend(page.iter().map(|entry| entry.0));
         if page.is_empty() {
             break;
         }
-        assert!(page.len() <= 32);
-        found.extend(page.into_iter().map(|entry| entry.0));
     }
     assert!(found.into_iter().eq(3..260));
     assert_eq!(delete_copy(&mut manager, 100), Ok(()));
@@ -425,4 +433,32 @@ fn the_right_to_manage_may_end_while_a_clone_is_made() {
     assert_eq!(shelf.namespaces.lock().unwrap().len(), 1, "what was made in vain is gone");
     let_manage(&manager);
     assert_eq!(listed(&mut manager, NSID_ALL, 0), Ok(vec![]));
+}
+
+proptest! {
+    /// Whatever stands in the fields and in the data: an answer, and no change but the one asked for.
+    #[test]
+    fn no_command_of_ours_minds_any_fields(
+        which in 0..5_usize, nsid in prop_oneof![4 => 0..5_u32, 1 => any::<u32>()],
+        fields in proptest::array::uniform4(prop_oneof![3 => 0..9_u32, 1 => any::<u32>()]),
+        bytes in prop_oneof![3 => Just(64_usize), 1 => 0..200_usize], byte in 0..3_u8,
+    ) {
+        let (_, shelf, mut manager) = made();
+        prop_assert_eq!(snapshot(&mut manager, 2, TAG), Ok(3));
+        let opcode = ExtensionCommand::OPCODES[which];
+        let mut command = admin(opcode, 9, nsid, 4096);
+        [command.cdw10, command.cdw11, command.cdw12, command.cdw13] = fields.map(Into::into);
+        let data = if opcode == AdminOpcode::NAMESPACE_COPY { vec![byte; bytes] } else { Vec::new() };
+        if opcode == AdminOpcode::NAMESPACE_COPY {
+            command.sgl = SglDescriptor::in_capsule(bytes as u32);
+        }
+        let succeeded = outcome(manager.send(&command, &data)).is_ok();
+        let left = shelf.namespaces.lock().unwrap().len();
+        let expected = match opcode {
+            AdminOpcode::NAMESPACE_COPY if succeeded => 3,
+            AdminOpcode::DELETE_COPY if succeeded => 1,
+            _ => 2,
+        };
+        prop_assert_eq!(left, expected);
+    }
 }
