@@ -12,7 +12,7 @@ use std::time::{Duration, Instant as StdInstant};
 use ::control::provision::{
     Blank, Done, DriveError, Drives, HolderKind, Look, Namespace, Place, Replica, Reply, Until, Usage, Work,
 };
-use ::volume::{FORMAT_ROUND, FormatOptions, Kind, Reach, Taken};
+use ::volume::{FORMAT_ROUND, FormatOptions, Kind, Taken};
 use device::{Lba, Namespace as _};
 use engine::Buf;
 use engine::sync::{MailReceiver, MailSender, mailbox};

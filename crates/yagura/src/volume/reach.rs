@@ -122,7 +122,7 @@ mod tests {
             let subsystem = nqn.parse().expect("a name");
             target.add_subsystem(::nvme::Nqn::clone(&subsystem), "1").expect("a subsystem");
             let memory = Memory::new(1 << 20, 4096, [7; 16]).expect("it fits");
-            target.add_namespace(&subsystem, 1, memory.into()).expect("a namespace");
+            target.add_namespace(&subsystem, 1, memory).expect("a namespace");
             let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
             let address = listener.local_addr();
             let _serving = engine::task::spawn(async move { match target.serve(listener, Vec::new()).await {} });
