@@ -76,6 +76,8 @@ pub struct Client {
     tls: Option<AskingContext>,
     token: Secret,
     tenant: Option<String>,
+    /// Of what changes something.
+    request_id: Option<String>,
 }
 
 impl Client {
@@ -91,7 +93,12 @@ impl Client {
             _ => return Err(ClientError::Usage("--control: write http://HOST:PORT or https://HOST:PORT".into())),
         };
         let token = Secret::from_file(&access.token_file).map_err(|error| usage(&error))?;
-        Ok(Client { at, tls, token, tenant: access.tenant.clone() })
+        Ok(Client { at, tls, token, tenant: access.tenant.clone(), request_id: None })
+    }
+
+    /// With the id by which its requests that change something are named.
+    pub fn named(self, request_id: Option<String>) -> Client {
+        Client { request_id, ..self }
     }
 
     /// Asks; the answer's document, or the refusal.
@@ -135,8 +142,9 @@ impl Client {
             .header(AUTHORIZATION, format!("Bearer {}", token.trim()))
             .header(CONTENT_TYPE, "application/json");
         if method != Method::GET {
-            // Nobody sends it again: the id shows in the server's record which request it was.
-            request = request.header("Request-Id", Uuid::new_v4().to_string());
+            // One that nobody has named nobody sends again: the id shows in the server's record which request it was.
+            let id = self.request_id.clone().unwrap_or_else(|| Uuid::new_v4().to_string());
+            request = request.header("Request-Id", id);
         }
         let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
         request.body(body).map_err(|error| ClientError::Usage(format!("what is asked for can't be written: {error}")))

@@ -14,7 +14,8 @@ use std::time::Duration;
 use prometheus_client::encoding::DescriptorEncoder;
 
 use crate::figures::gauges;
-use crate::time::{self, Instant};
+use crate::pace::Pace;
+use crate::time;
 
 /// How far a job has come.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -69,7 +70,7 @@ impl Jobs {
         let told = Told { kind, bytes_per_second, done: AtomicU64::default(), bytes: AtomicU64::default() };
         let told = Arc::new(told);
         self.lock().push(told.clone());
-        Rc::new(Job { told, jobs: self.clone(), next: Cell::new(time::now()), show, what: Cell::default() })
+        Rc::new(Job { told, jobs: self.clone(), pace: Pace::default(), show, what: Cell::default() })
     }
 
     /// Those under way, in the order in which they began.
@@ -108,7 +109,7 @@ pub struct Job {
     told: Arc<Told>,
     jobs: Jobs,
     /// When the next command may begin.
-    next: Cell<Instant>,
+    pace: Pace,
     show: Option<ShowProgress>,
     /// See [`Progress::what`].
     what: Cell<&'static str>,
@@ -131,9 +132,7 @@ impl Job {
     pub async fn take(&self, bytes: u64) {
         self.told.bytes.fetch_add(bytes, Relaxed);
         let Some(rate) = self.told.bytes_per_second else { return };
-        let turn = self.next.get().max(time::now());
-        self.next.set(turn + Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64));
-        time::sleep_until(turn).await;
+        time::sleep_until(self.pace.turn(bytes, rate, Duration::ZERO)).await;
     }
 
     /// The job has come to hash `next` (`None`: its end).
@@ -152,7 +151,7 @@ impl Job {
     /// The job is over when its last command is paid for, too. Returns the bytes read.
     pub async fn end(&self) -> u64 {
         if self.told.bytes_per_second.is_some() {
-            time::sleep_until(self.next.get()).await;
+            time::sleep_until(self.pace.paid()).await;
         }
         self.told.bytes.load(Relaxed)
     }

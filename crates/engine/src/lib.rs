@@ -14,6 +14,7 @@ pub mod job;
 pub mod map;
 pub mod net;
 pub mod offload;
+pub mod pace;
 pub mod pages;
 pub mod rng;
 mod runtime;

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Use: [`discover`] says what a target offers; [`RemoteNamespace::connect`] connects to one namespace of it,
-//! [`Multipath::connect`] to one over several paths; [`Manager`] makes and deletes them. All of it lives on the reactor thread
+//! [`Multipath::connect`] to one over several paths; [`Manager`] makes and deletes them, clones them and has them grow. All of it lives on the reactor thread
 //! that made it; another thread joins the association with a queue of its own ([`RemoteNamespace::join`]) or connects for itself.
 
 mod admin;
@@ -22,6 +22,7 @@ mod connect;
 mod discovery;
 mod error;
 mod events;
+mod extension;
 mod fence;
 mod fuzz;
 mod identity;
@@ -51,6 +52,7 @@ pub use discovery::{
     follow, watch,
 };
 pub use error::ConnectError;
+pub use extension::{CopyTag, DIFFERENCES_MAX, NamespaceCopy};
 pub use fence::QUIESCE_TIME;
 pub use fuzz::session as fuzz_session;
 pub use identity::HostIdentity;
@@ -65,3 +67,5 @@ pub use remote::RemoteNamespace;
 pub use shape::NAMESPACES_MAX;
 pub use trial::{Step, TRIPS, Trial, obstacles, swap_bytes_max, trial};
 pub use watching::watch_all;
+
+pub use nvme::extension::Extension;

@@ -13,6 +13,7 @@ mod words;
 pub mod ana;
 pub mod auth;
 pub mod command;
+pub mod extension;
 pub mod fabrics;
 pub mod feature;
 pub mod identify;

@@ -2,7 +2,8 @@
 
 use crate::words::codes;
 
-/// An opcode of the Admin Command Set (NVMe Base 2.0 §5, figure 138).
+/// An opcode of the Admin Command Set (NVMe Base 2.0 §5, figure 138); those from C0h on are vendor specific: ours stand in
+/// [`crate::extension`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct AdminOpcode(pub u8);
 
@@ -28,6 +29,11 @@ codes! { AdminOpcode(u8), "admin opcode";
     SECURITY_SEND = 0x81, "Security Send";
     SECURITY_RECEIVE = 0x82, "Security Receive";
     SANITIZE = 0x84, "Sanitize";
+    NAMESPACE_COPY = 0xC1, "Namespace Copy (Yagura)";
+    NAMESPACE_COPIES = 0xC2, "Namespace Copies (Yagura)";
+    GROW_NAMESPACE = 0xC4, "Grow Namespace (Yagura)";
+    DELETE_COPY = 0xC8, "Delete Copy (Yagura)";
+    NAMESPACE_DIFFERENCES = 0xCE, "Namespace Differences (Yagura)";
 }
 
 /// An opcode of the NVM Command Set (NVM Command Set 1.0 §3, figure 16).

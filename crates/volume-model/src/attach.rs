@@ -242,7 +242,7 @@ impl Config {
         let past = |op: Op| match op {
             Op::Write(region) | Op::Read(region) => region >= regions,
             Op::Grow => regions < self.regions,
-            Op::Flush | Op::Snapshot => false,
+            Op::Flush | Op::Snapshot | Op::Delete => false,
         };
         self.calls().any(|(id, op)| state.calls[id].called == Called::Answered && past(op))
     }

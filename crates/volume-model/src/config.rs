@@ -15,6 +15,8 @@ pub enum Op {
     Flush,
     /// Takes a snapshot.
     Snapshot,
+    /// Deletes one that the record names.
+    Delete,
     /// Makes the last region a part of the volume.
     Grow,
 }
@@ -126,6 +128,10 @@ pub enum Broken {
     SnapshotOfBlank,
     /// S9: a replica that joins is asked, too.
     SnapshotOfJoining,
+    /// S11: what the proposed record does not name any more is deleted before that record is stable.
+    DeletesNamed,
+    /// S12: a snapshot is said to be gone before the record without it is stable.
+    GoneEarly,
     /// G1: the new region is used before the record that has it is stable.
     UsedEarly,
     /// G2: the record says the size before all that are needed have grown.

@@ -247,6 +247,17 @@ pub(crate) fn snapshot() -> Vec<Config> {
             .loses_all()
             .calm(0b010),
         small(once(new("N3 S,W|R v2 rec0 fail0, host 1 calm", 3, "S,W|R"))).calm(0b010),
+        new("N1 S,W,D|R", 1, "S,W,D|R").versions(4).deletes(),
+        small(once(new("N2+w S,D|R v3 rec0 fail0, host 1 calm", 2, "S,D|R"))).versions(3).calm(0b010),
+        small(once(new("N2+w S|D v2 rec0 fail0, hosts calm", 2, "S|D"))).calm(0b011),
+        once(new("N2+w S,D v4 fail1 rec1", 2, "S,D")).versions(4),
+        once(new("N2+w one out, S,D v5 fail0 rec1", 2, "S,D")).out(0b010).versions(5).failures(0),
+        new("N2+w S,D,S v4 rec0 fail0, two attempts", 2, "S,D,S")
+            .versions(4)
+            .failures(0)
+            .reconnects(0)
+            .deletes()
+            .uncleared(),
     ]
 }
 
@@ -283,6 +294,15 @@ pub(crate) fn broken_snapshot() -> Vec<Config> {
             .deletes()
             .calm(0b011)
             .without(DeletesNewer),
+        small(new("S11 what the proposed record does not name any more is deleted before that is stable", 2, "S,D"))
+            .versions(3)
+            .attempts(1)
+            .deletes()
+            .without(DeletesNamed),
+        small(new("S12 a snapshot is said to be gone before the record without it is stable", 2, "S,D"))
+            .versions(3)
+            .attempts(1)
+            .without(GoneEarly),
         new("S9 a replica that joins is asked, too", 2, "S")
             .out(0b010)
             .versions(3)

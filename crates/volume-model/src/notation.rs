@@ -1,5 +1,5 @@
-//! How clients are written, `W,R+R|W`: hosts split by `|`, threads by `+`, operations by `,`. `F` is a flush, `S` a snapshot, `G`
-//! grows the volume, a digit is the region.
+//! How clients are written, `W,R+R|W`: hosts split by `|`, threads by `+`, operations by `,`. `F` is a flush, `S` a snapshot, `D`
+//! deletes one, `G` grows the volume, a digit is the region.
 
 use crate::config::{Config, Op};
 
@@ -15,6 +15,7 @@ fn thread(text: &str) -> Vec<Op> {
             Some(b'W') => Op::Write(region),
             Some(b'F') => Op::Flush,
             Some(b'S') => Op::Snapshot,
+            Some(b'D') => Op::Delete,
             Some(b'G') => Op::Grow,
             _ => Op::Read(region),
         }

@@ -47,7 +47,8 @@ impl Config {
             visit(next, &|| format!("host {h} gives up snapshot {name}"));
         }
         let all_asked = counted != 0 && self.breaks(Broken::SnapshotUnrecorded);
-        if snapshot.proposed && host.stable.snapshots[name] != 0 || all_asked {
+        let is_there = host.stable.snapshots[name] != 0 || has(state.snapshots_ended, name);
+        if snapshot.proposed && is_there || all_asked {
             let mut next = state.clone();
             next.hosts[h].snapshot = None;
             next.snapshots_done |= 1 << name;
@@ -55,6 +56,40 @@ impl Config {
             self.go_on(&mut next, h);
             visit(next, &|| format!("host {h} has snapshot {name}"));
         }
+    }
+
+    /// A snapshot that the record names is chosen, left out of the record, or gone.
+    pub(crate) fn delete_step(&self, state: &State, h: usize, thread: usize, id: usize, visit: &mut Visit<'_, State>) {
+        let host = &state.hosts[h];
+        if !host.threads[thread].runs {
+            for name in (0..SNAPSHOTS).filter(|&name| host.stable.snapshots[name] != 0) {
+                let mut next = state.clone();
+                begin(&mut next, id);
+                (next.calls[id].result, next.hosts[h].threads[thread].runs) = (name as u8, true);
+                next.snapshots_ended |= 1 << name;
+                visit(next, &|| format!("host {h} is asked to delete snapshot {name}"));
+            }
+            return;
+        }
+        let name = usize::from(state.calls[id].result);
+        let mut next = state.clone();
+        let of_next = &mut next.hosts[h];
+        let words = if host.current.snapshots[name] != 0 && host.current.version < self.versions_max {
+            let Record { in_sync, lives, .. } = host.current;
+            self.propose(of_next, in_sync, lives);
+            of_next.current.snapshots[name] = 0;
+            "proposes to be without"
+        } else if host.current.snapshots[name] == 0
+            && (host.stable.snapshots[name] == 0 || self.breaks(Broken::GoneEarly))
+        {
+            next.snapshots_gone |= 1 << name;
+            self.answer(&mut next, h, thread, name as u8);
+            "has deleted"
+        } else {
+            return;
+        };
+        self.go_on(&mut next, h);
+        visit(next, &|| format!("host {h} {words} snapshot {name}"));
     }
 
     fn hold(&self, state: &State, h: usize, thread: usize, id: usize, visit: &mut Visit<'_, State>) {
@@ -124,7 +159,8 @@ impl Config {
             return;
         }
         let own = |name: usize| host.snapshot.is_some_and(|snapshot| snapshot.name == Some(name as u8));
-        let named = |name: usize, i: usize| has(host.current.snapshots[name] | host.stable.snapshots[name], i);
+        let stable = |name: usize| if self.breaks(Broken::DeletesNamed) { 0 } else { host.stable.snapshots[name] };
+        let named = |name: usize, i: usize| has(host.current.snapshots[name] | stable(name), i);
         for (i, name) in (0..self.replicas).flat_map(|i| (0..SNAPSHOTS).map(move |name| (i, name))) {
             let link = &host.links[i];
             let is_older = state.snapshot_ballots[name] <= host.ballot || self.breaks(Broken::DeletesNewer);
@@ -140,11 +176,14 @@ impl Config {
     /// Of a record that may be followed: whoever is named has the snapshot, all the same bytes, and those of one moment.
     pub(crate) fn snapshots_hold(&self, state: &State, record: &Record) -> Result<(), String> {
         for (name, &members) in record.snapshots.iter().enumerate() {
+            if members != 0 && has(state.snapshots_gone, name) {
+                return Err(format!("snapshot {name} was gone, and is back"));
+            }
             let lives = |i: usize| state.holders[i].life == record.lives >> i & 1;
             let mut there =
                 (0..self.replicas).filter(|&i| has(members, i) && lives(i)).map(|i| state.holders[i].snapshots[name]);
             let Some(first) = there.next() else {
-                if has(state.snapshots_done, name) && self.replacements_max == 0 {
+                if has(state.snapshots_done & !state.snapshots_ended, name) && self.replacements_max == 0 {
                     return Err(format!("snapshot {name} is forgotten"));
                 }
                 continue;

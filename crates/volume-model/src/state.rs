@@ -349,6 +349,10 @@ pub struct State {
     pub snapshot_ballots: [u8; SNAPSHOTS],
     /// Snapshots of which somebody was told that they are there.
     pub snapshots_done: Set,
+    /// Those that somebody has asked to be deleted.
+    pub snapshots_ended: Set,
+    /// Those of which somebody was told that they are gone.
+    pub snapshots_gone: Set,
     /// How many replicas have grown.
     pub grown: u8,
     /// Attachments that may have gone back to an earlier state.

@@ -306,6 +306,7 @@ impl Config {
             Op::Read(region) => self.read_step(state, (h, thread), region, id, visit),
             Op::Flush => self.flush_step(state, h, thread, id, visit),
             Op::Snapshot => self.snapshot_step(state, h, thread, id, visit),
+            Op::Delete => self.delete_step(state, h, thread, id, visit),
             Op::Grow => self.grow_step(state, h, thread, id, visit),
         }
     }

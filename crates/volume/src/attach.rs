@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use device::{Namespace, NamespaceInfo};
 use engine::backoff::{Backoff, jittered};
 use engine::sync::{Notify, Semaphore};
 use engine::task::{self, LocalFuture, Task, TaskSet};
@@ -11,9 +12,10 @@ use engine::time::{self, Instant};
 
 use crate::bitmap::Bitmap;
 use crate::clear::clear;
-use crate::conn::{Conn, Said};
+use crate::conn::{Conn, Expected, Said};
 use crate::error::Error;
 use crate::figures::Figures;
+use crate::garbage::collect;
 use crate::keep::keep;
 use crate::label::Shape;
 use crate::lease::renew;
@@ -24,7 +26,7 @@ use crate::reach::Reach;
 use crate::record::{Ballot, HOLDERS_MAX, Record, Set};
 use crate::resync::resync;
 use crate::settle::{AT_ONCE, settle};
-use crate::shared::{Begin, Shared, info, lease_wait};
+use crate::shared::{Begin, Shared, lease_wait};
 use crate::volume::Volume;
 use crate::watch::watch;
 
@@ -47,8 +49,10 @@ pub fn attach(reaches: Vec<Rc<dyn Reach>>, options: Options) -> LocalFuture<'sta
             return Err(Error::Impossible("a volume has one to three holders"));
         }
         let candidate = Candidacy { reaches, options, ..Candidacy::default() };
-        let Won { shape, ballot, choice, conns } = candidate.win().await?;
+        let Won { shape, ballot, choice, mut conns } = candidate.win().await?;
         let Candidacy { reaches, changed, figures, reasons, .. } = candidate;
+        let regions = Shape { blocks: choice.record.size(shape.blocks), ..shape }.regions();
+        cover(&mut conns, &choice, regions).await?;
         if choice.waits() {
             // A replica in sync was not reached: an older host may read there as long as its lease lasts.
             time::sleep(lease_wait(&shape)).await;
@@ -60,7 +64,7 @@ pub fn attach(reaches: Vec<Rc<dyn Reach>>, options: Options) -> LocalFuture<'sta
             mirror: Mirror::new(shape, ballot, &choice),
             reaches,
             info: info(&shape, &conns),
-            unsettled: unsettled(&shape, &conns, &choice),
+            unsettled: unsettled(regions, &conns, &choice),
             changed,
             figures,
         };
@@ -170,7 +174,7 @@ async fn open(
 ) -> Option<Rc<Conn>> {
     let mut backoff = Backoff::new(PAUSE.0, PAUSE.1);
     loop {
-        match Conn::open(&reach, (slot, None), changed.clone(), figures.clone()).await {
+        match Conn::open(&reach, Expected { slot, volume: None, regions: 0 }, changed.clone(), figures.clone()).await {
             Ok(conn) => {
                 reasons.borrow_mut()[slot].clear();
                 return Some(conn);
@@ -231,7 +235,7 @@ async fn promise(shape: &Shape, conns: &Conns, ballot: Ballot) -> Result<[Option
         });
         debug_assert!(pushed.is_ok(), "a slot for each holder");
     }
-    let mut promises = [None; HOLDERS_MAX];
+    let mut promises = [const { None }; HOLDERS_MAX];
     while let Some((_, (conn, said))) = asked.next().await {
         match said {
             Ok(Said::Yes) => {
@@ -245,9 +249,10 @@ async fn promise(shape: &Shape, conns: &Conns, ballot: Ballot) -> Result<[Option
 }
 
 fn refused(refusal: Refusal, promises: &[Option<Promise>; HOLDERS_MAX], reasons: &Reasons) -> Error {
-    let newest = promises.iter().flatten().map(|promise| promise.record).max_by_key(Record::order).unwrap_or_default();
+    let records = promises.iter().flatten().map(|promise| promise.record.clone());
+    let newest = records.max_by_key(Record::order).unwrap_or_default();
     for (slot, promise) in promises.iter().enumerate() {
-        if promise.is_some_and(|promise| newest.exists() && promise.life != newest.lives[slot]) {
+        if promise.as_ref().is_some_and(|promise| newest.exists() && promise.life != newest.lives[slot]) {
             let why = "it was formatted since, and nobody has taken it in for its former self yet";
             reasons.borrow_mut()[slot] = format!("slot {slot} is another than the record says: {why}");
         }
@@ -260,9 +265,62 @@ fn refused(refusal: Refusal, promises: &[Option<Promise>; HOLDERS_MAX], reasons:
     }
 }
 
+/// What a volume is, over these replicas.
+fn info(shape: &Shape, conns: &Conns) -> NamespaceInfo {
+    let replicas = conns.iter().flatten().filter(|conn| conn.slot < usize::from(shape.replicas));
+    let infos = replicas.map(|conn| conn.taken().namespace.info());
+    let first = NamespaceInfo {
+        block_size: shape.block_size,
+        blocks: shape.blocks,
+        atomic_blocks: u32::MAX,
+        compare_and_write_blocks_max: u32::MAX,
+        transfer_blocks_max: u32::MAX,
+        volatile_cache: false,
+        volatile_medium: false,
+        deallocated_reads_zero: true,
+        thin: false,
+        preferred_write_blocks: 1,
+        preferred_deallocate_blocks: 1,
+        write_uncorrectable: false,
+        persists_attributes: false,
+        nguid: shape.volume.to_be_bytes(),
+    };
+    let info = infos.fold(first, |info, replica| NamespaceInfo {
+        atomic_blocks: info.atomic_blocks.min(replica.atomic_blocks),
+        transfer_blocks_max: info.transfer_blocks_max.min(replica.transfer_blocks_max),
+        volatile_medium: info.volatile_medium | replica.volatile_medium,
+        thin: info.thin | replica.thin,
+        preferred_write_blocks: info.preferred_write_blocks.max(replica.preferred_write_blocks),
+        preferred_deallocate_blocks: info.preferred_deallocate_blocks.max(replica.preferred_deallocate_blocks),
+        ..info
+    });
+    // A compare-and-write is a write under a lock of ours.
+    let most = info.transfer_blocks_max.min((device::COMPARE_AND_WRITE_BYTES_MAX as u32 / shape.block_size).max(1));
+    NamespaceInfo { compare_and_write_blocks_max: most, ..info }
+}
+
+/// As many regions count as the record says that the host goes on from. Whoever does not show the log of all of them is connected
+/// to again, if not one of those in sync is it: the host would know of no intent there.
+async fn cover(conns: &mut Conns, choice: &Choice, regions: u64) -> Result<(), Error> {
+    for slot in 0..HOLDERS_MAX {
+        let Some(conn) = &conns[slot] else { continue };
+        if conn.is_covered(regions) || conn.cover(regions).await.is_ok() {
+            conn.count_regions(regions);
+            continue;
+        }
+        if choice.in_sync.has(slot) {
+            let source = device::Error::Disconnected(conn.name().to_owned());
+            return Err(Error::Device { holder: conn.name().to_owned(), source });
+        }
+        conn.end();
+        conns[slot] = None;
+    }
+    Ok(())
+}
+
 /// The regions with intent in a log of those in sync.
-fn unsettled(shape: &Shape, conns: &Conns, choice: &Choice) -> Bitmap {
-    let mut unsettled = Bitmap::new(shape.regions());
+fn unsettled(regions: u64, conns: &Conns, choice: &Choice) -> Bitmap {
+    let mut unsettled = Bitmap::new(regions);
     for conn in conns.iter().flatten().filter(|conn| choice.in_sync.has(conn.slot)) {
         let mut next = 0;
         while let Some(region) = conn.with_log(|log| log.next_unclean(next)) {
@@ -289,10 +347,11 @@ fn start(shared: Shared, conns: Conns) -> Volume {
     if !shared.unsettled.borrow().is_empty() {
         let job = shared.figures.jobs().begin("settle", shared.options.settle_bytes_per_second, None);
         for number in 0..AT_ONCE as u64 {
-            let regions = shared.shape.regions();
+            let regions = shared.regions_counted();
             tasks.push(task::spawn(settle(Rc::clone(&shared), Rc::clone(&job), number, regions)));
         }
     }
+    tasks.push(task::spawn(collect(Rc::clone(&shared))));
     let turn = Semaphore::new(1);
     for slot in 0..usize::from(shared.shape.replicas) {
         tasks.push(task::spawn(resync(Rc::clone(&shared), slot, turn.clone())));

@@ -1,6 +1,6 @@
 //! A set of regions.
 
-/// See the module.
+/// See the module. It has room for as many as are put in.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bitmap {
     words: Vec<u64>,
@@ -22,17 +22,20 @@ impl Bitmap {
     }
 
     pub(crate) fn has(&self, region: u64) -> bool {
-        self.words[(region / 64) as usize] >> (region % 64) & 1 == 1
+        self.words.get((region / 64) as usize).is_some_and(|word| word >> (region % 64) & 1 == 1)
     }
 
     pub(crate) fn insert(&mut self, region: u64) {
+        if self.words.len() as u64 <= region / 64 {
+            self.words.resize((region / 64 + 1) as usize, 0);
+        }
         let word = &mut self.words[(region / 64) as usize];
         self.count += u64::from(*word >> (region % 64) & 1 == 0);
         *word |= 1 << (region % 64);
     }
 
     pub(crate) fn remove(&mut self, region: u64) {
-        let word = &mut self.words[(region / 64) as usize];
+        let Some(word) = self.words.get_mut((region / 64) as usize) else { return };
         self.count -= *word >> (region % 64) & 1;
         *word &= !(1 << (region % 64));
     }
@@ -66,5 +69,8 @@ mod tests {
         assert_eq!((all(&map), map.len(), map.has(64), map.has(65)), (vec![0, 64, 129], 3, true, false));
         [0, 64, 129].into_iter().for_each(|region| map.remove(region));
         assert!(map.is_empty() && map.next(0).is_none());
+        map.insert(200);
+        map.remove(500);
+        assert_eq!((all(&map), map.has(500)), (vec![200], false), "the volume has grown");
     }
 }

@@ -2,6 +2,9 @@
 
 use engine::View;
 
+/// Regions that are zeroed in one step. Chosen: their marks are one write of the log, or two.
+pub(crate) const ZERO_REGIONS_MAX: u64 = 256;
+
 /// A change of blocks that comes out the same when it is made again.
 #[derive(Clone)]
 pub(crate) enum Change {

@@ -8,6 +8,8 @@
 //!   never gets a command of ours.
 //! - One write of a log block at a time.
 
+mod data;
+
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -20,19 +22,29 @@ use device::{Durability, Lba, Namespace};
 use engine::sync::Notify;
 use engine::time::Instant;
 use engine::{Buf, View, task, time};
+use fabric::host::{CopyTag, NamespaceCopy};
 
 use crate::block::is_sound;
-use crate::blocks::{PIECE_BYTES, read_block, read_blocks, read_label};
-use crate::change::Change;
+use crate::blocks::{read_block, read_blocks, read_label};
 use crate::error::Error;
 use crate::figures::{Figures, ReplicaFigures};
 use crate::label::{Kind, LOG_BLOCK, Label, RECORD_BLOCK};
 use crate::log::{INTENT, Log};
-use crate::reach::{Reach, Taken};
-use crate::record::{Ballot, Record, RecordBlock};
+use crate::reach::{Copies, Reach, Taken};
+use crate::record::{Ballot, Record, RecordBlock, RecordError};
 
 /// Weight of a new latency in the average, as a power of two. Guessed: the last eight count.
 const AVERAGE_SHIFT: u32 = 3;
+
+/// What a connection is to lead to.
+#[derive(Clone, Copy)]
+pub(crate) struct Expected {
+    pub(crate) slot: usize,
+    /// `None`: any.
+    pub(crate) volume: Option<u128>,
+    /// Regions that count, as far as that is known.
+    pub(crate) regions: u64,
+}
 
 /// Why a command has no result that counts.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -61,7 +73,7 @@ pub(crate) struct Conn {
     pub(crate) since: Cell<Instant>,
     name: String,
     /// What the record block holds, as far as this connection knows.
-    block: Cell<RecordBlock>,
+    block: RefCell<RecordBlock>,
     /// The bytes of that: what a compare-and-write expects.
     bytes: RefCell<View>,
     log: RefCell<Log>,
@@ -82,10 +94,11 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    /// Connects, takes the reservation, and reads what the holder says of itself. `expected`: slot and volume.
+    /// Connects, takes the reservation, and reads what the holder says of itself: of its log what has entries of so many regions,
+    /// and of as many as its own record knows of.
     pub(crate) async fn open(
         reach: &Rc<dyn Reach>,
-        (slot, volume): (usize, Option<u128>),
+        Expected { slot, volume, regions }: Expected,
         ended: Notify,
         figures: Figures,
     ) -> Result<Rc<Conn>, Error> {
@@ -99,9 +112,12 @@ impl Conn {
         let bytes = read_block(&taken.namespace, RECORD_BLOCK).await.map_err(failed)?;
         let block = RecordBlock::decode(&bytes, label.life);
         let block = block.map_err(|source| Error::Record { holder: name.clone(), source })?;
-        let log_blocks = if label.kind == Kind::Witness { 0 } else { Log::blocks(&label) };
+        let damaged = Error::Record { holder: name.clone(), source: RecordError::SIZE };
+        let own = label.regions_of(block.accepted.size(label.shape.blocks)).ok_or(damaged)?;
+        let regions = regions.max(own).min(label.regions_max());
+        let log_blocks = if label.kind == Kind::Witness { 0 } else { Log::blocks(&label, regions) };
         let log = read_blocks(&taken.namespace, LOG_BLOCK, log_blocks).await.map_err(failed)?;
-        let log = RefCell::new(Log::decode(&label, &log));
+        let log = RefCell::new(Log::decode(&label, regions, &log));
         if !taken.is_up() {
             return Err(failed(device::Error::Disconnected(name.clone())));
         }
@@ -112,7 +128,7 @@ impl Conn {
             label,
             since: Cell::new(time::now()),
             name,
-            block: Cell::new(block),
+            block: RefCell::new(block),
             bytes: RefCell::new(bytes.freeze()),
             log,
             is_ended: Cell::new(false),
@@ -262,12 +278,12 @@ impl Conn {
 
     /// What the record block holds.
     pub(crate) fn block(&self) -> RecordBlock {
-        self.block.get()
+        self.block.borrow().clone()
     }
 
     /// Asks for a promise that nothing below `ballot` is accepted any more.
     pub(crate) async fn promise(&self, ballot: Ballot) -> Result<Said, Lost> {
-        let old = self.block.get();
+        let old = self.block();
         if old.promised >= ballot {
             return Ok(Said::Higher);
         }
@@ -276,12 +292,14 @@ impl Conn {
 
     /// Makes a record stable.
     pub(crate) async fn accept(&self, record: &Record) -> Result<Said, Lost> {
-        let old = self.block.get();
-        if old.promised > record.ballot {
+        let RecordBlock { life, promised, mut accepted } = self.block();
+        if promised > record.ballot {
             return Ok(Said::Higher);
         }
-        let accepted = if record.order() > old.accepted.order() { *record } else { old.accepted };
-        self.swap(RecordBlock { promised: record.ballot, accepted, ..old }).await
+        if record.order() > accepted.order() {
+            accepted = record.clone();
+        }
+        self.swap(RecordBlock { life, promised: record.ballot, accepted }).await
     }
 
     async fn swap(&self, new: RecordBlock) -> Result<Said, Lost> {
@@ -298,7 +316,7 @@ impl Conn {
         if !self.is_up() {
             return Err(Lost::Ended);
         }
-        self.block.set(new);
+        self.block.replace(new);
         *self.bytes.borrow_mut() = bytes;
         Ok(Said::Yes)
     }
@@ -319,7 +337,7 @@ impl Conn {
     /// Whether label, record and log have the right checksums on the medium.
     pub(crate) async fn is_sound(&self) -> Result<bool, Lost> {
         let (namespace, block_size) = (&self.taken.namespace, self.label.shape.block_size as usize);
-        let log_blocks = if self.label.kind == Kind::Witness { 0 } else { Log::blocks(&self.label) };
+        let log_blocks = self.log.borrow().blocks_known();
         let blocks = self.run(read_blocks(namespace, 0, LOG_BLOCK + log_blocks)).await?;
         let blocks = match blocks {
             Ok(blocks) => blocks,
@@ -328,11 +346,76 @@ impl Conn {
         Ok(blocks.chunks_exact(block_size).all(is_sound))
     }
 
+    // Snapshots.
+
+    /// Whether the target offers snapshots.
+    pub(crate) fn offers_snapshots(&self) -> bool {
+        self.taken.copies.is_some()
+    }
+
+    /// Has the replica take a snapshot.
+    pub(crate) async fn snapshot(&self, tag: CopyTag) -> Result<(), Lost> {
+        let copies = self.copies_offered()?;
+        let taken = self.run(copies.snapshot(tag)).await?;
+        self.judge(taken.map(drop))
+    }
+
+    /// The snapshots and clones of the replica.
+    pub(crate) async fn copies(&self) -> Result<Vec<NamespaceCopy>, Lost> {
+        let copies = self.copies_offered()?;
+        match self.run(copies.copies()).await? {
+            Ok(copies) => self.judge(Ok(())).map(|()| copies),
+            Err(error) => self.judge(Err(error)).map(|()| Vec::new()),
+        }
+    }
+
+    /// Deletes a snapshot of the replica.
+    pub(crate) async fn delete_copy(&self, nsid: u32) -> Result<(), Lost> {
+        let copies = self.copies_offered()?;
+        let deleted = self.run(copies.delete_copy(nsid)).await?;
+        self.judge(deleted)
+    }
+
+    fn copies_offered(&self) -> Result<&Rc<dyn Copies>, Lost> {
+        let copies = self.taken.copies.as_ref();
+        copies.ok_or(Lost::Refused(device::Error::Unsupported("snapshots")))
+    }
+
     // The log.
 
     /// Looks at the log.
     pub(crate) fn with_log<T>(&self, look: impl FnOnce(&Log) -> T) -> T {
         look(&self.log.borrow())
+    }
+
+    /// Whether the log's entries of so many regions are known; those of a witness count as known.
+    pub(crate) fn is_covered(&self, regions: u64) -> bool {
+        self.label.kind == Kind::Witness || self.log.borrow().blocks_known() >= Log::blocks(&self.label, regions)
+    }
+
+    /// So many regions count from now on: those that are not known yet are read.
+    pub(crate) async fn cover(&self, regions: u64) -> Result<(), Lost> {
+        if self.label.kind == Kind::Witness {
+            return Ok(());
+        }
+        let first = self.log.borrow().blocks_known();
+        let count = Log::blocks(&self.label, regions.min(self.label.regions_max())).saturating_sub(first);
+        let bytes = match self.run(read_blocks(&self.taken.namespace, LOG_BLOCK + first, count)).await? {
+            Ok(bytes) => bytes,
+            Err(error) => return self.judge(Err(error)),
+        };
+        // Another one may have done it meanwhile.
+        if self.log.borrow().blocks_known() == first {
+            self.log.borrow_mut().cover(regions, &bytes);
+        }
+        Ok(())
+    }
+
+    /// So many regions count: they are known ([`Conn::is_covered`]).
+    pub(crate) fn count_regions(&self, regions: u64) {
+        if self.is_covered(regions) && self.label.kind == Kind::Replica {
+            self.log.borrow_mut().cover(regions, &[]);
+        }
     }
 
     /// Waits until the intent of regions `first..=last` is stable.
@@ -396,93 +479,5 @@ impl Conn {
                 None => return,
             }
         }
-    }
-
-    // Data.
-
-    /// Where the volume's blocks lie.
-    fn place(&self, lba: u64) -> Lba {
-        Lba(self.label.data_first + lba)
-    }
-
-    /// What is acknowledged must survive a power loss of the replica: it stays in sync if it is back soon.
-    fn durability(&self) -> Durability {
-        if self.taken.namespace.info().volatile_cache { Durability::Stable } else { Durability::Cached }
-    }
-
-    /// Reads blocks of the volume. The buffer is lost where the connection ends.
-    pub(crate) async fn read(&self, lba: u64, buf: Buf) -> Result<Buf, Lost> {
-        let bytes = buf.len() as u64;
-        let read = self.taken.namespace.read(self.place(lba), buf);
-        let (result, buf) = self.timed((true, bytes), read).await?;
-        self.judge(result).map(|()| buf)
-    }
-
-    /// Checks that blocks can be read.
-    pub(crate) async fn verify(&self, lba: u64, blocks: u64) -> Result<(), Lost> {
-        let verified = self.run(self.taken.namespace.verify(self.place(lba), blocks)).await?;
-        self.judge(verified)
-    }
-
-    /// Makes a change of blocks in regions that are marked first.
-    pub(crate) async fn put(self: Rc<Self>, lba: u64, change: Change, regions: (u64, u64)) -> Result<(), Lost> {
-        self.mark(regions).await?;
-        match change {
-            Change::Write(data) => self.write(lba, data).await,
-            Change::Zero { blocks, gives_back } => self.zero(lba, blocks, gives_back).await,
-        }
-    }
-
-    /// Makes a block unreadable, which nobody whose copy counts can read.
-    pub(crate) async fn spoil(self: &Rc<Self>, lba: u64, region: u64) -> Result<(), Lost> {
-        self.mark((region, region)).await?;
-        let spoilt = self.run(self.taken.namespace.write_uncorrectable(self.place(lba), 1)).await?;
-        self.judge(spoilt)
-    }
-
-    async fn write(&self, lba: u64, data: View) -> Result<(), Lost> {
-        let bytes = data.len() as u64;
-        let write = self.taken.namespace.write(self.place(lba), data, self.durability());
-        let written = self.timed((false, bytes), write).await?;
-        self.judge(written)
-    }
-
-    /// Zeroes, in the best way that the target has.
-    async fn zero(&self, lba: u64, blocks: u64, gives_back: bool) -> Result<(), Lost> {
-        let (namespace, info) = (&self.taken.namespace, self.taken.namespace.info());
-        if gives_back && info.deallocated_reads_zero {
-            let given = self.timed((false, 0), namespace.deallocate(self.place(lba), blocks)).await?;
-            match self.judge(given) {
-                Err(Lost::Refused(device::Error::Unsupported(_))) => {}
-                // To deallocate is not stable by itself.
-                Ok(()) if info.volatile_cache => {
-                    return self.judge(self.run(namespace.flush()).await?).map_err(in_part);
-                }
-                result => return result,
-            }
-        }
-        let zeroes = namespace.write_zeroes(self.place(lba), blocks, self.durability());
-        let zeroed = self.timed((false, 0), zeroes).await?;
-        match self.judge(zeroed) {
-            Err(Lost::Refused(device::Error::Unsupported(_))) => {}
-            result => return result,
-        }
-        let block_size = u64::from(info.block_size);
-        let most = (PIECE_BYTES as u64 / block_size).min(u64::from(info.transfer_blocks_max)).min(blocks).max(1);
-        let zeroes = Buf::zeroed((most * block_size) as usize).freeze();
-        for first in (0..blocks).step_by(most as usize) {
-            let now = most.min(blocks - first) * block_size;
-            let written = self.write(lba + first, zeroes.slice(..now as usize)).await;
-            written.map_err(|lost| if first > 0 { in_part(lost) } else { lost })?;
-        }
-        Ok(())
-    }
-}
-
-/// A refusal behind a part that was done says that nothing more was.
-fn in_part(lost: Lost) -> Lost {
-    match lost {
-        Lost::Refused(error) if !error.outcome_unknown() => Lost::Refused(device::Error::WriteFault(error.to_string())),
-        lost => lost,
     }
 }

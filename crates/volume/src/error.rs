@@ -81,6 +81,33 @@ pub enum Error {
         /// Blocks that the volume needs there.
         needed: u64,
     },
+    /// A volume can't grow so much.
+    #[error("the volume can have {bytes_max} bytes at most: its logs have no room for more than it was made for")]
+    LogTooSmall {
+        /// How large it can be.
+        bytes_max: u64,
+    },
+    /// Nobody who is in sync can take a snapshot.
+    #[error("no replica in sync that answers is on a target that offers snapshots of its namespaces")]
+    NoCopies,
+    /// Nobody has taken a snapshot who was asked.
+    #[error("no replica has taken the snapshot: {reasons}")]
+    NotTaken {
+        /// What they say.
+        reasons: String,
+    },
+    /// The record is full.
+    #[error("the volume has {max} snapshots, and its record has room for no more: delete one")]
+    TooManySnapshots {
+        /// As many as there is room for.
+        max: usize,
+    },
+    /// A snapshot is not there.
+    #[error("{holder} has no such snapshot")]
+    NoSuchSnapshot {
+        /// The holder, or the volume.
+        holder: String,
+    },
     /// Block sizes differ.
     #[error("{holder} has blocks of {found} bytes, the others have {expected}: replicas must be alike")]
     BlockSize {

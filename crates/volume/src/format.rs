@@ -93,11 +93,12 @@ pub fn format(reaches: Vec<Rc<dyn Reach>>, options: FormatOptions) -> LocalFutur
             in_sync: Set::first(options.replicas.into()),
             lives,
             lives_before: lives,
+            ..Record::default()
         };
         let mut taken = Vec::new();
         for (slot, candidate) in candidates.iter().enumerate() {
             let label = label(&shape, slot, born, lives[slot]);
-            taken.push((prepare(candidate, &label, record).await?, label));
+            taken.push((prepare(candidate, &label, &record).await?, label));
         }
         // A crash before the last of these leaves a volume that attaches with those that have a label, or none.
         for (making, label) in &mut taken {
@@ -126,7 +127,7 @@ pub fn format_replacement(
         let life = uuid();
         let label = label(&shape, slot, Born::Intent, life);
         check(&candidate, &shape, label.kind)?;
-        let mut making = prepare(&candidate, &label, Record::default()).await?;
+        let mut making = prepare(&candidate, &label, &Record::default()).await?;
         making.turn_into(sealed(&shape, |bytes| label.encode(bytes))).await?;
         Ok(life)
     })
@@ -224,7 +225,7 @@ fn shape(candidates: &[Candidate], options: &FormatOptions) -> Result<Shape, Err
 
 /// Takes the namespace, says that it is being formatted, and does all but the label: zeroes, where that costs nothing, and the
 /// record.
-pub(crate) async fn prepare<'a>(candidate: &'a Candidate, label: &Label, record: Record) -> Result<Making<'a>, Error> {
+pub(crate) async fn prepare<'a>(candidate: &'a Candidate, label: &Label, record: &Record) -> Result<Making<'a>, Error> {
     let mut making = Making::begin(candidate, sealed(&label.shape, |bytes| label.encode_unfinished(bytes))).await?;
     if label.kind == Kind::Replica && label.born == Born::Clean {
         let (end, most) = (label.data_first + label.shape.blocks, ZEROED_BYTES / u64::from(label.shape.block_size));
@@ -238,12 +239,17 @@ pub(crate) async fn prepare<'a>(candidate: &'a Candidate, label: &Label, record:
             making.step(zero).await?;
         }
     }
-    let block = RecordBlock { life: label.life, promised: record.ballot, accepted: record };
+    record_block(&mut making, label, record).await?;
+    Ok(making)
+}
+
+/// Writes the record, which may be none.
+pub(crate) async fn record_block(making: &mut Making<'_>, label: &Label, record: &Record) -> Result<(), Error> {
+    let block = RecordBlock { life: label.life, promised: record.ballot, accepted: record.clone() };
     let bytes = sealed(&label.shape, |bytes| block.encode(bytes));
     let write =
         async |namespace: &AnyRemote| namespace.write(Lba(RECORD_BLOCK), bytes.clone(), Durability::Stable).await;
-    making.step(write).await?;
-    Ok(making)
+    making.step(write).await
 }
 
 /// A block of a holder.
@@ -271,6 +277,26 @@ mod tests {
                 let needed = if kind == Kind::Witness { LOG_BLOCK } else { made.data_first + blocks };
                 assert_eq!(holder_bytes(kind, bytes, block_size), needed * u64::from(block_size), "{bytes} {kind:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_holder_with_the_bytes_for_the_new_size_has_the_room_to_grow() {
+        for (bytes, block_size) in [(4096, 4096), (8 << 20, 512), (1 << 30, 4096), (3 << 40, 4096), (17 << 40, 512)] {
+            let region_blocks = (usual_region(bytes, block_size) / u64::from(block_size)) as u32;
+            let blocks = bytes / u64::from(block_size);
+            let shape = Shape { volume: 1, replicas: 3, block_size, region_blocks, blocks, lease_ms: 9000 };
+            let made = label(&shape, 0, Born::Clean, 1);
+            let mut grown = 0;
+            for times in [1, 2, 3, 5, 8, 16] {
+                let blocks = blocks * times;
+                if made.regions_of(blocks).is_some() {
+                    let needed = (made.data_first + blocks) * u64::from(block_size);
+                    assert!(holder_bytes(Kind::Replica, bytes * times, block_size) >= needed, "{bytes} {times}");
+                    grown = times;
+                }
+            }
+            assert!(grown == 16 || bytes * grown <= 32 << 40, "{bytes}: as large as a log can be");
         }
     }
 }

@@ -36,7 +36,8 @@ pub fn blocks_decode(bytes: &[u8]) {
     let (slot, kind, born, log_blocks, data_first) = (0, Kind::Replica, Born::Clean, 2, 2048);
     let log = with(b"YAGURAVI");
     let life = number(&log[24..]);
-    let log = Log::decode(&Label { shape, slot, kind, born, life, log_blocks, data_first }, &log);
+    let label = Label { shape, slot, kind, born, life, log_blocks, data_first };
+    let log = Log::decode(&label, shape.regions(), &log);
     assert!((0..shape.regions()).all(|region| log.entry(region).is_some()), "every region has an entry");
 }
 

@@ -11,7 +11,7 @@ use crate::reach::Reach;
 use crate::record::RecordBlock;
 
 /// What stands in the first two blocks of a holder.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inspected {
     /// What the namespace is.
     pub label: Label,
@@ -19,6 +19,13 @@ pub struct Inspected {
     pub record: RecordBlock,
     /// Blocks of the namespace that take room, where its target tells.
     pub used_blocks: u64,
+}
+
+impl Inspected {
+    /// Bytes of the volume, as the holder's record knows it.
+    pub fn bytes(&self) -> u64 {
+        self.record.accepted.size(self.label.shape.blocks) * u64::from(self.label.shape.block_size)
+    }
 }
 
 /// Reads a holder's label and record. A holder has a reservation at all times, so that what was attached once is read only by who

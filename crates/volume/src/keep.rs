@@ -6,7 +6,7 @@ use std::time::Duration;
 use engine::backoff::{Backoff, jittered};
 use engine::time;
 
-use crate::conn::{Conn, Said};
+use crate::conn::{Conn, Expected, Said};
 use crate::error::Error;
 use crate::shared::Shared;
 
@@ -67,8 +67,9 @@ async fn pause_for(shared: &Shared, slot: usize, pause: Duration) {
 
 async fn open(shared: &Rc<Shared>, slot: usize) -> Result<Rc<Conn>, Error> {
     let reach = shared.reaches.borrow()[slot].clone();
-    let volume = Some(shared.shape.volume);
-    let conn = Conn::open(&reach, (slot, volume), shared.changed.clone(), shared.figures.clone()).await?;
+    let (volume, regions) = (Some(shared.shape.volume), shared.regions_counted());
+    let conn =
+        Conn::open(&reach, Expected { slot, volume, regions }, shared.changed.clone(), shared.figures.clone()).await?;
     if conn.label.shape != shared.shape {
         return Err(Error::Impossible("the holder's label has another shape than the volume: format it anew"));
     }

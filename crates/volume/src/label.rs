@@ -141,6 +141,21 @@ pub enum LabelError {
 }
 
 impl Label {
+    /// Regions of a volume of so many blocks; `None`: more than the log has room for.
+    pub fn regions_of(&self, blocks: u64) -> Option<u64> {
+        let regions = Shape { blocks, ..self.shape }.regions();
+        (regions <= self.regions_max()).then_some(regions)
+    }
+
+    /// Regions that the log has room for. A witness has none, and takes any number.
+    pub fn regions_max(&self) -> u64 {
+        if self.kind == Kind::Witness {
+            return REGIONS_MAX;
+        }
+        let entries = log_entries(self.shape.block_size as usize) as u64;
+        self.log_blocks.saturating_mul(entries).min(REGIONS_MAX)
+    }
+
     /// The block of a namespace.
     pub fn encode(&self, block: &mut [u8]) {
         let Label { shape, slot, kind, born, life, log_blocks, data_first } = *self;
@@ -198,10 +213,9 @@ impl Label {
             Kind::Replica => {
                 let log_end = log_blocks.checked_add(LOG_BLOCK);
                 let end = data_first.checked_add(shape.blocks);
-                let room = log_blocks.saturating_mul(log_entries(bytes) as u64);
                 let is_sound = log_end.is_some_and(|log_end| log_end <= data_first)
                     && end.and_then(|end| end.checked_mul(u64::from(shape.block_size))).is_some()
-                    && room >= shape.regions();
+                    && self.regions_max() >= shape.regions();
                 (!is_sound).then_some("the places of log and data")
             }
         })

@@ -3,7 +3,9 @@
 //! Use: [`format()`] makes a volume of namespaces, [`attach`] attaches it, and a [`Volume`] is a [`device::Namespace`]. How a
 //! holder is reached says a [`Reach`]: over NVMe-oF that is [`NvmeReach`].
 
+mod adopt;
 mod attach;
+mod ballot;
 mod bitmap;
 mod block;
 mod blocks;
@@ -16,6 +18,8 @@ mod fan_out;
 mod figures;
 mod format;
 pub mod fuzz;
+mod garbage;
+mod grow;
 mod inspect;
 mod keep;
 mod label;
@@ -35,10 +39,14 @@ mod reserve;
 mod resync;
 mod settle;
 mod shared;
+mod snapshot;
+mod snapshot_name;
 mod verify;
+mod view;
 mod volume;
 mod watch;
 
+pub use adopt::{AdoptOptions, adopt};
 pub use attach::attach;
 pub use candidate::is_blank;
 pub use error::Error;
@@ -50,8 +58,10 @@ pub use label::{
 };
 pub use nvmeof::NvmeReach;
 pub use options::Options;
-pub use reach::{Reach, Taken};
-pub use record::{Ballot, FORMAT_ROUND, HOLDERS_MAX, Record, RecordBlock, RecordError, Set};
+pub use reach::{Copies, Reach, Taken};
+pub use record::{Ballot, FORMAT_ROUND, HOLDERS_MAX, Record, RecordBlock, RecordError, Set, Snapshot, snapshots_max};
 pub use recover::recover;
+pub use snapshot_name::{NotAName, SnapshotName};
 pub use verify::Report;
+pub use view::SnapshotView;
 pub use volume::Volume;

@@ -40,8 +40,11 @@ const UNDER_WAY: u8 = 3;
 /// What one replica's log says, and what it is to say.
 #[derive(Debug)]
 pub(crate) struct Log {
-    life: u128,
+    label: Label,
     block_bytes: usize,
+    /// What lies behind these has no meaning, whatever an entry says; more may be known.
+    regions: u64,
+    /// Of whole blocks.
     known: Vec<u8>,
     wanted: Vec<u8>,
     /// Of each block: whether a write of it is under way.
@@ -49,34 +52,47 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// The log of a replica with this label; `bytes`: its log blocks, as many as there are entries for regions.
-    pub(crate) fn decode(label: &Label, bytes: &[u8]) -> Log {
-        let block_bytes = label.shape.block_size as usize;
-        let regions = label.shape.regions() as usize;
-        let count = log_entries(block_bytes);
-        let mut known = Vec::with_capacity(regions.next_multiple_of(count));
-        for (index, block) in bytes.chunks_exact(block_bytes).enumerate() {
-            read_block(label, index as u64, block, &mut known);
-        }
-        known.resize(regions, INTENT);
-        let writing = vec![false; regions.div_ceil(count)];
-        Log { life: label.life, block_bytes, wanted: known.clone(), known, writing }
+    /// The log of a replica with this label, of so many regions; `bytes`: its log blocks, as many as have entries of those.
+    pub(crate) fn decode(label: &Label, regions: u64, bytes: &[u8]) -> Log {
+        let (block_bytes, known) = (label.shape.block_size as usize, Vec::new());
+        let mut log = Log { label: *label, block_bytes, regions: 0, wanted: known.clone(), known, writing: Vec::new() };
+        log.cover(regions, bytes);
+        log
     }
 
-    /// Log blocks that have entries of regions.
-    pub(crate) fn blocks(label: &Label) -> u64 {
-        label.shape.regions().div_ceil(log_entries(label.shape.block_size as usize) as u64)
+    /// Log blocks that have entries of so many regions.
+    pub(crate) fn blocks(label: &Label, regions: u64) -> u64 {
+        regions.div_ceil(log_entries(label.shape.block_size as usize) as u64)
+    }
+
+    /// Blocks of the log that are known.
+    pub(crate) fn blocks_known(&self) -> u64 {
+        self.writing.len() as u64
+    }
+
+    /// So many regions count from now on. `bytes`: the log blocks behind those that are known already, if more are needed.
+    pub(crate) fn cover(&mut self, regions: u64, bytes: &[u8]) {
+        let first = self.blocks_known();
+        for (index, block) in bytes.chunks_exact(self.block_bytes).enumerate() {
+            read_block(&self.label, first + index as u64, block, &mut self.known);
+        }
+        let all = self.blocks_known().max(Log::blocks(&self.label, regions)) as usize;
+        self.known.resize(all * log_entries(self.block_bytes), INTENT);
+        self.wanted.extend_from_slice(&self.known[self.wanted.len()..]);
+        self.writing.resize(all, false);
+        self.regions = regions;
     }
 
     /// Whether the region's intent is stable, and no write that takes it away is under way or asked for.
     pub(crate) fn is_marked(&self, region: u64) -> bool {
-        self.known[region as usize] == INTENT && self.wanted[region as usize] == INTENT
+        self.entry(region) == Some(INTENT)
     }
 
     /// The entry, if it is known and nothing else is wanted.
     pub(crate) fn entry(&self, region: u64) -> Option<u8> {
-        let known = self.known[region as usize];
-        (known == self.wanted[region as usize]).then_some(known)
+        let at = region as usize;
+        let known = *self.known.get(at)?;
+        (known == self.wanted[at]).then_some(known)
     }
 
     /// Whether the region is known to be clean, and to stay so.
@@ -88,7 +104,7 @@ impl Log {
     pub(crate) fn next_unclean(&self, from: u64) -> Option<u64> {
         let from = from as usize;
         let is_other = |at: &usize| self.known[*at] != CLEAN || self.wanted[*at] != CLEAN;
-        (from..self.known.len()).find(is_other).map(|at| at as u64)
+        (from..self.regions as usize).find(is_other).map(|at| at as u64)
     }
 
     /// The entry is to be that; returns the block that has to be written for it.
@@ -99,7 +115,7 @@ impl Log {
 
     fn range(&self, block: usize) -> Range<usize> {
         let count = log_entries(self.block_bytes);
-        block * count..((block + 1) * count).min(self.known.len())
+        block * count..(block + 1) * count
     }
 
     /// The bytes that the block is to be written with now, if there is anything new in it and no write of it is under way.
@@ -111,7 +127,7 @@ impl Log {
         self.writing[block] = true;
         let mut buf = Buf::with_len(self.block_bytes);
         Writer::new(&mut buf, [0; 4])
-            .bytes(&self.life.to_le_bytes())
+            .bytes(&self.label.life.to_le_bytes())
             .bytes(&(block as u64).to_le_bytes())
             .bytes(&self.wanted[range.clone()])
             .seal(LOG);
@@ -159,9 +175,10 @@ mod tests {
     use crate::label::tests::sample;
 
     const BLOCK: usize = 512;
+    const REGIONS: u64 = 32;
 
     fn log(bytes: &[u8]) -> Log {
-        Log::decode(&Label { born: Born::Clean, ..sample() }, bytes)
+        Log::decode(&Label { born: Born::Clean, ..sample() }, REGIONS, bytes)
     }
 
     #[test]
@@ -207,8 +224,8 @@ mod tests {
         assert_eq!(log(&bytes).entry(2), Some(BEHIND));
         assert_eq!(log(&bytes).entry(1), Some(CLEAN));
         let other_life = Label { life: 77, ..sample() };
-        assert_eq!(Log::decode(&other_life, &bytes).entry(1), Some(INTENT), "born with intent");
-        assert_eq!(Log::decode(&Label { born: Born::Clean, ..other_life }, &bytes).entry(2), Some(CLEAN));
+        assert_eq!(Log::decode(&other_life, REGIONS, &bytes).entry(1), Some(INTENT), "born with intent");
+        assert_eq!(Log::decode(&Label { born: Born::Clean, ..other_life }, REGIONS, &bytes).entry(2), Some(CLEAN));
         let mut damaged = bytes.clone();
         damaged[100] ^= 1;
         assert_eq!(log(&damaged).entry(1), Some(INTENT));
@@ -216,7 +233,22 @@ mod tests {
         unknown[48] = 9;
         crate::block::tests::reseal(&mut unknown);
         assert_eq!(log(&unknown).entry(1), Some(INTENT));
-        let regions = sample().shape.regions();
-        assert_eq!(log(&[]).next_unclean(regions - 1), Some(regions - 1), "what was not read");
+        assert_eq!(log(&[]).next_unclean(REGIONS - 1), Some(REGIONS - 1), "what was not read");
+        assert_eq!(sample().shape.regions(), REGIONS);
+    }
+
+    #[test]
+    fn it_has_entries_of_what_the_volume_has_grown_by() {
+        let mut log = log(&[0; BLOCK]);
+        let block = log.want(REGIONS + 1, INTENT);
+        let bytes = log.next_write(block).expect("it is of the same block");
+        log.written(block, &bytes);
+        assert_eq!(log.next_unclean(0), None, "behind the end nothing counts");
+        log.cover(1000, &[0; 2 * BLOCK]);
+        assert_eq!((log.blocks_known(), log.next_unclean(0), log.entry(999)), (3, Some(REGIONS + 1), Some(CLEAN)));
+        let block = log.want(900, INTENT);
+        assert!(log.next_write(block).is_some_and(|bytes| bytes[40] == 1), "the second block");
+        log.cover(REGIONS, &[]);
+        assert_eq!((log.next_unclean(0), log.entry(5000)), (None, None));
     }
 }

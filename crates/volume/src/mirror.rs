@@ -13,10 +13,11 @@
 //! - Nothing is sent over a connection before a record was accepted there.
 
 use crate::label::{Life, Shape};
-use crate::record::{Ballot, HOLDERS_MAX, Record, Set};
+use crate::record::{Ballot, HOLDERS_MAX, Record, Set, Snapshot};
+use crate::snapshot_name::SnapshotName;
 
 /// What a holder has answered to a promise.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Promise {
     /// The life it is in.
     pub(crate) life: Life,
@@ -25,7 +26,7 @@ pub(crate) struct Promise {
 }
 
 /// What a host goes on from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Choice {
     /// The highest record of those that have promised.
     pub(crate) record: Record,
@@ -61,19 +62,19 @@ pub(crate) fn choose(shape: &Shape, promises: &[Option<Promise>; HOLDERS_MAX]) -
     if (known.clone().count() as u32) < majority(shape) {
         return Err(Refusal::NoMajority);
     }
-    let record = known.map(|promise| promise.record).max_by_key(Record::order).ok_or(Refusal::NoMajority)?;
+    let record = known.map(|promise| &promise.record).max_by_key(|record| record.order()).ok_or(Refusal::NoMajority)?;
     if !record.exists() {
         return Err(Refusal::NoRecord);
     }
     let those_in = |lives: &[Life; HOLDERS_MAX]| {
-        Set::of(shape.holders(), |slot| promises[slot].is_some_and(|promise| promise.life == lives[slot]))
+        Set::of(shape.holders(), |slot| promises[slot].as_ref().is_some_and(|promise| promise.life == lives[slot]))
     };
     let is_majority = |lives| those_in(lives).0.count_ones() >= majority(shape);
     if !is_majority(&record.lives) || !is_majority(&record.lives_before) {
         return Err(Refusal::NoMajority);
     }
     let in_sync = record.in_sync.and(those_in(&record.lives));
-    if in_sync.is_empty() { Err(Refusal::NoneInSync) } else { Ok(Choice { record, in_sync }) }
+    if in_sync.is_empty() { Err(Refusal::NoneInSync) } else { Ok(Choice { record: record.clone(), in_sync }) }
 }
 
 /// How far a connection has come.
@@ -104,8 +105,8 @@ pub(crate) struct Mirror {
     current: Record,
     /// The current record is stable at a majority.
     is_stable: bool,
-    /// A record of this attachment was stable once.
-    is_attached: bool,
+    /// The record of this attachment that was stable last.
+    stable: Option<Record>,
     need: Set,
     readable: Set,
     joining: Set,
@@ -115,13 +116,13 @@ pub(crate) struct Mirror {
 impl Mirror {
     /// A host that goes on from `choice`.
     pub(crate) fn new(shape: Shape, ballot: Ballot, choice: &Choice) -> Mirror {
-        let Choice { record, in_sync } = *choice;
+        let Choice { record, in_sync } = choice.clone();
         Mirror {
             shape,
             links: Default::default(),
             current: Record { ballot, version: 1, in_sync, ..record },
             is_stable: false,
-            is_attached: false,
+            stable: None,
             need: in_sync,
             readable: in_sync,
             joining: Set::default(),
@@ -141,7 +142,17 @@ impl Mirror {
 
     /// Whether the host serves.
     pub(crate) fn is_attached(&self) -> bool {
-        self.is_attached && !self.is_over
+        self.stable.is_some() && !self.is_over
+    }
+
+    /// The record that was stable last: none before the volume is attached.
+    pub(crate) fn stable(&self) -> Option<&Record> {
+        self.stable.as_ref()
+    }
+
+    /// Blocks of the volume that are served.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.stable.as_ref().unwrap_or(&self.current).size(self.shape.blocks)
     }
 
     /// Whether a newer host was seen: nothing is sent any more.
@@ -220,7 +231,7 @@ impl Mirror {
     pub(crate) fn to_send(&self, slot: usize) -> Option<Record> {
         let link = &self.links[slot];
         let lacks = link.progress >= Progress::Unchecked && link.version < self.current.version;
-        (lacks && !self.is_over).then_some(self.current)
+        (lacks && !self.is_over).then(|| self.current.clone())
     }
 
     /// This record is stable at the holder, over the connection that it has. Returns whether the current one is stable by that.
@@ -238,7 +249,7 @@ impl Mirror {
         if self.is_stable || !is_majority(&lives) || !is_majority(&lives_before) {
             return false;
         }
-        (self.is_stable, self.is_attached) = (true, true);
+        (self.is_stable, self.stable) = (true, Some(self.current.clone()));
         (self.need, self.readable) = (in_sync, in_sync);
         self.links.iter_mut().for_each(|link| link.answered = None);
         true
@@ -252,11 +263,20 @@ impl Mirror {
         })
     }
 
-    fn propose(&mut self, in_sync: Set, lives: [Life; HOLDERS_MAX]) {
-        let old = self.current;
-        let lives_before = if self.is_stable { old.lives } else { old.lives_before };
-        self.current = Record { version: old.version + 1, in_sync, lives, lives_before, ..old };
+    /// The next record, with a change of some of its fields.
+    fn propose(&mut self, change: impl FnOnce(&mut Record)) {
+        let old = &self.current;
+        let mut next = old.clone();
+        next.version += 1;
+        next.lives_before = if self.is_stable { old.lives } else { old.lives_before };
+        change(&mut next);
+        // Whoever replaces a replica has none of its snapshots.
+        let stays = Set::of(HOLDERS_MAX, |slot| old.lives[slot] == next.lives[slot]);
+        next.snapshots.iter_mut().for_each(|snapshot| snapshot.slots = snapshot.slots.and(stays));
+        next.snapshots.retain(|snapshot| !snapshot.slots.is_empty());
+        self.current = next;
         self.is_stable = false;
+        let in_sync = self.current.in_sync;
         self.need = self.need.with(in_sync);
         self.readable = self.readable.and(in_sync);
         self.joining = self.joining.without(in_sync);
@@ -268,7 +288,7 @@ impl Mirror {
     pub(crate) fn leave_out(&mut self, bad: Set) -> bool {
         let may = self.may_leave_out(bad);
         if may {
-            self.propose(self.current.in_sync.without(bad), self.current.lives);
+            self.propose(|record| record.in_sync = record.in_sync.without(bad));
         }
         may
     }
@@ -286,14 +306,13 @@ impl Mirror {
             return false;
         }
         if self.current.lives != self.current.lives_before {
-            self.propose(self.current.in_sync, self.current.lives);
+            self.propose(|_| {});
             return true;
         }
         let is_new = |&slot: &usize| self.is_checked(slot) && !self.is_holder(slot) && !self.current.in_sync.has(slot);
         let Some(slot) = (0..self.shape.holders()).find(is_new) else { return false };
-        let mut lives = self.current.lives;
-        lives[slot] = self.links[slot].life;
-        self.propose(self.current.in_sync, lives);
+        let life = self.links[slot].life;
+        self.propose(|record| record.lives[slot] = life);
         true
     }
 
@@ -316,9 +335,50 @@ impl Mirror {
     pub(crate) fn join(&mut self, slot: usize) -> bool {
         let may = self.is_attached() && self.joining.has(slot);
         if may {
-            self.propose(self.current.in_sync.with(Set::one(slot)), self.current.lives);
+            self.propose(|record| record.in_sync = record.in_sync.with(Set::one(slot)));
         }
         may
+    }
+
+    /// All of NEED have the room, and zeroes there: the new size is proposed.
+    pub(crate) fn grow(&mut self, blocks: u64) -> bool {
+        let may = self.is_attached() && blocks > self.current.size(self.shape.blocks);
+        if may {
+            self.propose(|record| record.blocks = blocks);
+        }
+        may
+    }
+
+    /// Whether the slot's holder has the current record, over the connection that it has.
+    pub(crate) fn is_current(&self, slot: usize) -> bool {
+        self.is_usable(slot) && self.links[slot].version == self.current.version
+    }
+
+    /// These replicas have taken a snapshot. False: none of them counts any more.
+    pub(crate) fn add_snapshot(&mut self, name: SnapshotName, slots: Set) -> bool {
+        let slots = Set::of(HOLDERS_MAX, |slot| slots.has(slot) && self.is_holder(slot));
+        let may = self.is_attached() && !slots.is_empty();
+        if may {
+            self.propose(|record| record.snapshots.push(Snapshot { name, slots }));
+        }
+        may
+    }
+
+    /// A snapshot is to be there no more. False: it is not.
+    pub(crate) fn delete_snapshot(&mut self, name: SnapshotName) -> bool {
+        let may = self.is_attached() && !self.current.snapshot(name).is_empty();
+        if may {
+            self.propose(|record| record.snapshots.retain(|snapshot| snapshot.name != name));
+        }
+        may
+    }
+
+    /// Whether a copy that was found at a replica under this name is garbage: neither the stable nor the proposed record gives it
+    /// to that replica, and nobody newer can have asked for it. The attempt that goes on is for the caller to leave out.
+    pub(crate) fn is_garbage(&self, name: SnapshotName, slot: usize) -> bool {
+        let gives = |record: &Record| record.snapshot(name).has(slot);
+        let is_given = gives(&self.current) || self.stable.as_ref().is_none_or(gives);
+        self.is_attached() && name.ballot <= self.current.ballot && !is_given
     }
 }
 

@@ -11,11 +11,11 @@ fn shape(replicas: u8) -> Shape {
 
 fn record(version: u64, in_sync: u8) -> Record {
     let ballot = Ballot { round: 1, host: 1 };
-    Record { ballot, version, in_sync: Set(in_sync), lives: LIVES, lives_before: LIVES }
+    Record { ballot, version, in_sync: Set(in_sync), lives: LIVES, lives_before: LIVES, ..Record::default() }
 }
 
-fn promise(slot: usize, record: Record) -> Option<Promise> {
-    Some(Promise { life: LIVES[slot], record })
+fn promise(slot: usize, record: &Record) -> Option<Promise> {
+    Some(Promise { life: LIVES[slot], record: record.clone() })
 }
 
 fn ballot() -> Ballot {
@@ -39,33 +39,95 @@ fn send(mirror: &mut Mirror, slot: usize) -> bool {
     mirror.accepted(slot, &record)
 }
 
+/// Those from `first` on accept the record.
+fn all_have(mirror: &mut Mirror, first: usize) {
+    for slot in first..3 {
+        send(mirror, slot);
+    }
+}
+
 #[test]
 fn the_highest_record_of_a_majority_counts() {
     let all = record(1, 0b111);
     let less = record(2, 0b011);
-    let choice = choose(&shape(3), &[None, promise(1, less), promise(2, all)]).expect("a majority");
-    assert_eq!((choice.record, choice.in_sync, choice.waits()), (less, Set(0b010), true));
-    let choice = choose(&shape(3), &[promise(0, less), promise(1, less), None]).expect("a majority");
+    let choice = choose(&shape(3), &[None, promise(1, &less), promise(2, &all)]).expect("a majority");
+    assert_eq!((&choice.record, choice.in_sync, choice.waits()), (&less, Set(0b010), true));
+    let choice = choose(&shape(3), &[promise(0, &less), promise(1, &less), None]).expect("a majority");
     assert!(!choice.waits(), "all of them were reached");
-    assert_eq!(choose(&shape(3), &[promise(0, all), None, None]), Err(Refusal::NoMajority));
+    assert_eq!(choose(&shape(3), &[promise(0, &all), None, None]), Err(Refusal::NoMajority));
     let alone = record(3, 0b001);
-    assert_eq!(choose(&shape(3), &[None, promise(1, alone), promise(2, all)]), Err(Refusal::NoneInSync));
-    assert_eq!(choose(&shape(3), &[promise(0, Record::default()); 3]), Err(Refusal::NoRecord));
-    assert!(choose(&shape(1), &[promise(0, record(1, 1)), None, None]).is_ok());
+    assert_eq!(choose(&shape(3), &[None, promise(1, &alone), promise(2, &all)]), Err(Refusal::NoneInSync));
+    assert_eq!(choose(&shape(3), &[0; 3].map(|slot| promise(slot, &Record::default()))), Err(Refusal::NoRecord));
+    assert!(choose(&shape(1), &[promise(0, &record(1, 1)), None, None]).is_ok());
+}
+
+#[test]
+fn a_size_is_served_when_it_is_stable() {
+    let mut mirror = attached(3);
+    let made = mirror.blocks();
+    assert!(!mirror.grow(made) && mirror.grow(made + 1) && !mirror.grow(made + 1));
+    assert_eq!((mirror.blocks(), mirror.current().blocks), (made, made + 1));
+    assert!(!send(&mut mirror, 0));
+    assert_eq!(mirror.blocks(), made, "one alone has it");
+    assert!(send(&mut mirror, 1));
+    assert_eq!(mirror.blocks(), made + 1);
+    let choice = Choice { record: mirror.current().clone(), in_sync: Set(0b111) };
+    assert_eq!(Mirror::new(shape(3), ballot(), &choice).blocks(), made + 1, "also at the next host");
+}
+
+#[test]
+fn a_copy_is_garbage_when_neither_the_stable_nor_the_proposed_record_names_it() {
+    let mut mirror = attached(3);
+    let name = |attempt: u32| SnapshotName { ballot: ballot(), attempt };
+    assert!(mirror.is_garbage(name(1), 0), "nobody has proposed it");
+    assert!(mirror.add_snapshot(name(1), Set(0b011)));
+    assert_eq!([0, 1, 2].map(|slot| mirror.is_garbage(name(1), slot)), [false, false, true], "it is proposed");
+    all_have(&mut mirror, 0);
+    assert!(mirror.delete_snapshot(name(1)) && !mirror.delete_snapshot(name(1)));
+    assert!(!send(&mut mirror, 0));
+    assert!(!mirror.is_garbage(name(1), 0), "the record before may yet be followed");
+    assert!(send(&mut mirror, 1));
+    assert!(mirror.is_garbage(name(1), 0));
+    let newer = SnapshotName { ballot: Ballot { round: 3, host: 0 }, attempt: 1 };
+    assert!(!mirror.is_garbage(newer, 0), "somebody has attached since, and may have asked for it");
+    let older = SnapshotName { ballot: Ballot { round: 1, host: 99 }, attempt: 1 };
+    assert!(mirror.is_garbage(older, 0));
+}
+
+#[test]
+fn who_replaces_a_replica_has_none_of_its_snapshots() {
+    let mut mirror = attached(3);
+    let name = |attempt: u32| SnapshotName { ballot: ballot(), attempt };
+    assert!(mirror.add_snapshot(name(1), Set(0b011)) && mirror.add_snapshot(name(2), Set(0b001)));
+    all_have(&mut mirror, 0);
+    mirror.down(0);
+    assert!(mirror.leave_out(Set(0b001)));
+    all_have(&mut mirror, 1);
+    assert_eq!(mirror.current().snapshots.len(), 2, "it may be back");
+    mirror.connected(0, 99);
+    send(&mut mirror, 0);
+    assert!(mirror.change_holders());
+    assert_eq!((mirror.current().snapshot(name(1)), mirror.current().snapshot(name(2))), (Set(0b010), Set(0)));
+    assert!(!mirror.add_snapshot(name(3), Set(0)), "nobody has it");
+    assert!(!mirror.is_garbage(name(2), 0), "the record before may yet be followed");
 }
 
 #[test]
 fn a_blank_in_a_holders_place_does_not_count() {
     let all = record(1, 0b111);
     let blank = Some(Promise { life: 99, record: Record::default() });
-    assert_eq!(choose(&shape(3), &[promise(0, all), blank, None]), Err(Refusal::NoMajority));
-    let choice = choose(&shape(3), &[promise(0, all), blank, promise(2, all)]).expect("a majority");
+    assert_eq!(choose(&shape(3), &[promise(0, &all), blank.clone(), None]), Err(Refusal::NoMajority));
+    let choice = choose(&shape(3), &[promise(0, &all), blank, promise(2, &all)]).expect("a majority");
     assert_eq!(choice.in_sync, Set(0b101));
     // In the middle of a change of holders the old ones count as well.
     let half = Record { lives: [10, 99, 12], ..record(2, 0b101) };
-    let new = Some(Promise { life: 99, record: half });
-    assert_eq!(choose(&shape(3), &[promise(0, half), new, None]), Err(Refusal::NoMajority), "10 alone of those before");
-    assert!(choose(&shape(3), &[promise(0, half), new, promise(2, all)]).is_ok());
+    let new = Some(Promise { life: 99, record: half.clone() });
+    assert_eq!(
+        choose(&shape(3), &[promise(0, &half), new.clone(), None]),
+        Err(Refusal::NoMajority),
+        "10 alone of those before"
+    );
+    assert!(choose(&shape(3), &[promise(0, &half), new, promise(2, &all)]).is_ok());
 }
 
 #[test]
@@ -84,7 +146,7 @@ fn until_a_majority_has_answered_either_set_may_hold() {
 #[test]
 fn an_answer_counts_once_and_for_its_own_record() {
     let mut mirror = attached(3);
-    let old = *mirror.current();
+    let old = mirror.current().clone();
     mirror.down(2);
     assert!(mirror.leave_out(Set::one(2)));
     assert!(!mirror.accepted(0, &old) && !mirror.accepted(1, &old), "answers to the record before");
@@ -216,7 +278,7 @@ impl World {
             Event::Down(slot) => mirror.down(slot),
             Event::Sent(slot, is_told) => {
                 let Some(record) = mirror.to_send(slot) else { return };
-                self.holders[slot].record = record;
+                self.holders[slot].record = record.clone();
                 if is_told {
                     mirror.accepted(slot, &record);
                 } else {
@@ -252,7 +314,7 @@ impl World {
             return;
         }
         for reached in 1..8u8 {
-            let promises = std::array::from_fn(|slot| Set(reached).has(slot).then_some(self.holders[slot]));
+            let promises = std::array::from_fn(|slot| Set(reached).has(slot).then(|| self.holders[slot].clone()));
             let Ok(choice) = choose(&mirror.shape, &promises) else { continue };
             let (need, readable) = (mirror.need(), mirror.readable());
             assert_eq!(choice.in_sync.without(need), Set(0), "who reaches {reached:03b} goes on with {choice:?}");
@@ -274,8 +336,8 @@ proptest! {
             holders: std::array::from_fn(|slot| Promise { life: LIVES[slot], record: Record::default() }),
             lives: 100,
         };
-        let record = *world.mirror.current();
-        world.holders.iter_mut().for_each(|holder| holder.record = record);
+        let record = world.mirror.current().clone();
+        world.holders.iter_mut().for_each(|holder| holder.record = record.clone());
         for event in events {
             world.apply(event);
             world.check();

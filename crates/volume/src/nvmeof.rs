@@ -9,11 +9,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::task::{self, LocalFuture};
-use fabric::host::{AnyRemote, HostIdentity, Options, RemoteNamespace};
+use fabric::host::{AnyRemote, ConnectError, CopyTag, HostIdentity, Options, RemoteNamespace};
 use nvme::Nqn;
 
 use crate::error::Error;
-use crate::reach::{Reach, Taken};
+use crate::reach::{Copies, Reach, Taken};
 use crate::reserve;
 
 /// How long a replica may take for a command. Chosen: a hundred times what a busy drive takes, and less than applications
@@ -43,8 +43,7 @@ impl NvmeReach {
     async fn connect(&self) -> Result<RemoteNamespace, Error> {
         let mut options = self.options.clone();
         options.host.id = identifier();
-        let connected = RemoteNamespace::connect(options).await;
-        connected.map_err(|error| Error::Unreachable { holder: self.name(), reason: error.to_string() })
+        RemoteNamespace::connect(options).await.map_err(|error| failed(&error, self.name()))
     }
 }
 
@@ -78,7 +77,8 @@ impl Reach for NvmeReach {
             // Before the first command: what changes it from now on is another connection.
             let epoch = remote.epoch();
             reserve::take(&*remote, key(), &self.name()).await?;
-            let taken = Taken { namespace: AnyRemote::Remote(remote), epoch };
+            let copies = remote.extension().copies.then(|| Rc::clone(&remote) as Rc<dyn Copies>);
+            let taken = Taken { namespace: AnyRemote::Remote(remote), epoch, copies };
             if !taken.is_up() {
                 let reason = "the connection ended while its reservation was taken".to_owned();
                 return Err(Error::Unreachable { holder: self.name(), reason });
@@ -86,6 +86,25 @@ impl Reach for NvmeReach {
             Ok(taken)
         })
     }
+
+    fn look_at_snapshot(&self, tag: CopyTag) -> LocalFuture<'_, Result<AnyRemote, Error>> {
+        Box::pin(async move {
+            let remote = self.connect().await?;
+            if !remote.extension().copies {
+                return Err(Error::Lacks { holder: self.name(), what: "snapshots" });
+            }
+            let copies = remote.copies().await;
+            let copies = copies.map_err(|source| Error::Device { holder: self.name(), source })?;
+            let copy = copies.iter().find(|copy| copy.tag == tag && !copy.writable);
+            let copy = copy.ok_or_else(|| Error::NoSuchSnapshot { holder: self.name() })?;
+            let copy = remote.sibling(copy.nsid).await.map_err(|error| failed(&error, self.name()))?;
+            Ok(copy.into())
+        })
+    }
+}
+
+fn failed(error: &ConnectError, holder: String) -> Error {
+    Error::Unreachable { holder, reason: error.to_string() }
 }
 
 /// Of a connection: never used before.

@@ -1,8 +1,10 @@
 //! How one holder of a volume is reached.
 
+use std::rc::Rc;
+
 use device::Namespace;
 use engine::task::LocalFuture;
-use fabric::host::AnyRemote;
+use fabric::host::{AnyRemote, CopyTag, NamespaceCopy, RemoteNamespace};
 
 use crate::error::Error;
 
@@ -15,8 +17,35 @@ pub struct Taken {
     /// The namespace over this connection.
     pub namespace: AnyRemote,
     /// [`device::Link::epoch`] when it was taken. Another one is another connection, which is not ours to use: what was under way
-    /// over the first could still execute beside it.
     pub epoch: u64,
+    /// Where the target offers snapshots of the namespace.
+    pub copies: Option<Rc<dyn Copies>>,
+}
+
+/// Snapshots of the namespace that a connection leads to, which are its target's. Each command is sent once.
+pub trait Copies: 'static {
+    /// Takes one, as one step, between this call and its answer: the same one, where the namespace has one of this tag.
+    fn snapshot(&self, tag: CopyTag) -> LocalFuture<'_, Result<u32, device::Error>>;
+
+    /// Those that there are, and clones.
+    fn copies(&self) -> LocalFuture<'_, Result<Vec<NamespaceCopy>, device::Error>>;
+
+    /// Deletes one, by its identifier. One that is gone is no error.
+    fn delete_copy(&self, nsid: u32) -> LocalFuture<'_, Result<(), device::Error>>;
+}
+
+impl Copies for RemoteNamespace {
+    fn snapshot(&self, tag: CopyTag) -> LocalFuture<'_, Result<u32, device::Error>> {
+        RemoteNamespace::snapshot(self, tag)
+    }
+
+    fn copies(&self) -> LocalFuture<'_, Result<Vec<NamespaceCopy>, device::Error>> {
+        RemoteNamespace::copies(self)
+    }
+
+    fn delete_copy(&self, nsid: u32) -> LocalFuture<'_, Result<(), device::Error>> {
+        RemoteNamespace::delete_copy(self, nsid)
+    }
 }
 
 impl Taken {
@@ -41,4 +70,9 @@ pub trait Reach: 'static {
     /// Connects as somebody who was never there before, and takes the reservation for exclusive access from whoever has it. It
     /// survives power loss.
     fn take(&self) -> LocalFuture<'_, Result<Taken, Error>>;
+
+    /// Connects to the snapshot of the holder that has this tag, and takes nothing.
+    fn look_at_snapshot(&self, _tag: CopyTag) -> LocalFuture<'_, Result<AnyRemote, Error>> {
+        Box::pin(async move { Err(Error::Lacks { holder: self.name(), what: "snapshots" }) })
+    }
 }

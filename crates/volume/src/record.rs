@@ -13,12 +13,22 @@
 //!  81  zero                 7 B
 //!  88  lives            3 × 16 B  of the holders
 //! 136  lives before     3 × 16 B  the same as the lives, but where a change of holders is not finished
-//! 184  zero
+//! 184  blocks              u64   size of the volume since it has grown; 0: what the label says
+//! 192  snapshots        n × 24 B  as many as there are, by name; then zero
+//! ```
+//! A snapshot, of which a block has [`snapshots_max`]:
+//! ```text
+//!   0  round, host         u64, u64   of the ballot of the attachment that took it
+//!  16  attempt             u32   of that attachment
+//!  20  slots               u8    who has it: a bit for each slot
+//!  21  zero                 3 B
 //! ```
 //! The block is changed by compare-and-write alone, from what was read or written last over the same connection.
 
+pub use crate::ballot::Ballot;
 use crate::block::{self, Instead, Reader, Writer};
 use crate::label::{Life, REPLICAS_MAX};
+use crate::snapshot_name::SnapshotName;
 
 const RECORD: block::Kind = block::Kind { magic: *b"YAGURAVR", format: 1 };
 /// Holders, at most.
@@ -26,15 +36,6 @@ pub const HOLDERS_MAX: usize = REPLICAS_MAX;
 
 /// The round of the ballot that a format leaves on its holders: whoever attaches the volume goes above it.
 pub const FORMAT_ROUND: u64 = 1;
-
-/// An attachment: ordered by round, then by a random number, so that no two are the same.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct Ballot {
-    /// Above all that was seen.
-    pub round: u64,
-    /// Random.
-    pub host: u64,
-}
 
 /// A set of slots.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -98,8 +99,26 @@ impl std::fmt::Debug for Set {
     }
 }
 
+/// A snapshot, and who has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    /// Which it is.
+    pub name: SnapshotName,
+    /// The replicas that have it, in the lives that the record says: at least one.
+    pub slots: Set,
+}
+
+/// Where the snapshots begin.
+const SNAPSHOTS_AT: usize = 192;
+const SNAPSHOT_BYTES: usize = 24;
+
+/// Snapshots that a record has room for in blocks of that many bytes.
+pub const fn snapshots_max(block_bytes: u32) -> usize {
+    (block_bytes as usize).saturating_sub(SNAPSHOTS_AT) / SNAPSHOT_BYTES
+}
+
 /// What hosts agree on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Record {
     /// Whose record it is; round 0: there is none.
     pub ballot: Ballot,
@@ -111,6 +130,10 @@ pub struct Record {
     pub lives: [Life; HOLDERS_MAX],
     /// Those before a change of holders that is not finished.
     pub lives_before: [Life; HOLDERS_MAX],
+    /// Blocks of the volume since it has grown; 0: it has as many as the label says.
+    pub blocks: u64,
+    /// The snapshots, by name.
+    pub snapshots: Vec<Snapshot>,
 }
 
 impl Record {
@@ -123,10 +146,21 @@ impl Record {
     pub fn exists(&self) -> bool {
         self.ballot.round > 0
     }
+
+    /// Blocks of a volume whose label says `made`.
+    pub fn size(&self, made: u64) -> u64 {
+        if self.blocks > 0 { self.blocks } else { made }
+    }
+
+    /// Who has the snapshot of a name.
+    pub fn snapshot(&self, name: SnapshotName) -> Set {
+        let found = self.snapshots.iter().find(|snapshot| snapshot.name == name);
+        found.map_or(Set::default(), |snapshot| snapshot.slots)
+    }
 }
 
 /// What the block of a holder says.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RecordBlock {
     /// The holder's life.
     pub life: Life,
@@ -141,18 +175,28 @@ pub struct RecordBlock {
 #[error("the record block is damaged: {0}; replace the holder")]
 pub struct RecordError(&'static str);
 
+impl RecordError {
+    /// What the holder's label leaves no room for.
+    pub(crate) const SIZE: RecordError = RecordError("the volume can not be as large as it says");
+}
+
 impl RecordBlock {
-    /// The bytes of the block.
+    /// The bytes of the block, which has room for the snapshots ([`snapshots_max`]).
     pub fn encode(&self, block: &mut [u8]) {
-        let RecordBlock { life, promised, accepted } = *self;
+        let RecordBlock { life, promised, accepted } = self;
         let mut writer = Writer::new(block, [0; 4]);
         writer.bytes(&life.to_le_bytes());
-        for ballot in [promised, accepted.ballot] {
+        for ballot in [*promised, accepted.ballot] {
             writer.bytes(&ballot.round.to_le_bytes()).bytes(&ballot.host.to_le_bytes());
         }
         writer.bytes(&accepted.version.to_le_bytes()).bytes(&[accepted.in_sync.0]).bytes(&[0; 7]);
         for life in accepted.lives.into_iter().chain(accepted.lives_before) {
             writer.bytes(&life.to_le_bytes());
+        }
+        writer.bytes(&accepted.blocks.to_le_bytes());
+        for Snapshot { name, slots } in &accepted.snapshots {
+            writer.bytes(&name.ballot.round.to_le_bytes()).bytes(&name.ballot.host.to_le_bytes());
+            writer.bytes(&name.attempt.to_le_bytes()).bytes(&[slots.0, 0, 0, 0]);
         }
         writer.seal(RECORD);
     }
@@ -182,11 +226,28 @@ fn read(word: [u8; 4], reader: &mut Reader<'_>) -> Option<RecordBlock> {
     let is_padded = reader.bytes::<7>()? == [0; 7];
     let mut lives = || Some([reader.u128()?, reader.u128()?, reader.u128()?]);
     let (lives, lives_before) = (lives()?, lives()?);
-    let record = Record { ballot: accepted, version, in_sync, lives, lives_before };
-    let is_sound = accepted <= promised && in_sync.without(Set::first(HOLDERS_MAX)).is_empty();
+    let (blocks, snapshots) = (reader.u64()?, snapshots(reader)?);
+    let are_older = snapshots.iter().all(|snapshot| snapshot.name.ballot <= accepted);
+    let record = Record { ballot: accepted, version, in_sync, lives, lives_before, blocks, snapshots };
+    let is_sound = accepted <= promised && in_sync.without(Set::first(HOLDERS_MAX)).is_empty() && are_older;
     let is_whole = if record.exists() { !in_sync.is_empty() } else { record == Record::default() };
     let is_ours = word == [0; 4] && is_padded && is_sound && is_whole && reader.is_rest_zero();
     is_ours.then_some(RecordBlock { life, promised, accepted: record })
+}
+
+/// Up to the first that is zero, or to the end of the block; `None`: one that no version writes, or in another order.
+fn snapshots(reader: &mut Reader<'_>) -> Option<Vec<Snapshot>> {
+    let mut all: Vec<Snapshot> = Vec::new();
+    while reader.0.len() >= SNAPSHOT_BYTES && reader.0[..8] != [0; 8] {
+        let ballot = Ballot { round: reader.u64()?, host: reader.u64()? };
+        let name = SnapshotName { ballot, attempt: reader.u32()? };
+        let [slots, zeroes @ ..] = reader.bytes::<4>()?;
+        let slots = Set(slots);
+        let is_after = all.last().is_none_or(|last| last.name < name);
+        let is_sound = zeroes == [0; 3] && !slots.is_empty() && slots.without(Set::first(HOLDERS_MAX)).is_empty();
+        all.push((is_after && is_sound).then_some(Snapshot { name, slots })?);
+    }
+    Some(all)
 }
 
 #[cfg(test)]
@@ -195,7 +256,8 @@ mod tests {
 
     fn sample() -> RecordBlock {
         let ballot = Ballot { round: 3, host: 4 };
-        let accepted = Record { ballot, version: 5, in_sync: Set(0b101), lives: [6, 7, 8], lives_before: [6, 9, 8] };
+        let (lives, lives_before) = ([6, 7, 8], [6, 9, 8]);
+        let accepted = Record { ballot, version: 5, in_sync: Set(0b101), lives, lives_before, ..Record::default() };
         RecordBlock { life: 7, promised: Ballot { round: 3, host: 5 }, accepted }
     }
 
@@ -208,10 +270,14 @@ mod tests {
     #[test]
     fn a_record_is_what_was_written() {
         let blank = RecordBlock { life: 7, ..RecordBlock::default() };
-        assert_eq!(RecordBlock::decode(&[0; 512], 7), Ok(blank));
-        for block in [sample(), RecordBlock { promised: Ballot { round: 9, host: 1 }, ..blank }] {
-            assert_eq!(RecordBlock::decode(&encoded(&block), 7), Ok(block));
-            assert_eq!(RecordBlock::decode(&encoded(&block), 8), Ok(RecordBlock { life: 8, ..blank }), "another life");
+        assert_eq!(RecordBlock::decode(&[0; 512], 7), Ok(blank.clone()));
+        for block in [sample(), full(), RecordBlock { promised: Ballot { round: 9, host: 1 }, ..blank.clone() }] {
+            assert_eq!(RecordBlock::decode(&encoded(&block), 7), Ok(block.clone()));
+            assert_eq!(
+                RecordBlock::decode(&encoded(&block), 8),
+                Ok(RecordBlock { life: 8, ..blank.clone() }),
+                "another life"
+            );
         }
         let bytes = encoded(&sample());
         assert_eq!(
@@ -220,6 +286,52 @@ mod tests {
             "the picture at the top"
         );
         assert_eq!(bytes[136..152], 6u128.to_le_bytes());
+        assert_eq!(bytes[184..], [0; 328], "as what was written before there were sizes and snapshots");
+        let bytes = encoded(&full());
+        assert_eq!(
+            (&bytes[184..192], &bytes[192..200], bytes[208], bytes[212]),
+            (&[9, 0, 0, 0, 0, 0, 0, 0][..], &[3, 0, 0, 0, 0, 0, 0, 0][..], 1, 1)
+        );
+        assert_eq!((snapshots_max(512), snapshots_max(4096)), (13, 162));
+    }
+
+    /// Grown, and with as many snapshots as there is room for.
+    fn full() -> RecordBlock {
+        let mut block = sample();
+        block.accepted.blocks = 9;
+        let name = |attempt| SnapshotName { ballot: block.accepted.ballot, attempt };
+        let count = snapshots_max(512) as u32;
+        let snapshots = (1..=count).map(|attempt| Snapshot { name: name(attempt), slots: Set(1 + attempt as u8 % 7) });
+        let snapshots = snapshots.collect::<Vec<_>>();
+        block.accepted.snapshots = snapshots;
+        block.accepted.snapshots[0].slots = Set(1);
+        block
+    }
+
+    #[test]
+    fn snapshots_that_no_version_writes_are_damage() {
+        let changed = |change: fn(&mut Vec<Snapshot>)| {
+            let mut block = full();
+            change(&mut block.accepted.snapshots);
+            RecordBlock::decode(&encoded(&block), 7)
+        };
+        assert!(changed(|_| {}).is_ok());
+        let wrong: [fn(&mut Vec<Snapshot>); 5] = [
+            |all| all.swap(0, 1),
+            |all| all[1] = all[0],
+            |all| all[0].slots = Set(0),
+            |all| all[0].slots = Set(8),
+            |all| all[12].name.ballot.host += 1,
+        ];
+        for change in wrong {
+            assert!(changed(change).is_err());
+        }
+        for at in [213, 192 + 20 + 24 + 1, 505] {
+            let mut bytes = encoded(&full());
+            bytes[at] = 1;
+            crate::block::tests::reseal(&mut bytes);
+            assert!(RecordBlock::decode(&bytes, 7).is_err(), "byte {at}");
+        }
     }
 
     #[test]
@@ -231,7 +343,7 @@ mod tests {
         for block in [below, nobody, too_many] {
             assert!(RecordBlock::decode(&encoded(&block), 7).is_err(), "{block:?}");
         }
-        for at in [8, 12, 81, 184, 500] {
+        for at in [8, 12, 81, 200, 500] {
             let mut bytes = encoded(&sample());
             bytes[at] ^= 0x40;
             crate::block::tests::reseal(&mut bytes);

@@ -64,14 +64,18 @@ pub fn recover(reaches: Vec<Rc<dyn Reach>>, from: usize, force: bool) -> LocalFu
                 "a majority of the volume's holders answers, and one in sync: attach it instead",
             ));
         }
-        let shape = Shape { volume: uuid(), ..old.shape };
+        let record = known.promises[from].as_ref().map(|promise| &promise.record);
+        let blocks = record.map_or(old.shape.blocks, |record| record.size(old.shape.blocks));
+        // It may have grown: the new volume's labels say its size.
+        let shape = Shape { volume: uuid(), blocks, ..old.shape };
         let lives: [Life; HOLDERS_MAX] = std::array::from_fn(|slot| if slot < reaches.len() { uuid() } else { 0 });
         let ballot = Ballot { round: 1, host: task::random_u64() };
-        let record = Record { ballot, version: 1, in_sync: Set::one(from), lives, lives_before: lives };
+        let record =
+            Record { ballot, version: 1, in_sync: Set::one(from), lives, lives_before: lives, ..Record::default() };
         make_others(&reaches, &copy, (from, &shape), &record).await?;
         let new = Label { shape, born: Born::Intent, life: lives[from], ..old };
         let mut making = Making::begin(&copy, sealed(&shape, |bytes| new.encode(bytes))).await?;
-        let block = RecordBlock { life: new.life, promised: ballot, accepted: record };
+        let block = RecordBlock { life: new.life, promised: ballot, accepted: record.clone() };
         let bytes = sealed(&shape, |bytes| block.encode(bytes));
         let write = async |namespace: &AnyRemote| {
             let found = read_block(namespace, RECORD_BLOCK).await?.freeze();
@@ -104,7 +108,7 @@ async fn make_others(
         others.push((other, label));
     }
     for (other, label) in &others {
-        let mut making = prepare(other, label, *record).await?;
+        let mut making = prepare(other, label, record).await?;
         making.turn_into(sealed(shape, |bytes| label.encode(bytes))).await?;
     }
     Ok(())
@@ -151,8 +155,8 @@ async fn look_around(reaches: &[Rc<dyn Reach>], copy: &Label, force: bool) -> Kn
 
 /// What the copy itself knows of what it has, and what was seen of the others.
 fn what_is_lost(known: &Known, copy: &Label) -> String {
-    let record = known.promises[usize::from(copy.slot)].map(|promise| promise.record);
-    let what = match record.filter(Record::exists) {
+    let record = known.promises[usize::from(copy.slot)].as_ref().map(|promise| &promise.record);
+    let what = match record.filter(|record| record.exists()) {
         None => "it has no record by which to tell whether it was in sync",
         Some(record) if record.in_sync.has(copy.slot.into()) => {
             "it was in sync by its own record, and lacks what the others have taken since if they went on without it"

@@ -4,6 +4,7 @@
 //! - What it lacks is what is not clean in a log of NEED or in its own, and what is written when it begins. From then on every
 //!   write goes to it, too.
 //! - A region is copied with its lock held alone: nothing else is written there meanwhile. It is marked before.
+//! - It has room for the volume, also as large as that is growing to.
 //! - It is proposed to be in sync only while it is still the connection that all of this went over.
 //! - It begins when all regions are settled: before that NEED has no one content.
 //! - A block that no replica in sync can read is made unreadable at the joiner, where its target can do that; else the joiner waits
@@ -14,6 +15,7 @@
 //! It gives way: while the volume has other commands under way it pauses as long as its last region took.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use device::Mode;
 use engine::job::Job;
@@ -31,6 +33,9 @@ use crate::shared::Shared;
 /// after a break.
 const CLEARED_TOGETHER: u64 = 64;
 
+/// How often a replica without room for the volume is looked at. Guessed.
+const ROOM_PAUSE: Duration = Duration::from_secs(1);
+
 /// Resynchronises the replica of a slot whenever it needs it; ends when the volume is over. `turn`: one at a time, so that a
 /// volume that lost two replicas has one of them back as soon as can be.
 pub(crate) async fn resync(shared: Rc<Shared>, slot: usize, turn: Semaphore) {
@@ -41,6 +46,12 @@ pub(crate) async fn resync(shared: Rc<Shared>, slot: usize, turn: Semaphore) {
             changed.await;
             continue;
         };
+        if let Err(error) = conn.check_room(shared.blocks_counted()) {
+            shared.note(slot, error.to_string());
+            // Nobody says when it has got the room.
+            let _ = time::timeout(ROOM_PAUSE, changed).await;
+            continue;
+        }
         let Some(_turn) = turn.try_acquire(1) else {
             changed.await;
             continue;
@@ -54,7 +65,8 @@ pub(crate) async fn resync(shared: Rc<Shared>, slot: usize, turn: Semaphore) {
         let job = shared.figures.jobs().begin("resync", shared.options.resync_bytes_per_second, None);
         let copied = copy_all(&shared, &conn, &job).await;
         drop(job);
-        let is_there = copied.is_ok() && shared.usable(slot).is_some_and(|now| Rc::ptr_eq(&now, &conn));
+        let has_room = conn.check_room(shared.blocks_counted()).is_ok();
+        let is_there = copied.is_ok() && has_room && shared.usable(slot).is_some_and(|now| Rc::ptr_eq(&now, &conn));
         if is_there && shared.propose(|mirror| mirror.join(slot)) {
             tracing::info!(volume = shared.name(), slot, "a replica is in sync again");
         } else {
@@ -70,7 +82,7 @@ pub(crate) async fn resync(shared: Rc<Shared>, slot: usize, turn: Semaphore) {
 
 /// The regions in which the replica may lack something.
 fn lacks(shared: &Shared, conn: &Rc<Conn>) -> Bitmap {
-    let mut lacks = Bitmap::new(shared.shape.regions());
+    let mut lacks = Bitmap::new(shared.regions_counted());
     let need = shared.mirror.borrow().need();
     let conns = need.iter().filter_map(|slot| shared.usable(slot)).chain([Rc::clone(conn)]);
     for conn in conns {
@@ -80,7 +92,8 @@ fn lacks(shared: &Shared, conn: &Rc<Conn>) -> Bitmap {
             next = region + 1;
         }
     }
-    shared.regions.borrow().busy().for_each(|region| lacks.insert(region));
+    let regions = shared.regions_counted();
+    shared.regions.borrow().busy().filter(|&region| region < regions).for_each(|region| lacks.insert(region));
     lacks
 }
 
@@ -88,7 +101,7 @@ async fn copy_all(shared: &Rc<Shared>, conn: &Rc<Conn>, job: &Rc<Job>) -> Result
     let all = shared.lacks.borrow().len();
     let mut next = 0;
     while let Some(region) = next_of(shared, next) {
-        let (first, blocks) = shared.shape.region(region);
+        let (first, blocks) = shared.region(region);
         job.take(blocks * u64::from(shared.shape.block_size)).await;
         let begin = time::now();
         let guard = shared.locks.lock(first, blocks, Mode::Exclusive).await;
@@ -112,7 +125,8 @@ async fn copy_all(shared: &Rc<Shared>, conn: &Rc<Conn>, job: &Rc<Job>) -> Result
 }
 
 fn next_of(shared: &Shared, from: u64) -> Option<u64> {
-    shared.lacks.borrow().next(from)
+    // Where growing has come to nothing, what it was to grow by counts no more.
+    shared.lacks.borrow().next(from).filter(|&region| region < shared.regions_counted())
 }
 
 /// Clears in the log of the replica that joins what it has got, where all of NEED know that nobody lacks it.

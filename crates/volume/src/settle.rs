@@ -57,7 +57,7 @@ pub(crate) async fn settle(shared: Rc<Shared>, job: Rc<Job>, number: u64, all: u
 }
 
 async fn region_of(shared: &Rc<Shared>, region: u64) -> Result<(), device::Error> {
-    let (first, blocks) = shared.shape.region(region);
+    let (first, blocks) = shared.region(region);
     let _guard = shared.locks.lock(first, blocks, Mode::Exclusive).await;
     if !shared.unsettled.borrow().has(region) {
         return Ok(());
@@ -116,7 +116,7 @@ pub(crate) fn mend(shared: &Rc<Shared>, lba: u64, bytes: usize) {
     for region in (first..=last).filter(|&region| shared.mending.borrow_mut().insert(region)) {
         let shared = Rc::clone(shared);
         task::spawn(async move {
-            let (first, blocks) = shared.shape.region(region);
+            let (first, blocks) = shared.region(region);
             let guard = shared.locks.lock(first, blocks, Mode::Exclusive).await;
             let mended = make_equal(&shared, region, false).await;
             drop(guard);

@@ -10,12 +10,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
 
-use device::{Mode, Namespace, NamespaceInfo, RangeGuard, RangeLocks};
-use engine::sync::{Notified, Notify};
+use device::{Mode, NamespaceInfo, RangeGuard, RangeLocks};
+use engine::sync::{Notified, Notify, Semaphore};
 use engine::time::{self, Instant};
 
 use crate::bitmap::Bitmap;
 use crate::conn::Conn;
+use crate::error::Error;
 use crate::figures::{Figures, State};
 use crate::label::Shape;
 use crate::mirror::Mirror;
@@ -23,6 +24,7 @@ use crate::options::Options;
 use crate::reach::Reach;
 use crate::record::{Ballot, HOLDERS_MAX, Record, Set};
 use crate::regions::{Regions, Span};
+use crate::snapshot_name::SnapshotName;
 
 /// What a lease is shorter at the host that has it, and longer at who waits for its end, as a part of it: clocks run apart.
 /// Guessed, high: clocks differ by less than a thousandth.
@@ -40,6 +42,7 @@ pub(crate) enum Phase {
 
 /// See the module.
 pub(crate) struct Shared {
+    /// As the volume was made: it may have grown since.
     pub(crate) shape: Shape,
     pub(crate) ballot: Ballot,
     pub(crate) options: Options,
@@ -71,6 +74,16 @@ pub(crate) struct Shared {
     stuck: RefCell<BTreeSet<u64>>,
     /// What the replica that joins lacks still.
     pub(crate) lacks: RefCell<Bitmap>,
+    /// The size that the volume is to grow to, in blocks, while that goes on; else 0.
+    pub(crate) growing_to: Cell<u64>,
+    /// Snapshots are taken one at a time.
+    pub(crate) takes: Semaphore,
+    /// The snapshot that replicas are being asked for.
+    pub(crate) taking: Cell<Option<SnapshotName>>,
+    /// Attempts at snapshots so far.
+    attempts: Cell<u32>,
+    /// Counts what may have left garbage.
+    litter: Cell<u64>,
     pub(crate) figures: Figures,
 }
 
@@ -114,6 +127,11 @@ impl Shared {
             mending: RefCell::default(),
             stuck: RefCell::default(),
             lacks: RefCell::default(),
+            growing_to: Cell::new(0),
+            takes: Semaphore::new(1),
+            taking: Cell::new(None),
+            attempts: Cell::new(0),
+            litter: Cell::new(0),
             figures: begin.figures,
         }
     }
@@ -129,9 +147,36 @@ impl Shared {
         (lba / region, (lba + blocks - 1) / region)
     }
 
+    /// Blocks of the volume that are served.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.mirror.borrow().blocks()
+    }
+
+    /// The shape that counts inside: with the blocks that the volume is growing to, which are marked, settled and copied as all
+    /// others are, and served to nobody.
+    fn counted(&self) -> Shape {
+        let proposed = self.mirror.borrow().current().size(self.shape.blocks);
+        Shape { blocks: proposed.max(self.growing_to.get()), ..self.shape }
+    }
+
+    /// Blocks that count.
+    pub(crate) fn blocks_counted(&self) -> u64 {
+        self.counted().blocks
+    }
+
+    /// Regions that count.
+    pub(crate) fn regions_counted(&self) -> u64 {
+        self.counted().regions()
+    }
+
+    /// Blocks of a region that counts.
+    pub(crate) fn region(&self, region: u64) -> (u64, u64) {
+        self.counted().region(region)
+    }
+
     /// A region in pieces that one command reads or writes: the first block of each and how many.
     pub(crate) fn pieces(&self, region: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
-        let (first, blocks) = self.shape.region(region);
+        let (first, blocks) = self.region(region);
         self.cut(first, blocks)
     }
 
@@ -187,6 +232,33 @@ impl Shared {
         self.changed.notify_all();
     }
 
+    /// As [`Shared::check`], for what is asked of the volume as a whole.
+    pub(crate) fn check_whole(&self) -> Result<(), Error> {
+        self.check().map_err(|error| match error {
+            device::Error::Reserved(_) => Error::Superseded,
+            _ => Error::Detached,
+        })
+    }
+
+    // Snapshots.
+
+    /// A name that was never used.
+    pub(crate) fn next_name(&self) -> SnapshotName {
+        self.attempts.set(self.attempts.get() + 1);
+        SnapshotName { ballot: self.ballot, attempt: self.attempts.get() }
+    }
+
+    /// Replicas may have snapshots that nobody names.
+    pub(crate) fn litter(&self) {
+        self.litter.set(self.litter.get() + 1);
+        self.changed.notify_all();
+    }
+
+    /// Counts how often they may have got some.
+    pub(crate) fn littered(&self) -> u64 {
+        self.litter.get()
+    }
+
     // Connections.
 
     /// The connection of a slot, if it is up.
@@ -208,6 +280,11 @@ impl Shared {
     /// A connection has preempted.
     pub(crate) fn connected(&self, conn: &Rc<Conn>) {
         conn.since.set(time::now());
+        // Of what the volume began to grow by when the connection was made already, it knows no log.
+        if !conn.is_covered(self.regions_counted()) {
+            conn.end();
+        }
+        conn.count_regions(self.regions_counted());
         self.mirror.borrow_mut().connected(conn.slot, conn.label.life);
         self.conns.borrow_mut()[conn.slot] = Some(Rc::clone(conn));
         self.changed.notify_all();
@@ -282,8 +359,7 @@ impl Shared {
         let is_stable = self.mirror.borrow_mut().accepted(slot, record);
         self.refused[slot].set(false);
         if is_stable {
-            let Record { version, in_sync, .. } = *self.mirror.borrow().current();
-            tracing::debug!(volume = self.name(), version, ?in_sync, "a record is stable");
+            tracing::debug!(volume = self.name(), record = ?self.mirror.borrow().current(), "a record is stable");
             self.extend_lease(self.proposed_at.get());
         }
         self.tell_states();
@@ -398,38 +474,4 @@ impl Shared {
 pub(crate) fn lease_wait(shape: &Shape) -> Duration {
     let lease = Duration::from_millis(u64::from(shape.lease_ms));
     lease + lease / LEASE_MARGIN
-}
-
-/// What a volume is, over these replicas.
-pub(crate) fn info(shape: &Shape, conns: &[Option<Rc<Conn>>; HOLDERS_MAX]) -> NamespaceInfo {
-    let replicas = conns.iter().flatten().filter(|conn| conn.slot < usize::from(shape.replicas));
-    let infos = replicas.map(|conn| conn.taken().namespace.info());
-    let first = NamespaceInfo {
-        block_size: shape.block_size,
-        blocks: shape.blocks,
-        atomic_blocks: u32::MAX,
-        compare_and_write_blocks_max: u32::MAX,
-        transfer_blocks_max: u32::MAX,
-        volatile_cache: false,
-        volatile_medium: false,
-        deallocated_reads_zero: true,
-        thin: false,
-        preferred_write_blocks: 1,
-        preferred_deallocate_blocks: 1,
-        write_uncorrectable: false,
-        persists_attributes: false,
-        nguid: shape.volume.to_be_bytes(),
-    };
-    let info = infos.fold(first, |info, replica| NamespaceInfo {
-        atomic_blocks: info.atomic_blocks.min(replica.atomic_blocks),
-        transfer_blocks_max: info.transfer_blocks_max.min(replica.transfer_blocks_max),
-        volatile_medium: info.volatile_medium | replica.volatile_medium,
-        thin: info.thin | replica.thin,
-        preferred_write_blocks: info.preferred_write_blocks.max(replica.preferred_write_blocks),
-        preferred_deallocate_blocks: info.preferred_deallocate_blocks.max(replica.preferred_deallocate_blocks),
-        ..info
-    });
-    // A compare-and-write is a write under a lock of ours.
-    let most = info.transfer_blocks_max.min((device::COMPARE_AND_WRITE_BYTES_MAX as u32 / shape.block_size).max(1));
-    NamespaceInfo { compare_and_write_blocks_max: most, ..info }
 }

@@ -7,6 +7,7 @@ use device::{Error, Mode};
 use engine::Buf;
 
 use crate::conn::Lost;
+use crate::label::Shape;
 use crate::record::{HOLDERS_MAX, Set};
 use crate::shared::Shared;
 
@@ -36,15 +37,16 @@ impl Report {
 pub(crate) async fn verify(shared: &Rc<Shared>, bytes_per_second: Option<u64>) -> Result<Report, Error> {
     let job = shared.figures.jobs().begin("verify", bytes_per_second, None);
     let mut report = Report::default();
-    let regions = shared.shape.regions();
+    let shape = Shape { blocks: shared.blocks(), ..shared.shape };
+    let regions = shape.regions();
     for region in 0..regions {
         shared.check()?;
         shared.settled((region, region)).await?;
-        let (first, blocks) = shared.shape.region(region);
+        let (first, blocks) = shape.region(region);
         job.take(blocks * u64::from(shared.shape.block_size)).await;
         let _guard = shared.lock(first, blocks, Mode::Shared).await?;
         let mut compared = shared.mirror.borrow().everybody();
-        for piece in shared.pieces(region) {
+        for piece in shared.cut(first, blocks) {
             compared = compared.and(compare(shared, region, piece, &mut report).await);
         }
         report.regions += u64::from(compared.len() > 1);

@@ -13,23 +13,24 @@ use engine::file::Lifetime;
 use engine::task::{LocalFuture, Task};
 use engine::{Buf, View, time};
 
-use crate::change::Change;
+use crate::change::{Change, ZERO_REGIONS_MAX};
 use crate::clear::clear_idle;
 use crate::conn::Lost;
 use crate::fan_out::finish;
 use crate::figures::Figures;
+use crate::grow::grow;
 use crate::label::{Life, Shape};
 use crate::reach::Reach;
 use crate::read;
-use crate::record::{Record, Set};
+use crate::record::{Record, Set, Snapshot};
 use crate::shared::{Phase, Shared};
+use crate::snapshot;
+use crate::snapshot_name::SnapshotName;
 use crate::verify::{Report, verify};
+use crate::view::SnapshotView;
 
 /// How long detaching waits for the logs to be cleared. Guessed: some writes' time; what is not cleared is settled again.
 const CLEAR_TIME_MAX: Duration = Duration::from_secs(2);
-
-/// Regions that are zeroed in one step. Chosen: their marks are one write of the log, or two.
-const ZERO_REGIONS_MAX: u64 = 256;
 
 /// A volume that this host has attached. Dropping it ends all that goes on; [`Volume::detach`] leaves nothing to be settled.
 pub struct Volume {
@@ -52,7 +53,7 @@ impl Volume {
         &self.shared
     }
 
-    /// What the volume is.
+    /// What the volume was made as: its holders' labels say so. It may have grown since, as [`Namespace::info`] says.
     pub fn shape(&self) -> Shape {
         self.shared.shape
     }
@@ -70,7 +71,7 @@ impl Volume {
     /// The record that was proposed last, and whether a majority has it.
     pub fn record(&self) -> (Record, bool) {
         let mirror = self.shared.mirror.borrow();
-        (*mirror.current(), mirror.is_stable())
+        (mirror.current().clone(), mirror.is_stable())
     }
 
     /// The replicas in sync, as far as that is decided; all of them: nothing is missing.
@@ -96,7 +97,7 @@ impl Volume {
         let conns = slots.filter_map(|slot| self.shared.usable(slot));
         let marked = |region: u64, conn: &Rc<crate::conn::Conn>| conn.with_log(|log| !log.is_clean(region));
         let count = |conn: Rc<crate::conn::Conn>| {
-            (0..self.shared.shape.regions()).filter(|&region| marked(region, &conn)).count() as u64
+            (0..self.shared.regions_counted()).filter(|&region| marked(region, &conn)).count() as u64
         };
         conns.map(count).max().unwrap_or(0)
     }
@@ -120,6 +121,52 @@ impl Volume {
     /// The lives of the holders: a replacement has a new one.
     pub fn lives(&self) -> [Life; 3] {
         self.shared.mirror.borrow().current().lives
+    }
+
+    /// Grows the volume to so many bytes, while it is in use: what it grows by reads as zeroes. Each replica that is needed has to
+    /// have the room: as many bytes as [`holder_bytes`](crate::holder_bytes) says of the new size are enough. When this has ended
+    /// [`Namespace::info`] has the new size; a target that serves the volume is to be told
+    /// (`fabric::subsystem::Target::refresh_namespace`).
+    ///
+    /// # Errors
+    /// [`crate::Error::TooSmall`] names a holder that has not the room; [`crate::Error::LogTooSmall`]: the logs have none for so
+    /// many regions. What an error leaves is the volume as it was, or, where another host has attached it, as it was or grown.
+    pub fn grow(&self, bytes: u64) -> LocalFuture<'_, Result<(), crate::Error>> {
+        Box::pin(grow(&self.shared, bytes))
+    }
+
+    /// Takes a snapshot: the bytes of one moment between this call and its end, at one replica in sync or more, whose target
+    /// offers that. Writes are held for as long as the replicas take for it.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoCopies`], [`crate::Error::NotTaken`], [`crate::Error::TooManySnapshots`]; superseded or detached: the next
+    /// host may find it.
+    pub fn snapshot(&self) -> LocalFuture<'_, Result<SnapshotName, crate::Error>> {
+        Box::pin(snapshot::take(&self.shared))
+    }
+
+    /// The snapshots that there are, and who has them; by age.
+    pub fn snapshots(&self) -> Vec<Snapshot> {
+        self.shared.mirror.borrow().stable().map_or_else(Vec::new, |record| record.snapshots.clone())
+    }
+
+    /// Deletes a snapshot: when this has ended it is there no more, and the replicas give its room back soon. One that is not there
+    /// is no error.
+    ///
+    /// # Errors
+    /// The volume is superseded or detached: the next host may find it still.
+    pub fn delete_snapshot(&self, name: SnapshotName) -> LocalFuture<'_, Result<(), crate::Error>> {
+        Box::pin(snapshot::delete(&self.shared, name))
+    }
+
+    /// Reads a snapshot, over connections of its own.
+    ///
+    /// # Errors
+    /// As [`SnapshotView::open`].
+    pub fn snapshot_view(&self, name: SnapshotName) -> LocalFuture<'_, Result<SnapshotView, crate::Error>> {
+        let record = self.shared.mirror.borrow().stable().cloned().unwrap_or_default();
+        let reaches = self.shared.reaches.borrow().clone();
+        SnapshotView::open(reaches, self.shared.shape.volume, &record, name)
     }
 
     /// Compares the replicas in sync, block by block, while the volume is in use.
@@ -147,7 +194,7 @@ impl Volume {
             self.shared.phase.set(Phase::Quiescing);
             self.shared.changed.notify_all();
             // What is under way holds its locks. What does not end is settled by the next host, and so is what is not cleared.
-            let all = self.shared.locks.lock(0, self.shared.shape.blocks, Mode::Exclusive);
+            let all = self.shared.locks.lock(0, u64::MAX, Mode::Exclusive);
             let all = time::timeout(self.shared.options.wait_max, all).await;
             let cleared = time::timeout(CLEAR_TIME_MAX, self.cleared()).await;
             if cleared.is_err() {
@@ -187,7 +234,7 @@ impl Volume {
                 let Some(conn) = self.shared.usable(slot) else { return true };
                 let unsettled = self.shared.unsettled.borrow();
                 let said = |region| conn.with_log(|log| log.entry(region));
-                (0..self.shared.shape.regions())
+                (0..self.shared.regions_counted())
                     .filter(|&region| !unsettled.has(region))
                     .all(|region| said(region) == Some(entry) || said(region) == Some(crate::log::CLEAN))
             };
@@ -201,7 +248,7 @@ impl Volume {
     // Commands.
 
     fn check_range(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
-        let end = self.shared.shape.blocks;
+        let end = self.shared.blocks();
         match lba.0.checked_add(blocks) {
             Some(last) if last <= end => Ok(()),
             _ => Err(Error::OutOfRange { lba, blocks, end }),
@@ -254,7 +301,7 @@ impl Namespace for Volume {
     device::namespace_without!(used_blocks, attributes);
 
     fn info(&self) -> NamespaceInfo {
-        self.shared.info.clone()
+        NamespaceInfo { blocks: self.shared.blocks(), ..self.shared.info.clone() }
     }
 
     async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {

@@ -1,7 +1,9 @@
 //! `yagura control …`
 
+mod changes;
 mod client;
 mod drives;
+mod reached;
 mod serve;
 
 use hyper::Method;
@@ -9,7 +11,7 @@ use serde_json::{Value, json};
 
 pub use client::{Client, access, path_of};
 
-use crate::cli::{Asking, ControlVerb};
+use crate::cli::{Asking, ControlCreateArgs, ControlShowArgs, ControlVerb, VolumeLimits};
 use crate::exit::Failure;
 use crate::output;
 
@@ -37,12 +39,25 @@ pub fn run(verb: &ControlVerb) -> Result<(), Failure> {
             let quota = json!({"quota_bytes": args.quota.map(|size| size.0), "quota_volumes": args.volumes});
             ask(&args.asking, put, &path_of("tenants", &args.name), quota)
         }
-        ControlVerb::Token(args) => ask(&args.asking, Method::POST, "/v1/tokens", json!({"tenant": args.whom})),
-        ControlVerb::Create(args) => {
-            let (name, bytes, replicas) = (&args.name, args.size.0, args.replicas);
-            let (level, relax) = (&args.apart, args.relax);
-            let new = json!({"name": name, "bytes": bytes, "replicas": replicas, "level": level, "relax": relax});
-            operate(&args.asking, Method::POST, &format!("/v1/volumes?wait={WAIT_SECONDS}"), Some(&new))
+        ControlVerb::Token(args) => {
+            let new = json!({"tenant": args.whom, "metrics": args.metrics, "seconds": args.seconds});
+            ask(&args.asking, Method::POST, "/v1/tokens", new)
+        }
+        ControlVerb::Create(args) => create(args),
+        ControlVerb::Grow(args) => {
+            let path = format!("{}/grow?wait={WAIT_SECONDS}", path_of("volumes", &args.name));
+            operate(&args.asking, Method::POST, &path, Some(&json!({"bytes": args.size.0})))
+        }
+        ControlVerb::SetVolume(args) => {
+            ask(&args.asking, put, &format!("{}/limits", path_of("volumes", &args.name)), limits(&args.limits))
+        }
+        ControlVerb::Snapshot(args) => {
+            let path = format!("{}/snapshots?wait={WAIT_SECONDS}", path_of("volumes", &args.volume));
+            operate(&args.asking, Method::POST, &path, Some(&json!({"name": args.name})))
+        }
+        ControlVerb::DeleteSnapshot(args) => {
+            let path = format!("{}?wait={WAIT_SECONDS}", snapshot(&args.volume, &args.name));
+            operate(&args.asking, Method::DELETE, &path, None)
         }
         ControlVerb::Delete(args) => {
             let path = format!("{}?wait={WAIT_SECONDS}&force={}", path_of("volumes", &args.name), args.force);
@@ -50,23 +65,70 @@ pub fn run(verb: &ControlVerb) -> Result<(), Failure> {
         }
         ControlVerb::Detach(args) => {
             let path = format!("{}/attachment?force=true", path_of("volumes", &args.name));
-            report(&args.asking, &Client::new(&args.asking.access)?.ask(Method::DELETE, &path, None)?)
+            report(&args.asking, &client(&args.asking)?.ask(Method::DELETE, &path, None)?)
         }
-        ControlVerb::Show(args) => {
-            let path =
-                args.name.as_ref().map_or_else(|| format!("/v1/{}", args.kind), |name| path_of(&args.kind, name));
-            report(&args.asking, &Client::new(&args.asking.access)?.ask(Method::GET, &path, None)?)
-        }
+        ControlVerb::Show(args) => show(args),
     }
 }
 
+fn create(args: &ControlCreateArgs) -> Result<(), Failure> {
+    let mut bytes = args.size.map(|size| size.0);
+    let mut from = Value::Null;
+    if let Some((volume, name)) = &args.from {
+        if bytes.is_none() {
+            let said = Client::new(&args.asking.access)?.ask(Method::GET, &snapshot(volume, name), None)?;
+            bytes = said["bytes"].as_u64();
+        }
+        from = json!({"volume": volume, "snapshot": name});
+    }
+    let (name, replicas, level, relax) = (&args.name, args.replicas, &args.apart, args.relax);
+    let new = json!({"name": name, "bytes": bytes, "replicas": replicas, "level": level, "relax": relax,
+        "limits": limits(&args.limits), "from": from});
+    operate(&args.asking, Method::POST, &format!("/v1/volumes?wait={WAIT_SECONDS}"), Some(&new))
+}
+
+fn limits(limits: &VolumeLimits) -> Value {
+    json!({"iops": limits.iops, "bandwidth": limits.bandwidth.map(|size| size.0), "burst": limits.burst})
+}
+
+/// The path of a snapshot.
+fn snapshot(volume: &str, name: &str) -> String {
+    let below = path_of("snapshots", name);
+    format!("{}{}", path_of("volumes", volume), below.trim_start_matches("/v1"))
+}
+
+/// Shows one thing, or all of a kind: as many pages as there are.
+fn show(args: &ControlShowArgs) -> Result<(), Failure> {
+    let client = Client::new(&args.asking.access)?;
+    let path = match (&*args.kind, &args.name) {
+        ("snapshots", Some(volume)) => format!("{}/snapshots", path_of("volumes", volume)),
+        (kind, Some(name)) => path_of(kind, name),
+        (kind, None) => format!("/v1/{kind}"),
+    };
+    let mut said = client.ask(Method::GET, &path, None)?;
+    while let Some(next) = said["next"].as_str() {
+        let more = client.ask(Method::GET, &format!("{path}?after={next}"), None)?;
+        let (items, next) = (more["items"].as_array().cloned().unwrap_or_default(), more["next"].clone());
+        said["next"] = next;
+        if let Some(all) = said["items"].as_array_mut() {
+            all.extend(items);
+        }
+    }
+    report(&args.asking, &said)
+}
+
 fn ask(asking: &Asking, method: Method, path: &str, body: Value) -> Result<(), Failure> {
-    report(asking, &Client::new(&asking.access)?.ask(method, path, Some(&body))?)
+    report(asking, &client(asking)?.ask(method, path, Some(&body))?)
+}
+
+/// For one request that changes something.
+fn client(asking: &Asking) -> Result<Client, Failure> {
+    Ok(Client::new(&asking.access)?.named(asking.request_id.clone()))
 }
 
 /// Asks for what takes long, and waits for its end.
 fn operate(asking: &Asking, method: Method, path: &str, body: Option<&Value>) -> Result<(), Failure> {
-    let client = Client::new(&asking.access)?;
+    let client = client(asking)?;
     let mut operation = client.ask(method, path, body)?;
     while operation["ended"].is_null() {
         if let Some(waits) = operation["waits"].as_str() {

@@ -2,10 +2,13 @@
 
 mod attach;
 mod kernel;
+mod limited;
 mod named;
 mod nbd;
 mod reach;
+mod wishes;
 mod words;
+pub mod work;
 
 use ::volume::{Error, FormatOptions, Inspected, Kind, Options, Set};
 use device::Error::Reserved;
@@ -107,8 +110,8 @@ fn said(found: Result<Inspected, Error>) -> Said {
 }
 
 async fn status(args: &VolumeStatusArgs) -> Result<(), Failure> {
-    let (holders, _) = named::holders(&args.of)?;
-    let reaches = reach::reaches(&holders)?;
+    let (found, _) = named::holders(&args.of)?;
+    let reaches = reach::named(&found.holders, &found.uids)?;
     let asked = together(
         reaches.iter().map(|reach| async move { (reach.name(), ::volume::inspect(&**reach, args.take).await) }),
     )
@@ -145,8 +148,8 @@ struct Verified {
 }
 
 async fn verify(args: &VolumeVerifyArgs) -> Result<(), Failure> {
-    let (holders, volume) = named::holders(&args.of)?;
-    let reaches = reach::reaches(&holders)?;
+    let (found, volume) = named::holders(&args.of)?;
+    let reaches = reach::named(&found.holders, &found.uids)?;
     if !args.take {
         for reach in &reaches {
             if let Err(Error::Device { source: Reserved(_), .. }) = ::volume::inspect(&**reach, false).await {

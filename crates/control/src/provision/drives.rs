@@ -7,6 +7,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::asked::{Done, Work};
+use super::moment::Moment;
 use super::name::{Address, Nqn};
 use super::records::{HolderKind, Namespace};
 
@@ -50,6 +52,19 @@ pub struct Blank {
     pub place: Place,
     /// The namespace.
     pub namespace: Namespace,
+}
+
+/// A replica with a copy of a snapshot.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Replica {
+    /// Its drive.
+    pub place: Place,
+    /// The namespace.
+    pub namespace: Namespace,
+    /// The volume.
+    pub volume: Uuid,
+    /// The snapshot.
+    pub moment: Moment,
 }
 
 /// Whether hosts use a volume, by what stands on its holders and by what hosts do.
@@ -130,6 +145,27 @@ pub trait Drives: Send + Sync {
     /// Whether a host has the volume attached, or had. `holders`: those of its holders that can be asked. What a host has reserved
     /// is taken from that host to be read; a host that lives takes the holder back, by which it is told from one that is gone.
     fn usage(&self, volume: Uuid, holders: &[Blank], until: Instant) -> Reply<'_, Usage>;
+
+    /// Makes the namespace of this identifier `bytes` large (a multiple of 4 KiB); that it is as large, or larger, is no error.
+    fn grow(&self, place: &Place, namespace: Namespace, bytes: u64, until: Instant) -> Reply<'_, ()>;
+
+    /// Attaches the volume, does the work, and detaches it. `holders`: those of its holders that are to be reached, by slot; none
+    /// where the drive is gone for good. Whoever has the volume attached loses it: nobody is to have it.
+    fn work(&self, volume: Uuid, holders: &[Option<Blank>], work: &Work, until: &Until) -> Reply<'_, Done>;
+
+    /// Makes a writable copy of the snapshot that the replica has, and says which namespace it is. `tag` is the copy's: where the
+    /// replica has a copy of that tag, that one is the answer.
+    fn copy(&self, replica: &Replica, tag: Uuid, until: Instant) -> Reply<'_, Namespace>;
+
+    /// The copy of that tag, if there is one. Changes nothing.
+    fn copied(&self, replica: &Replica, tag: Uuid) -> Reply<'_, Option<Namespace>>;
+
+    /// Makes a volume of clones of one snapshot of the volume `of`, `is_copy` by slot, and of blank namespaces for the other
+    /// holders. That all of it is done already is no error; what was broken off in the middle is [`DriveError::Refused`].
+    fn adopt(&self, volume: Uuid, of: Uuid, holders: &[Blank], is_copy: &[bool], until: &Until) -> Reply<'_, ()>;
+
+    /// How large a volume can become at most that is made with so many bytes.
+    fn grows_to(&self, bytes: u64) -> u64;
 
     /// Bytes of a namespace that can be such a holder of a volume of `bytes`: a multiple of 4 KiB.
     fn holder_bytes(&self, kind: HolderKind, bytes: u64) -> u64;

@@ -6,7 +6,7 @@ use crate::catalogue;
 
 use super::drives::DriveError;
 use super::name::{Malformed, Name, Nqn};
-use super::placement::Refusal;
+use super::placement::{Refusal, Rule};
 use super::records::{RecordError, VolumeState};
 
 /// Nothing was changed, unless a variant says otherwise.
@@ -85,8 +85,16 @@ pub enum Error {
         /// Which volume.
         volume: Name,
     },
+    /// Drives of the volume have not the room.
+    #[error("volume {volume} can't grow: {}", lacks(drives))]
+    NoRoomToGrow {
+        /// Which volume.
+        volume: Name,
+        /// Each drive that lacks something, with the rule that it fails.
+        drives: Vec<(Name, Rule)>,
+    },
     /// Something else is done to the volume.
-    #[error("volume {volume} is {state} by operation {operation}: wait until that has ended")]
+    #[error("volume {volume} is {state}, and operation {operation} is under way on it: wait until that has ended")]
     Busy {
         /// Which volume.
         volume: Name,
@@ -159,6 +167,11 @@ pub enum Error {
     /// The catalogue failed; after an unknown outcome the change may have been made.
     #[error(transparent)]
     Catalogue(#[from] catalogue::Error),
+}
+
+fn lacks(drives: &[(Name, Rule)]) -> String {
+    let each: Vec<_> = drives.iter().map(|(drive, rule)| format!("drive {drive}: {rule}")).collect();
+    each.join("; ")
 }
 
 impl From<catalogue::LimitError> for Error {

@@ -8,6 +8,7 @@
 //! /request/SCOPE/ID     a request that was done, below the id of the caller's tenant, "" for the operator, "-" if it was not named
 //! /todo/ID              an operation that has not ended
 //! /taken/ID             who goes on with it: a key of the worker's lease
+//! /wanted/ID              what the operation asks of the host that has the volume attached, and what has come of it
 //! /busy/DRIVE           the operation that has the drive to itself
 //! ```
 
@@ -72,6 +73,10 @@ pub(super) fn id_of(key: &Key) -> Option<Uuid> {
 
 pub(super) fn taken(id: Uuid) -> Key {
     key(format!("/taken/{id}"))
+}
+
+pub(super) fn work(id: Uuid) -> Key {
+    key(format!("/wanted/{id}"))
 }
 
 pub(super) fn busy(drive: &Name) -> Key {

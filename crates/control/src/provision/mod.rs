@@ -3,37 +3,54 @@
 //! Use: a [`Provisioner`] answers callers, a [`Worker`] goes on with operations. The page of this crate (`README.md`) says what
 //! holds.
 
+mod asked;
+mod copy;
+mod create;
+mod drive;
 mod drives;
+mod ending;
 mod error;
+mod growth;
+mod hosts;
 mod inventory;
 mod keys;
+mod moment;
 mod name;
 mod placement;
+mod plan;
 mod provisioner;
 mod records;
 mod saga;
+mod snapshots;
 mod step;
 mod store;
 mod sweep;
+mod take;
 mod tenants;
 mod tokens;
 mod volumes;
+mod widen;
+mod work;
 mod worker;
 
-pub use drives::{Blank, DriveError, Drives, Look, NAMESPACES_MAX, Place, Reply, Until, Usage};
+pub use asked::{Asked, Done, Outcome, Work};
+pub use create::{BANDWIDTH_MIN, LIMIT_MAX, NewVolume, REPLICAS_MAX, Source, VOLUME_ALIGN, VOLUME_BYTES_MAX};
+pub use drives::{Blank, DriveError, Drives, Look, NAMESPACES_MAX, Place, Replica, Reply, Until, Usage};
 pub use error::Error;
+pub use hosts::{Assigned, Ended, Noted, Report, Wish};
 pub use inventory::{DRIVES_MAX, DriveStatus, NODES_MAX, NewDrive, NodePlace, OVERCOMMIT_PERCENT_MAX};
+pub use moment::{Limits, Moment, Snapshot};
 pub use name::{Address, Malformed, Name, Nqn, RequestId};
 pub use placement::{Candidate, Placement, Refusal, Rule, Wanted, place, room};
+pub use plan::{Owner, PENDING_MAX};
 pub use provisioner::{List, PAGE_RECORDS_MAX, Provisioner};
 pub use records::{
     At, Attachment, Drive, DriveState, Holder, HolderKind, Level, Namespace, Node, Operation, OperationKind,
     OperationState, Pool, RecordError, Role, Tenant, Token, Volume, VolumeState,
 };
+pub use snapshots::{NewSnapshot, SNAPSHOTS_MAX, SnapshotView};
 pub use store::{Request, Store, Stored};
 pub use tenants::{Quota, TENANTS_MAX};
-pub use tokens::TOKENS_MAX;
-pub use volumes::{
-    HolderView, NewVolume, Owner, PENDING_MAX, REPLICAS_MAX, VOLUME_ALIGN, VOLUME_BYTES_MAX, VolumeView,
-};
+pub use tokens::{TOKENS_MAX, Whom};
+pub use volumes::{HolderView, VolumeView};
 pub use worker::{Worker, WorkerOptions};

@@ -23,6 +23,8 @@ pub struct Candidate {
 pub struct Wanted {
     /// The holders, replicas first, with the bytes of each.
     pub holders: Vec<(HolderKind, u64)>,
+    /// Drives that have other holders of the volume.
+    pub beside: Vec<Name>,
     /// How far apart they are to stand.
     pub level: Level,
     /// Whether a narrower level will do.
@@ -178,10 +180,15 @@ pub fn place(candidates: &[Candidate], wanted: &Wanted) -> Result<Placement, Ref
 fn place_at(candidates: &[Candidate], wanted: &Wanted, level: Level) -> Result<Vec<Name>, Refusal> {
     let mut taken: BTreeMap<Domain, Name> = BTreeMap::new();
     let mut drives: Vec<Name> = Vec::new();
+    for candidate in candidates.iter().filter(|candidate| wanted.beside.contains(&candidate.drive.name)) {
+        // Where it stands is settled, though nobody may know where that is.
+        taken.extend(domain(candidate, level).ok().map(|domain| (domain, candidate.drive.name.clone())));
+    }
     for (_, bytes) in &wanted.holders {
         let mut passed = Vec::new();
         let mut failed = Vec::new();
-        for candidate in candidates.iter().filter(|candidate| !drives.contains(&candidate.drive.name)) {
+        let is_free = |name: &Name| !drives.contains(name) && !wanted.beside.contains(name);
+        for candidate in candidates.iter().filter(|candidate| is_free(&candidate.drive.name)) {
             match check(candidate, *bytes, level, wanted.overcommit_percent, &taken) {
                 Ok(domain) => passed.push((candidate, domain)),
                 Err(rule) => failed.push((candidate.drive.name.clone(), rule)),
@@ -228,18 +235,11 @@ pub fn room(drive: &Drive, overcommit_percent: u32) -> u64 {
     u64::try_from(u128::from(own) * u128::from(percent) / 100).unwrap_or(u64::MAX)
 }
 
-fn check(
-    candidate: &Candidate,
-    bytes: u64,
-    level: Level,
-    overcommit_percent: u32,
-    taken: &BTreeMap<Domain, Name>,
-) -> Result<Domain, Rule> {
+/// Whether so many bytes more may be promised of a drive, for a holder that it has.
+pub fn check_growth(candidate: &Candidate, bytes: u64, overcommit_percent: u32) -> Result<(), Rule> {
     let drive = &candidate.drive;
-    match drive.state {
-        DriveState::InUse => {}
-        DriveState::Draining => return Err(Rule::Draining),
-        DriveState::Out => return Err(Rule::Out),
+    if drive.state == DriveState::Out {
+        return Err(Rule::Out);
     }
     let look = candidate.look.as_ref().map_err(|why| Rule::Unreachable(why.clone()))?;
     let room = room(drive, overcommit_percent);
@@ -253,11 +253,33 @@ fn check(
     if drive.thin && look.free < look.total / FREE_PARTS_MIN {
         return Err(Rule::Low { free: look.free, total: look.total });
     }
+    Ok(())
+}
+
+/// Whether a drive may get a holder of so many bytes, wherever the drive stands.
+pub fn check_holder(candidate: &Candidate, bytes: u64, overcommit_percent: u32) -> Result<(), Rule> {
+    let drive = &candidate.drive;
+    if drive.state == DriveState::Draining {
+        return Err(Rule::Draining);
+    }
+    check_growth(candidate, bytes, overcommit_percent)?;
     let (holders, foreign) = (drive.holders, drive.foreign.len());
-    let max = look.namespaces_max.min(NAMESPACES_MAX as u32);
+    let shown = candidate.look.as_ref().map_or(0, |look| look.namespaces_max);
+    let max = shown.min(NAMESPACES_MAX as u32);
     if holders as usize + foreign >= max as usize {
         return Err(Rule::Namespaces { holders, foreign, max });
     }
+    Ok(())
+}
+
+fn check(
+    candidate: &Candidate,
+    bytes: u64,
+    level: Level,
+    overcommit_percent: u32,
+    taken: &BTreeMap<Domain, Name>,
+) -> Result<Domain, Rule> {
+    check_holder(candidate, bytes, overcommit_percent)?;
     let domain = domain(candidate, level)?;
     match taken.get(&domain) {
         Some(other) => Err(Rule::Together { level, taken: other.clone() }),

@@ -37,7 +37,7 @@ fn wanted(replicas: usize, gib: u64, level: Level) -> Wanted {
     if replicas == 2 {
         holders.push((HolderKind::Witness, 4096));
     }
-    Wanted { holders, level, relax: false, overcommit_percent: 100 }
+    Wanted { holders, beside: Vec::new(), level, relax: false, overcommit_percent: 100 }
 }
 
 fn words(placement: &Placement) -> Vec<&str> {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::moment::{Limits, Snapshot};
 use super::name::{Address, Name, Nqn};
 
 /// A kind of record.
@@ -15,7 +16,7 @@ pub trait Record: Serialize + DeserializeOwned {
     /// What it is, for messages.
     const KIND: &'static str;
     /// The version that is written; older ones are read.
-    const VERSION: u32 = 1;
+    const VERSION: u32;
 }
 
 /// Why bytes are not the record that they ought to be.
@@ -202,6 +203,16 @@ pub struct Holder {
     pub bytes: u64,
     /// The namespace, while there is one.
     pub namespace: Option<Namespace>,
+    /// The replica of another volume of whose snapshot it is a clone.
+    #[serde(default)]
+    pub copy_of: Option<Namespace>,
+}
+
+impl Holder {
+    /// One that is still to be made.
+    pub fn new(kind: HolderKind, drive: Name, bytes: u64) -> Holder {
+        Holder { kind, drive, bytes, namespace: None, copy_of: None }
+    }
 }
 
 /// How far a volume is.
@@ -241,7 +252,7 @@ pub struct Attachment {
     pub instead_of: Option<Nqn>,
 }
 
-/// A volume. While an operation on it is under way only that operation changes the record.
+/// A volume. While an operation on it is under way that operation changes the record, and beside it only who attaches and detaches.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Volume {
     /// What its holders know it by.
@@ -262,6 +273,18 @@ pub struct Volume {
     pub attachment: Option<Attachment>,
     /// What is under way.
     pub operation: Option<Uuid>,
+    /// The control plane has it attached itself, for the operation that is under way.
+    #[serde(default)]
+    pub held: bool,
+    /// Its snapshots, in the order in which they were taken.
+    #[serde(default)]
+    pub snapshots: Vec<Snapshot>,
+    /// How much it may be used.
+    #[serde(default)]
+    pub limits: Limits,
+    /// How large it can become, at most; none: its replicas say.
+    #[serde(default)]
+    pub grows_to: Option<u64>,
     /// Since when it is there, in seconds of the Unix epoch.
     pub created: u64,
 }
@@ -274,6 +297,14 @@ pub enum OperationKind {
     Create,
     /// Deletes one.
     Delete,
+    /// Makes one larger.
+    Grow,
+    /// Takes a snapshot of one.
+    Snapshot,
+    /// Deletes a snapshot.
+    Forget,
+    /// Makes one of a snapshot.
+    Clone,
 }
 
 /// How far an operation is.
@@ -323,6 +354,15 @@ pub struct Operation {
     /// Of a delete: also while a host has the volume attached.
     #[serde(default)]
     pub force: bool,
+    /// Of a growth, and of a clone: the size that the volume is to have.
+    #[serde(default)]
+    pub bytes: Option<u64>,
+    /// Of what is done about a snapshot: which.
+    #[serde(default)]
+    pub snapshot: Option<Name>,
+    /// Of a clone: the volume that the snapshot is of.
+    #[serde(default)]
+    pub from: Option<Name>,
     /// Steps that are done.
     pub done: u32,
     /// Steps that there are.
@@ -339,6 +379,8 @@ pub struct Operation {
 pub enum Role {
     /// Who may do everything.
     Operator,
+    /// Who may read figures, and nothing else.
+    Metrics,
     /// A tenant, who has volumes.
     Tenant {
         /// Its name.
@@ -359,6 +401,9 @@ pub struct Token {
     pub digest: String,
     /// Since when, in seconds of the Unix epoch.
     pub created: u64,
+    /// Until when it lets in; none: until it is revoked.
+    #[serde(default)]
+    pub ends: Option<u64>,
 }
 
 /// A request that was done.
@@ -374,14 +419,16 @@ pub struct Remembered {
 
 /// Names the kinds.
 macro_rules! kinds {
-    ($($record:ident: $kind:literal),*) => {
+    ($($record:ident: $kind:literal $version:literal),*) => {
         $(impl Record for $record {
             const KIND: &'static str = $kind;
+            const VERSION: u32 = $version;
         })*
     };
 }
-kinds!(Pool: "pool", Node: "node", Drive: "drive", Tenant: "tenant", Volume: "volume", Operation: "operation", Token: "token",
-    Remembered: "request");
+// Version 2 of a volume and of an operation: growing, snapshots, clones, limits. Version 2 of a token: an end, and metrics alone.
+kinds!(Pool: "pool" 1, Node: "node" 1, Drive: "drive" 1, Tenant: "tenant" 1, Volume: "volume" 2, Operation: "operation" 2,
+    Token: "token" 2, Remembered: "request" 1);
 
 #[cfg(test)]
 mod tests {

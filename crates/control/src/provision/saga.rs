@@ -4,6 +4,7 @@
 //! ```text
 //! create: for each slot: take the drive, write down what it has, create, write down what is new, let go
 //!         format, then ready. If a drive refuses: undo, which is a delete
+//! clone:  the same, where a holder that is beside a copy of the snapshot is made of that copy, and the clones are adopted
 //! delete: unless forced: ask the holders whether a host has the volume attached. If so nothing is done
 //!         for each slot: take the drive, delete, see that it is gone, write that down, let go
 //!         then the record goes and its room is given back
@@ -15,14 +16,21 @@ use std::time::Duration;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use crate::catalogue::{Change, Condition};
+use crate::catalogue::Change;
 
-use super::drives::{Blank, DriveError, Look, Place, Usage};
+use super::asked::Work;
+use super::copy;
+use super::drive::{Made, delete, drive, give_up, is_out, look, said, still_there, taken};
+use super::drives::{Blank, DriveError, Place, Usage};
+use super::ending::{close, leave, ready};
 use super::keys;
 use super::name::Name;
-use super::records::{Drive, Namespace, OperationKind, OperationState, Tenant, VolumeState};
+use super::records::{Drive, Namespace, OperationKind, OperationState};
 use super::step::{Stop, Task};
-use super::store::{Stored, now};
+use super::store::Stored;
+use super::take;
+use super::widen;
+use super::work::{self, usage};
 
 /// How often a create is sent to a drive whose answers are lost each time. Chosen: who fails so often fails.
 const CREATES_MAX: u32 = 3;
@@ -30,17 +38,27 @@ const CREATES_MAX: u32 = 3;
 /// Pause before it is asked again for a volume that is spared. Chosen: to ask takes its holders from a host for a moment.
 const SPARED_PAUSE: Duration = Duration::from_secs(60);
 
-/// Whether a step was done, or why the operation is to be undone.
-type Made = Result<(), String>;
-
 /// Goes on with the operation until it ends.
 pub(super) async fn advance(task: &mut Task) -> Result<(), Stop> {
-    let is_create = task.operation.record.kind == OperationKind::Create;
-    if !is_create && is_attached(task).await? {
+    match task.operation.record.kind {
+        OperationKind::Create | OperationKind::Clone => create(task).await,
+        OperationKind::Delete => delete_all(task).await,
+        OperationKind::Grow => widen::advance(task).await,
+        OperationKind::Snapshot => take::take(task).await,
+        OperationKind::Forget => take::forget(task).await,
+    }
+}
+
+async fn delete_all(task: &mut Task) -> Result<(), Stop> {
+    if is_attached(task).await? {
         task.operation.record.undo = Some("a host has the volume attached: detach it there, or say force".into());
         return ready(task, OperationState::Failed).await;
     }
-    if is_create && task.operation.record.undo.is_none() {
+    remove_all(task).await
+}
+
+async fn create(task: &mut Task) -> Result<(), Stop> {
+    if task.operation.record.undo.is_none() {
         match build(task).await? {
             Ok(()) => return ready(task, OperationState::Done).await,
             Err(reason) => {
@@ -53,11 +71,19 @@ pub(super) async fn advance(task: &mut Task) -> Result<(), Stop> {
     if let Some(at) = task.operation.record.at.clone()
         && task.volume.record.holders[at.slot].namespace.is_none()
     {
-        unmake(task, at.slot, at.before).await?;
+        match task.volume.record.holders[at.slot].copy_of {
+            Some(source) => copy::uncopy(task, at.slot, source).await?,
+            None => unmake(task, at.slot, at.before).await?,
+        }
     }
-    if is_create && usage(task).await? != Usage::Never {
+    // What this control plane has attached for the operation itself no host has used.
+    if !task.volume.record.held && usage(task).await? != Usage::Never {
         return spare(task).await;
     }
+    remove_all(task).await
+}
+
+async fn remove_all(task: &mut Task) -> Result<(), Stop> {
     for slot in (0..task.volume.record.holders.len()).rev() {
         if let Some(namespace) = task.volume.record.holders[slot].namespace {
             remove(task, slot, namespace).await?;
@@ -68,13 +94,31 @@ pub(super) async fn advance(task: &mut Task) -> Result<(), Stop> {
 
 async fn build(task: &mut Task) -> Result<Made, Stop> {
     for slot in 0..task.volume.record.holders.len() {
-        if task.volume.record.holders[slot].namespace.is_none()
-            && let Err(reason) = make(task, slot).await?
-        {
-            return Ok(Err(reason));
+        let holder = &task.volume.record.holders[slot];
+        let made = match (holder.namespace, holder.copy_of) {
+            (Some(_), _) => Ok(()),
+            (None, Some(source)) => copy::copy(task, slot, source).await?,
+            (None, None) => make(task, slot).await?,
+        };
+        if made.is_err() {
+            return Ok(made);
         }
     }
-    format(task).await
+    match format(task).await? {
+        Ok(()) => enlarge(task).await,
+        refused => Ok(refused),
+    }
+}
+
+/// A clone that is to be larger than the snapshot.
+async fn enlarge(task: &mut Task) -> Result<Made, Stop> {
+    let Some(bytes) = task.operation.record.bytes.filter(|bytes| *bytes > task.volume.record.bytes) else {
+        return Ok(Ok(()));
+    };
+    if let Err(reason) = widen::widen(task).await? {
+        return Ok(Err(reason));
+    }
+    Ok(work::done(task, Work::Grow { bytes }).await?.map(|_| task.volume.record.bytes = bytes))
 }
 
 /// Whether a delete, of which nothing is done yet, was not forced and would take the volume from a host that uses it. The catalogue
@@ -99,23 +143,6 @@ async fn spare(task: &mut Task) -> Result<(), Stop> {
             task.wait(format!("{put_back} ({why})")).await;
             Err(Stop::Later(SPARED_PAUSE))
         }
-    }
-}
-
-/// Whether hosts use the volume, or have used it, by those of its holders that are there.
-async fn usage(task: &mut Task) -> Result<Usage, Stop> {
-    let mut holders = Vec::new();
-    for (slot, holder) in task.volume.record.holders.clone().into_iter().enumerate() {
-        if let (Some(namespace), Some(place)) = (holder.namespace, task.place(slot).await?) {
-            holders.push(Blank { kind: holder.kind, place, namespace });
-        }
-    }
-    if holders.is_empty() {
-        return Ok(Usage::Never);
-    }
-    match task.provisioner.drives.usage(task.volume.record.id, &holders, task.until()?).await {
-        Ok(usage) => Ok(usage),
-        Err(error) => Err(task.wait(format!("whether a host uses the volume is not known: {error}")).await),
     }
 }
 
@@ -194,7 +221,14 @@ async fn format(task: &mut Task) -> Result<Made, Stop> {
         blanks.push(Blank { kind: holder.kind, place, namespace });
     }
     let (id, bytes) = (task.volume.record.id, task.volume.record.bytes);
-    match task.provisioner.drives.format(id, bytes, &blanks, task.right.moving()).await {
+    let is_copy: Vec<bool> = task.volume.record.holders.iter().map(|holder| holder.copy_of.is_some()).collect();
+    let origin = copy::origin(task).await?.filter(|_| is_copy.contains(&true));
+    let (drives, until) = (&task.provisioner.drives, task.right.moving());
+    let formatted = match origin {
+        Some(origin) => drives.adopt(id, origin, &blanks, &is_copy, until),
+        None => drives.format(id, bytes, &blanks, until),
+    };
+    match formatted.await {
         Ok(()) => Ok(Ok(())),
         Err(DriveError::Refused(why)) => Ok(Err(format!("the volume can't be formatted: {why}"))),
         Err(error) => {
@@ -204,14 +238,6 @@ async fn format(task: &mut Task) -> Result<Made, Stop> {
             give_up(task, format!("the volume is not formatted yet: {error}")).await
         }
     }
-}
-
-/// A drive was not reached: the create waits for it, or is to be undone because it has waited for long enough.
-async fn give_up(task: &mut Task, said: String) -> Result<Made, Stop> {
-    if task.right.failing_for(task.operation.record.id) >= task.give_up {
-        return Ok(Err(said));
-    }
-    Err(task.wait(said).await)
 }
 
 /// Deletes what a create has made and not written down.
@@ -241,16 +267,6 @@ async fn unmake(task: &mut Task, slot: usize, before: Option<Vec<Uuid>>) -> Resu
         }
     }
     task.release().await
-}
-
-/// A drive shows a namespace that it has deleted by its own word: it is asked again, but not without a pause.
-async fn still_there(task: &mut Task, slot: usize) -> Stop {
-    task.wait(format!("{} still shows a namespace that it was to delete", drive(task, slot))).await
-}
-
-/// Another operation has the drive of the slot.
-fn taken(task: &Task, slot: usize, by: Uuid) -> String {
-    format!("{} is taken by operation {by}", drive(task, slot))
 }
 
 /// Deletes the namespace of a slot, and writes down that it is gone.
@@ -283,39 +299,14 @@ async fn remove(task: &mut Task, slot: usize, namespace: Namespace) -> Result<()
     task.release().await
 }
 
-/// Deletes one namespace. When the answer is lost nothing of it is on its way any more afterwards.
-async fn delete(task: &Task, place: &Place, namespace: Namespace) -> Result<Result<(), DriveError>, Stop> {
-    let answer = task.provisioner.drives.delete(place, namespace, task.until()?).await;
-    if matches!(answer, Err(DriveError::Unknown(_))) {
-        sleep(task.provisioner.drives.late()).await;
-        return Ok(Ok(()));
-    }
-    Ok(answer)
-}
-
-async fn look(task: &Task, place: &Place) -> Result<Look, DriveError> {
-    task.provisioner.look(place).await
-}
-
-/// The volume is there, after a create, or after a delete that is not done.
-async fn ready(task: &mut Task, state: OperationState) -> Result<(), Stop> {
-    task.volume.record.state = VolumeState::Ready;
-    task.volume.record.operation = None;
-    close(task, state);
-    loop {
-        let (conditions, changes) = leave(task, 0).await?;
-        if task.record(conditions, changes).await? {
-            return Ok(());
-        }
-    }
-}
-
 /// Nothing of the volume is there any more: its record goes, and all that was counted for it is given back.
 async fn end(task: &mut Task) -> Result<(), Stop> {
     let is_undone = task.operation.record.undo.is_some();
     close(task, if is_undone { OperationState::Failed } else { OperationState::Done });
     loop {
-        let (mut conditions, mut changes) = leave(task, task.volume.record.bytes).await?;
+        // Of a clone that is undone: as large as it was to be.
+        let bytes = task.operation.record.bytes.unwrap_or(task.volume.record.bytes);
+        let (mut conditions, mut changes) = leave(task, bytes, 1).await?;
         let mut drives: BTreeMap<Name, Stored<Drive>> = BTreeMap::new();
         for holder in &task.volume.record.holders {
             let (store, name) = (&task.provisioner.store, &holder.drive);
@@ -333,36 +324,4 @@ async fn end(task: &mut Task) -> Result<(), Stop> {
             return Ok(());
         }
     }
-}
-
-fn close(task: &mut Task, state: OperationState) {
-    let operation = &mut task.operation.record;
-    (operation.state, operation.ended, operation.waits) = (state, Some(now()), None);
-    if state == OperationState::Done {
-        operation.done = operation.steps;
-    }
-}
-
-/// What every operation ends with; the tenant has so many bytes, and then one volume, less.
-async fn leave(task: &Task, bytes: u64) -> Result<(Vec<Condition>, Vec<Change>), Stop> {
-    let (id, name) = (task.operation.record.id, &task.operation.record.tenant);
-    let mut tenant = task.provisioner.store.need::<Tenant>(keys::tenant(name), name).await?;
-    let record = &mut tenant.record;
-    record.pending = record.pending.saturating_sub(1);
-    record.bytes = record.bytes.saturating_sub(bytes);
-    record.volumes = record.volumes.saturating_sub(u32::from(bytes > 0));
-    let gone = [keys::todo(id), keys::taken(id)].map(Change::delete);
-    Ok((vec![tenant.unchanged()], gone.into_iter().chain([tenant.put()?]).collect()))
-}
-
-fn drive(task: &Task, slot: usize) -> String {
-    format!("drive {}", task.volume.record.holders[slot].drive)
-}
-
-fn said(task: &Task, slot: usize, error: &DriveError) -> String {
-    format!("{}: {error}", drive(task, slot))
-}
-
-fn is_out(task: &Task, slot: usize) -> String {
-    format!("{} is out", drive(task, slot))
 }

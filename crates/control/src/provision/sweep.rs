@@ -1,4 +1,5 @@
-//! Forgets what has ended: operations and requests of more than a day ago, and of a tenant more of them than a thousand.
+//! Forgets what has ended: operations and requests of more than a day ago, and of a tenant more of them than a thousand; and tokens
+//! that let nobody in any more.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use crate::catalogue::{Change, Key, Outcome, TRANSACTION_PARTS_MAX, Transaction}
 
 use super::error::Error;
 use super::keys;
-use super::records::{Operation, Remembered};
+use super::records::{Operation, Remembered, Token};
 use super::store::{Store, Stored, now};
 
 /// Seconds for which an ended operation, or a request, is remembered. Chosen: who has not asked again within a day does not.
@@ -40,6 +41,9 @@ pub(super) async fn sweep(store: &Store) -> Result<usize, Error> {
         let forgotten = of_one.into_iter().enumerate().filter(|one| !is_kept(one));
         gone.extend(forgotten.map(|(_, (_, key))| Change::delete(key)));
     }
+    let tokens: Vec<Stored<Token>> = store.all(keys::all("token")).await?;
+    let is_over = |token: &Token| token.ends.is_some_and(|ends| ends < now());
+    gone.extend(tokens.into_iter().filter(|token| is_over(&token.record)).map(|token| Change::delete(token.entry.key)));
     let count = gone.len();
     for part in gone.chunks(TRANSACTION_PARTS_MAX) {
         // No conditions: an ended operation and a request never change, and no id comes again.

@@ -19,14 +19,36 @@ use super::store::{Plan, Planning, Request, hex, now, put};
 
 /// Tokens, at most. Chosen: all are read when one is made.
 pub const TOKENS_MAX: usize = 10_000;
+/// Seconds for which a token that has an end lets in, at most. Chosen: ten years.
+const TOKEN_SECONDS_MAX: u64 = 10 * 365 * 24 * 60 * 60;
 /// Bytes of a token's secret. Chosen: as many as of its hash.
 const SECRET_BYTES: usize = 32;
 /// What a token begins with, so that those who look for lost secrets find it.
 const MARK: &str = "yagura";
 
+/// Whom a token is to let in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Whom {
+    /// Who may do everything.
+    Operator,
+    /// Who may read figures, and nothing else.
+    Metrics,
+    /// The tenant of this name.
+    Tenant(Name),
+}
+
 impl Provisioner {
-    /// A new token for the operator, or for the tenant of this name. It can't be had again: only its hash is kept.
+    /// A new token for the operator, or for the tenant of this name, until it is revoked.
     pub async fn issue_token(&self, tenant: Option<&Name>) -> Result<(Token, Secret), Error> {
+        self.issue(tenant.map_or(Whom::Operator, |tenant| Whom::Tenant(tenant.clone())), None).await
+    }
+
+    /// A new token that lets in for so many seconds. It can't be had again: only its hash is kept.
+    pub async fn issue(&self, whom: Whom, seconds: Option<u64>) -> Result<(Token, Secret), Error> {
+        if seconds.is_some_and(|seconds| seconds == 0 || seconds > TOKEN_SECONDS_MAX) {
+            let why = format!("a token for {seconds:?} seconds: it is for 1 to {TOKEN_SECONDS_MAX}, or has no end");
+            return Err(Error::Impossible(why));
+        }
         let mut bytes = [0; SECRET_BYTES];
         openssl::rand::rand_bytes(&mut bytes)
             .map_err(|fault| Error::Impossible(format!("no random bytes can be had ({fault})")))?;
@@ -39,15 +61,22 @@ impl Provisioner {
                     return Err(Error::Limit { kind: "tokens", limit: TOKENS_MAX });
                 }
                 let mut conditions = vec![Condition::absent(keys::token(id))];
-                let role = match tenant {
-                    None => Role::Operator,
-                    Some(name) => {
+                let role = match &whom {
+                    Whom::Operator => Role::Operator,
+                    Whom::Metrics => Role::Metrics,
+                    Whom::Tenant(name) => {
                         let tenant = self.store.need::<Tenant>(keys::tenant(name), name).await?;
                         conditions.push(tenant.unchanged());
                         Role::Tenant { name: name.clone(), id: tenant.record.id }
                     }
                 };
-                let token = Token { id, role, digest: digest.clone(), created: now() };
+                let token = Token {
+                    id,
+                    role,
+                    digest: digest.clone(),
+                    created: now(),
+                    ends: seconds.map(|seconds| now() + seconds),
+                };
                 Ok(Plan { conditions, changes: vec![put(keys::token(id), &token)?], answer: token })
             })
         };
@@ -66,6 +95,9 @@ impl Provisioner {
         let known = self.store.get::<Token>(keys::token(id)).await?.ok_or(Error::Unauthenticated)?.record;
         let digest = hex(&openssl::sha::sha256(secret.as_bytes()));
         if !Secret::new(known.digest.into_bytes()).is(digest.as_bytes()) {
+            return Err(Error::Unauthenticated);
+        }
+        if known.ends.is_some_and(|ends| now() >= ends) {
             return Err(Error::Unauthenticated);
         }
         if let Role::Tenant { name, id } = &known.role {

@@ -107,22 +107,32 @@ impl Worker {
                     known.retain(|id, later| later.is_none() || pending.contains(id));
                     let now = Instant::now();
                     let is_due = |id: &&Uuid| known.get(id).is_none_or(|later| later.is_some_and(|later| later <= now));
-                    let room = self.options.operations.saturating_sub(running.len());
-                    let due: Vec<Uuid> = pending.iter().filter(is_due).take(room).copied().collect();
+                    let mut due: Vec<Uuid> = pending.iter().filter(is_due).copied().collect();
+                    // First those that nobody has looked at, then who has waited longest.
+                    due.sort_by_key(|id| known.get(id).copied());
                     for id in due {
-                        known.insert(id, None);
-                        ids.insert(running.spawn(self.operation(right, id)).id(), id);
+                        let has_waited = known.contains_key(&id);
+                        // What waits for a drive that is away leaves places to what need not.
+                        let room = if has_waited { self.options.operations / 2 } else { self.options.operations };
+                        let at_work = ids.values().filter(|(_, waited)| *waited || !has_waited).count();
+                        if at_work < room.max(1) && running.len() < self.options.operations {
+                            known.insert(id, None);
+                            ids.insert(running.spawn(self.operation(right, id)).id(), (id, has_waited));
+                        }
                     }
                 }
                 Err(error) => tracing::warn!(%error, "operations can't be listed"),
             }
             let poll = Instant::now() + self.options.poll;
-            let next = known.values().flatten().min().map_or(poll, |later| poll.min(*later));
+            // What is due and has no place is looked at when one is free.
+            let now = Instant::now();
+            let later = known.values().flatten().filter(|later| **later > now).min();
+            let next = later.map_or(poll, |later| poll.min(*later));
             tokio::select! {
                 Some(ended) = running.join_next_with_id() => {
                     // A task that panicked is tried again as one that the catalogue has failed.
                     let (task, later) = ended.unwrap_or_else(|fault| (fault.id(), CATALOGUE_PAUSE));
-                    if let Some(id) = ids.remove(&task) {
+                    if let Some((id, _)) = ids.remove(&task) {
                         known.insert(id, Some(Instant::now() + later));
                     }
                 }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use tokio::time::timeout;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{InfoBuilder, OpenApi, OpenApiBuilder, SecurityRequirement};
@@ -18,6 +18,7 @@ use crate::provision::Provisioner;
 
 use super::asked::WAIT_SECONDS_MAX;
 use super::problem::Problem;
+use super::rate::Rates;
 use super::views::json;
 use super::{metrics, people, pool, volumes};
 
@@ -47,6 +48,12 @@ fn described() -> OpenApiRouter<Provisioner> {
         .routes(routes!(volumes::volumes, volumes::create))
         .routes(routes!(volumes::volume, volumes::delete))
         .routes(routes!(volumes::attach, volumes::detach))
+        .routes(routes!(volumes::limit))
+        .routes(routes!(volumes::grow))
+        .routes(routes!(volumes::snapshots, volumes::take))
+        .routes(routes!(volumes::snapshot, volumes::forget))
+        .routes(routes!(volumes::work))
+        .routes(routes!(volumes::operations))
         .routes(routes!(volumes::operation))
 }
 
@@ -65,6 +72,7 @@ pub(super) fn router(provisioner: Provisioner) -> Router {
         .route("/metrics", get(metrics::metrics))
         .fallback(nothing)
         .method_not_allowed_fallback(not_so)
+        .layer(Extension(Rates::default()))
         .layer(from_fn(in_time))
         .with_state(provisioner)
 }

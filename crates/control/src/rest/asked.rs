@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::provision::{self, Error, Malformed, Name, Owner, Provisioner, RequestId, Role};
 
 use super::problem::Problem;
+use super::rate::Rates;
 
 /// Bytes of a body, at most. Chosen: many times the longest request.
 const BODY_BYTES_MAX: usize = 64 << 10;
@@ -55,6 +56,12 @@ impl FromRequest<Provisioner> for Asked {
     async fn from_request(request: Request, provisioner: &Provisioner) -> Result<Asked, Problem> {
         let (mut parts, body) = request.into_parts();
         let role = caller(provisioner, &parts.headers).await?;
+        if let (Some(tenant), Some(rates)) = (tenant_of(&role), parts.extensions.get::<Rates>())
+            && !rates.take(tenant)
+        {
+            let detail = "the tenant asks too often: wait a moment, and ask less often";
+            return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-many-requests", detail));
+        }
         let query = Query::<Asking>::try_from_uri(&parts.uri);
         let bad = |what: String| Problem::new(StatusCode::BAD_REQUEST, "malformed", what);
         let Query(asking) = query.map_err(|fault| bad(format!("the query is not accepted: {fault}")))?;
@@ -97,9 +104,13 @@ fn uuid(text: &str) -> Result<Uuid, Malformed> {
 
 fn tenant_of(role: &Role) -> Option<Uuid> {
     match role {
-        Role::Operator => None,
+        Role::Operator | Role::Metrics => None,
         Role::Tenant { id, .. } => Some(*id),
     }
+}
+
+fn figures_alone() -> Error {
+    Error::Forbidden { what: "anything but /metrics".into() }
 }
 
 impl Asked {
@@ -107,6 +118,7 @@ impl Asked {
     pub(super) fn operator(&self) -> Result<(), Error> {
         match &self.role {
             Role::Operator => Ok(()),
+            Role::Metrics => Err(figures_alone()),
             Role::Tenant { name, .. } => {
                 Err(Error::Forbidden { what: format!("tenant {name} what only an operator does") })
             }
@@ -121,15 +133,21 @@ impl Asked {
         }
     }
 
+    /// Errors unless who asks may read figures.
+    pub(super) fn figures(&self) -> Result<(), Error> {
+        if self.role == Role::Metrics { Ok(()) } else { self.operator() }
+    }
+
     /// The id of the tenant that asks; none: the operator, who may see all.
-    pub(super) fn tenant(&self) -> Option<Uuid> {
-        tenant_of(&self.role)
+    pub(super) fn tenant(&self) -> Result<Option<Uuid>, Error> {
+        if self.role == Role::Metrics { Err(figures_alone()) } else { Ok(tenant_of(&self.role)) }
     }
 
     /// Whose volumes are meant, and that the caller may have to do with them.
     pub(super) fn owner(&self) -> Result<Owner, Error> {
         let named = self.asking.tenant.as_deref().map(Name::new).transpose()?;
         match (&self.role, named) {
+            (Role::Metrics, _) => Err(figures_alone()),
             (Role::Operator, Some(name)) => Ok(Owner { name, id: None }),
             (Role::Operator, None) => Err(Error::Impossible("an operator says whose volumes: add ?tenant=NAME".into())),
             (Role::Tenant { name, id }, named) if named.as_ref().is_none_or(|named| named == name) => {
@@ -144,6 +162,11 @@ impl Asked {
     /// The name in the path.
     pub(super) fn name(&self) -> Result<Name, Malformed> {
         Name::new(self.part("name"))
+    }
+
+    /// The snapshot in the path.
+    pub(super) fn snapshot(&self) -> Result<Name, Malformed> {
+        Name::new(self.part("snapshot"))
     }
 
     /// The id in the path.

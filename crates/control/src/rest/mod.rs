@@ -8,6 +8,7 @@ mod metrics;
 mod people;
 mod pool;
 mod problem;
+mod rate;
 mod server;
 mod views;
 mod volumes;

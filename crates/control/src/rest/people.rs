@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 
-use crate::provision::{Provisioner, Quota, Tenant};
+use crate::provision::{Error, Provisioner, Quota, Tenant, Whom};
 
 use super::asked::{Asked, Asking};
 use super::problem::Problem;
@@ -55,7 +55,15 @@ pub async fn remove_tenant(State(provisioner): State<Provisioner>, asked: Asked)
 pub async fn issue(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
     asked.operator()?;
     let new: NewToken = asked.body()?;
-    let (token, secret) = provisioner.issue_token(new.tenant.as_ref()).await?;
+    let whom = match (new.tenant, new.metrics) {
+        (None, false) => Whom::Operator,
+        (None, true) => Whom::Metrics,
+        (Some(tenant), false) => Whom::Tenant(tenant),
+        (Some(_), true) => {
+            return Err(Error::Impossible("a token is a tenant's or for figures, not both".into()).into());
+        }
+    };
+    let (token, secret) = provisioner.issue(whom, new.seconds).await?;
     let token = TokenView { token: Some(String::from_utf8_lossy(secret.expose()).into_owned()), ..token.into() };
     Ok(json(StatusCode::CREATED, &token))
 }

@@ -37,7 +37,7 @@ pub struct Problem {
     pub status: u16,
     /// What is wrong, and what to do.
     pub detail: String,
-    /// Of a volume that can't be placed: what each drive lacks.
+    /// Of a volume that can't be placed, or can't grow: what each drive lacks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drives: Vec<Lack>,
 }
@@ -85,13 +85,18 @@ impl From<Error> for Problem {
             tracing::warn!(%error, "a request failed");
         }
         let mut problem = Problem::new(status, kind, error.to_string());
-        if let Error::NoRoom(refusal) = error {
+        let lacks = match error {
+            Error::NoRoom(refusal) => refusal.drives,
+            Error::NoRoomToGrow { drives, .. } => drives,
+            _ => Vec::new(),
+        };
+        if !lacks.is_empty() {
             let lack = |(drive, rule): (Name, crate::provision::Rule)| Lack {
                 drive,
                 rule: rule.word().into(),
                 says: rule.to_string(),
             };
-            problem.drives = refusal.drives.into_iter().map(lack).collect();
+            problem.drives = lacks.into_iter().map(lack).collect();
         }
         problem
     }
@@ -113,7 +118,7 @@ fn class(error: &Error) -> (StatusCode, &'static str) {
         Error::Busy { .. } => (StatusCode::CONFLICT, "busy"),
         Error::RequestReused { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "request-id-reused"),
         Error::TooMany { .. } => (StatusCode::TOO_MANY_REQUESTS, "too-many-operations"),
-        Error::NoRoom(_) => (StatusCode::INSUFFICIENT_STORAGE, "no-room"),
+        Error::NoRoom(_) | Error::NoRoomToGrow { .. } => (StatusCode::INSUFFICIENT_STORAGE, "no-room"),
         Error::Quota { .. } => (StatusCode::INSUFFICIENT_STORAGE, "quota-exceeded"),
         Error::Limit { .. } => (StatusCode::INSUFFICIENT_STORAGE, "limit-reached"),
         Error::Drive { .. } => (StatusCode::BAD_GATEWAY, "drive-failed"),

@@ -1,9 +1,11 @@
 //! Connections: so many at a time, each for so long, with TLS or from this machine alone.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -25,6 +27,8 @@ use super::api::{self, REQUEST_TIME};
 
 /// Connections at a time. Chosen: more than the programs of a large site keep open; beyond it the kernel's queue holds them.
 const CONNECTIONS_MAX: usize = 512;
+/// Of these, connections of one address. Chosen: an eighth, so that nobody takes all places by himself.
+const CONNECTIONS_OF_ONE_MAX: usize = 64;
 /// After how long a connection takes no more requests. Chosen: many fit in, and who reads nothing gives up his place.
 const CONNECTION_TIME: Duration = Duration::from_secs(600);
 /// How long a request's head, or the next request, is waited for, and a handshake. Chosen: a slow link's round trips, many times
@@ -92,18 +96,22 @@ impl Server {
 
     async fn accept(self, listener: TcpListener) -> ! {
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let callers = Callers::default();
         let mut connections = JoinSet::new();
         loop {
             // Nobody closes the semaphore.
             let place = places.clone().acquire_owned().await;
             match listener.accept().await {
-                Ok((stream, _)) => {
-                    let (router, tls) = (self.router.clone(), self.tls.clone());
-                    connections.spawn(async move {
-                        // Who does not speak HTTP, or leaves, is nobody's concern; a request's failure is in its answer.
-                        let _ended = converse(stream, tls, router).await;
-                        drop(place);
-                    });
+                Ok((stream, address)) => {
+                    // Who has too many already is not answered: whoever is to be served would wait for the answer.
+                    if let Some(caller) = callers.admit(address.ip()) {
+                        let (router, tls) = (self.router.clone(), self.tls.clone());
+                        connections.spawn(async move {
+                            // Who does not speak HTTP, or leaves, is nobody's concern; a request's failure is in its answer.
+                            let _ended = converse(stream, tls, router).await;
+                            drop((place, caller));
+                        });
+                    }
                 }
                 Err(error) => {
                     tracing::warn!(%error, "no connection can be accepted");
@@ -111,6 +119,40 @@ impl Server {
                 }
             }
             while connections.try_join_next().is_some() {}
+        }
+    }
+}
+
+/// How many connections each address has.
+#[derive(Clone, Default)]
+struct Callers(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+impl Callers {
+    fn admit(&self, address: IpAddr) -> Option<Caller> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let connections = all.entry(address).or_default();
+        if *connections >= CONNECTIONS_OF_ONE_MAX {
+            return None;
+        }
+        *connections += 1;
+        Some(Caller { callers: self.clone(), address })
+    }
+}
+
+/// A connection of an address.
+struct Caller {
+    callers: Callers,
+    address: IpAddr,
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        let mut all = self.callers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Occupied(mut connections) = all.entry(self.address) {
+            *connections.get_mut() -= 1;
+            if *connections.get() == 0 {
+                connections.remove();
+            }
         }
     }
 }

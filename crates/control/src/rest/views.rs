@@ -72,6 +72,8 @@ pub struct OperationView {
     pub tenant: Name,
     /// Which volume.
     pub volume: Name,
+    /// Which snapshot.
+    pub snapshot: Option<Name>,
     /// How far it is.
     pub state: OperationState,
     /// Steps that are done.
@@ -90,8 +92,9 @@ pub struct OperationView {
 
 impl From<Operation> for OperationView {
     fn from(operation: Operation) -> OperationView {
-        let Operation { id, kind, tenant, volume, state, done, steps, waits, undo, began, ended, .. } = operation;
-        OperationView { id, kind, tenant, volume, state, done, steps, waits, failure: undo, began, ended }
+        let Operation { id, kind, tenant, volume, snapshot, state, done, steps, waits, undo, began, ended, .. } =
+            operation;
+        OperationView { id, kind, tenant, volume, snapshot, state, done, steps, waits, failure: undo, began, ended }
     }
 }
 
@@ -101,6 +104,12 @@ impl From<Operation> for OperationView {
 pub struct NewToken {
     /// The tenant; none: an operator.
     pub tenant: Option<Name>,
+    /// For who reads figures, and nothing else.
+    #[serde(default)]
+    pub metrics: bool,
+    /// Seconds for which it lets in; none: until it is revoked.
+    #[serde(default)]
+    pub seconds: Option<u64>,
 }
 
 /// A token.
@@ -108,10 +117,14 @@ pub struct NewToken {
 pub struct TokenView {
     /// Its name, which is no secret.
     pub id: Uuid,
-    /// The tenant that it lets in; none: an operator.
+    /// The tenant that it lets in; none: an operator, or who reads figures.
     pub tenant: Option<Name>,
+    /// Whether it is for figures alone.
+    pub metrics: bool,
     /// Since when, in seconds of the Unix epoch.
     pub created: u64,
+    /// Until when it lets in.
+    pub ends: Option<u64>,
     /// The token itself, said once, when it is made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
@@ -120,11 +133,20 @@ pub struct TokenView {
 impl From<Token> for TokenView {
     fn from(token: Token) -> TokenView {
         let tenant = match token.role {
-            Role::Operator => None,
-            Role::Tenant { name, .. } => Some(name),
+            Role::Operator | Role::Metrics => None,
+            Role::Tenant { ref name, .. } => Some(name.clone()),
         };
-        TokenView { id: token.id, tenant, created: token.created, token: None }
+        let metrics = token.role == Role::Metrics;
+        TokenView { id: token.id, tenant, metrics, created: token.created, ends: token.ends, token: None }
     }
+}
+
+/// How large a volume is to be.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Growth {
+    /// Its size: a multiple of 4,096.
+    pub bytes: u64,
 }
 
 /// Which host a volume is attached to.

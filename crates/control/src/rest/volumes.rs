@@ -9,11 +9,13 @@ use axum::response::Response;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use crate::provision::{Error, NewVolume, Operation, Provisioner, VolumeView};
+use crate::provision::{
+    Error, Limits, Name, NewSnapshot, NewVolume, Operation, Provisioner, Report, SnapshotView, VolumeView, Wish,
+};
 
 use super::asked::{Asked, Asking};
 use super::problem::Problem;
-use super::views::{Listed, NewAttachment, OperationView, json};
+use super::views::{Growth, Listed, NewAttachment, OperationView, json};
 
 /// How often a caller who waits is told anew. Chosen: a small part of what an operation takes.
 const WAIT_PAUSE: Duration = Duration::from_millis(50);
@@ -76,17 +78,98 @@ pub async fn detach(State(provisioner): State<Provisioner>, asked: Asked) -> Ans
     Ok(json(StatusCode::OK, &volume))
 }
 
+/// Says anew how much the volume may be used: all limits, those that are left out are none. The host that has it is told.
+#[utoipa::path(put, path = "/v1/volumes/{name}/limits", tag = "volumes", request_body = Limits,
+    params(Asking, ("name" = String, Path), ("Request-Id" = Option<String>, Header)),
+    responses((status = 200, body = VolumeView), (status = "4XX", body = Problem)))]
+pub async fn limit(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    let (owner, name, limits): (_, _, Limits) = (asked.owner()?, asked.name()?, asked.body()?);
+    Ok(json(StatusCode::OK, &provisioner.set_limits(&asked.request, &owner, &name, limits).await?))
+}
+
+/// Begins to make the volume larger, also while a host has it attached. 202 and 200 as when one is made.
+#[utoipa::path(post, path = "/v1/volumes/{name}/grow", tag = "volumes", request_body = Growth,
+    params(Asking, ("name" = String, Path), ("Request-Id" = Option<String>, Header)),
+    responses((status = 202, body = OperationView), (status = 200, body = OperationView), (status = "4XX", body = Problem),
+        (status = 507, body = Problem)))]
+pub async fn grow(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    let (owner, name, wait) = (asked.owner()?, asked.name()?, asked.wait()?);
+    let Growth { bytes } = asked.body()?;
+    let id = provisioner.grow_volume(&asked.request, &owner, &name, bytes).await?;
+    begun(&provisioner, &asked, id, wait).await
+}
+
+/// Lists the snapshots of a volume, the oldest first.
+#[utoipa::path(get, path = "/v1/volumes/{name}/snapshots", tag = "snapshots", params(Asking, ("name" = String, Path)),
+    responses((status = 200, body = Listed<SnapshotView>), (status = "4XX", body = Problem)))]
+pub async fn snapshots(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    let items = provisioner.snapshots(&asked.owner()?, &asked.name()?).await?;
+    Ok(json(StatusCode::OK, &Listed { items, next: None }))
+}
+
+/// Begins to take a snapshot, also while a host has the volume attached. 202 and 200 as when a volume is made.
+#[utoipa::path(post, path = "/v1/volumes/{name}/snapshots", tag = "snapshots", request_body = NewSnapshot,
+    params(Asking, ("name" = String, Path), ("Request-Id" = Option<String>, Header)),
+    responses((status = 202, body = OperationView), (status = 200, body = OperationView), (status = "4XX", body = Problem),
+        (status = 507, body = Problem)))]
+pub async fn take(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    let (owner, name, wait) = (asked.owner()?, asked.name()?, asked.wait()?);
+    let new: NewSnapshot = asked.body()?;
+    let id = provisioner.take_snapshot(&asked.request, &owner, &name, &new).await?;
+    begun(&provisioner, &asked, id, wait).await
+}
+
+/// Shows a snapshot.
+#[utoipa::path(get, path = "/v1/volumes/{name}/snapshots/{snapshot}", tag = "snapshots",
+    params(Asking, ("name" = String, Path), ("snapshot" = String, Path)),
+    responses((status = 200, body = SnapshotView), (status = "4XX", body = Problem)))]
+pub async fn snapshot(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    let snapshot: Name = asked.snapshot()?;
+    Ok(json(StatusCode::OK, &provisioner.snapshot(&asked.owner()?, &asked.name()?, &snapshot).await?))
+}
+
+/// Begins to delete a snapshot. Volumes that were made of it stay.
+#[utoipa::path(delete, path = "/v1/volumes/{name}/snapshots/{snapshot}", tag = "snapshots",
+    params(Asking, ("name" = String, Path), ("snapshot" = String, Path), ("Request-Id" = Option<String>, Header)),
+    responses((status = 202, body = OperationView), (status = 200, body = OperationView), (status = "4XX", body = Problem)))]
+pub async fn forget(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    let (owner, name, snapshot, wait) = (asked.owner()?, asked.name()?, asked.snapshot()?, asked.wait()?);
+    let id = provisioner.delete_snapshot(&asked.request, &owner, &name, &snapshot).await?;
+    begun(&provisioner, &asked, id, wait).await
+}
+
+/// What is wanted of the host that has this attachment, which asks every few seconds and says what it has done.
+#[utoipa::path(post, path = "/v1/volumes/{name}/attachment/work", tag = "volumes", request_body = Report,
+    params(Asking, ("name" = String, Path)),
+    responses((status = 200, body = Wish), (status = "4XX", body = Problem)))]
+pub async fn work(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    let (owner, name, report): (_, _, Report) = (asked.owner()?, asked.name()?, asked.body()?);
+    let missing = || Error::Impossible("a host says by which attachment it asks: add ?attachment=ID".into());
+    let attachment = asked.attachment()?.ok_or_else(missing)?;
+    Ok(json(StatusCode::OK, &provisioner.ask(&owner, &name, attachment, &report).await?))
+}
+
+/// Lists operations by their ids: those that have not ended, and those that ended within a day.
+#[utoipa::path(get, path = "/v1/operations", tag = "operations", params(Asking),
+    responses((status = 200, body = Listed<OperationView>), (status = "4XX", body = Problem)))]
+pub async fn operations(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    let list = provisioner.operations(asked.tenant()?, asked.after_id()?).await?;
+    let items = list.items.into_iter().map(OperationView::from).collect();
+    let list = crate::provision::List { items, more: list.more };
+    Ok(json(StatusCode::OK, &Listed::of(list, |operation: &OperationView| operation.id.to_string())))
+}
+
 /// Shows an operation, after its end or when it was waited for.
 #[utoipa::path(get, path = "/v1/operations/{id}", tag = "operations", params(Asking, ("id" = String, Path)),
     responses((status = 200, body = OperationView), (status = "4XX", body = Problem)))]
 pub async fn operation(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
     let (id, wait) = (asked.id()?, asked.wait()?);
-    let operation = waited(&provisioner, asked.tenant(), id, wait).await?;
+    let operation = waited(&provisioner, asked.tenant()?, id, wait).await?;
     Ok(json(StatusCode::OK, &OperationView::from(operation)))
 }
 
 async fn begun(provisioner: &Provisioner, asked: &Asked, id: Uuid, wait: u64) -> Answer {
-    let operation = waited(provisioner, asked.tenant(), id, wait).await?;
+    let operation = waited(provisioner, asked.tenant()?, id, wait).await?;
     let status = if operation.ended.is_some() { StatusCode::OK } else { StatusCode::ACCEPTED };
     let mut response = json(status, &OperationView::from(operation));
     if let Ok(place) = HeaderValue::from_str(&format!("/v1/operations/{id}")) {

@@ -30,7 +30,7 @@ pub(super) struct Admin<'a> {
 }
 
 impl Admin<'_> {
-    async fn run(
+    pub(super) async fn run(
         &self,
         step: &'static str,
         command: Submission,
@@ -272,7 +272,8 @@ fn set_tail(command: &mut Submission, tail: &[u8]) {
     bytes[start..].copy_from_slice(tail);
 }
 
-fn buffer(payload: Payload) -> Buf {
+/// What a command has brought.
+pub(super) fn buffer(payload: Payload) -> Buf {
     match payload {
         Payload::In(buf) => buf,
         Payload::Out(_) | Payload::None => Buf::default(),

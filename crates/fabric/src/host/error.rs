@@ -220,7 +220,8 @@ pub(super) fn fused_judged(compare: Ended, write: Ended, target: Target<'_>) -> 
 /// What the end of a command means.
 pub(super) fn outcome(ended: Ended, target: Target<'_>) -> Result<(), Error> {
     match ended {
-        Ended::Completed(completion) => from_status(completion.status(), target),
+        Ended::Completed(completion) if completion.status().is_success() => Ok(()),
+        Ended::Completed(completion) => Err(from_status(completion.status(), target)),
         Ended::WrongDigest => Err(Error::ReadFault(format!("wrong data digest in what {} sent", target.name))),
         Ended::ShortData => Err(Error::ReadFault(format!("{} sent less data than was asked for", target.name))),
         Ended::Lost => Err(Error::Disconnected(target.name.to_owned())),
@@ -228,9 +229,9 @@ pub(super) fn outcome(ended: Ended, target: Target<'_>) -> Result<(), Error> {
     }
 }
 
-fn from_status(status: Status, target: Target<'_>) -> Result<(), Error> {
-    Err(match status.kind() {
-        Status::SUCCESS => return Ok(()),
+/// What a status other than success means.
+pub(super) fn from_status(status: Status, target: Target<'_>) -> Error {
+    match status.kind() {
         Status::COMPARE_FAILURE => Error::CompareFailure,
         Status::LBA_OUT_OF_RANGE => Error::OutOfRange { lba: target.lba, blocks: target.blocks, end: target.end },
         Status::CAPACITY_EXCEEDED => Error::OutOfSpace,
@@ -250,7 +251,7 @@ fn from_status(status: Status, target: Target<'_>) -> Result<(), Error> {
             Error::Aborted
         }
         _ => Error::Status(status.to_string()),
-    })
+    }
 }
 
 /// What the ends of the halves of a fused command mean together: the half at fault tells it, the other only says that it was
@@ -260,7 +261,7 @@ pub(super) fn fused_outcome(compare: Ended, write: Ended, target: Target<'_>) ->
         // The write was done, so the compare was equal, even if its own answer was lost.
         (_, Ended::Completed(written)) if written.status().is_success() => Ok(()),
         // The compare was at fault, so nothing was written, even if that answer was lost.
-        (Ended::Completed(compared), _) if is_fault(compared.status()) => from_status(compared.status(), target),
+        (Ended::Completed(compared), _) if is_fault(compared.status()) => Err(from_status(compared.status(), target)),
         (_, write) => outcome(write, target),
     }
 }

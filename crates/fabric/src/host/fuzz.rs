@@ -64,6 +64,7 @@ pub fn session(bytes: &[u8]) {
 fn pages(bytes: &[u8]) {
     use super::ana::AnaStates;
     use super::discovery::parse_log;
+    use super::extension::{read_copies, read_differences};
 
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], 4420));
     if let Ok(log) = parse_log(address, bytes) {
@@ -75,6 +76,16 @@ fn pages(bytes: &[u8]) {
     let group = bytes.first().copied().unwrap_or_default().into();
     // What the page does not name is not served.
     assert!(bytes.len() >= 48 || states.of(group) == nvme::AnaState::Inaccessible);
+    if let Ok((copies, more)) = read_copies(bytes, group) {
+        assert!(
+            copies.is_sorted_by_key(|copy| copy.nsid) && (!more || copies.last().is_some_and(|last| last.nsid > group))
+        );
+    }
+    let mut found = Vec::new();
+    if let Ok(next) = read_differences(bytes, (group.into(), 1 << 20), &mut found) {
+        assert!(next.is_none_or(|next| next > group.into()), "each page goes on behind the one before");
+        assert!(found.iter().all(|range| range.start < range.end && range.end <= 1 << 20));
+    }
 }
 
 fn nvm(opcode: NvmOpcode) -> Submission {

@@ -103,7 +103,7 @@ impl Manager {
         })
     }
 
-    fn admin(&self) -> Admin<'_> {
+    pub(super) fn admin(&self) -> Admin<'_> {
         Admin { link: &self.link, address: self.options.address }
     }
 

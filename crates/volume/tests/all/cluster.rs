@@ -1,18 +1,23 @@
 //! Storage nodes that serve a file over NVMe/TCP, as they would be deployed, and hosts that reach them.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use device::{FileNamespace, FileOptions};
+use device::{AnyNamespace, FileNamespace, FileOptions, Namespace, NamespaceInfo};
 use engine::sim::{DiskConfig, NodeId, SimConfig, World};
-use engine::time;
+use engine::{task, time};
 use fabric::host::{HostIdentity, Options as FabricOptions};
 use fabric::subsystem::{Target, TargetConfig, listen};
 use volume::{DATA_ALIGN, FormatOptions, NvmeReach, Options, Reach, Shape, Volume};
+
+use crate::shelf::Shelf;
 
 /// Where the namespace lies on each storage node.
 pub const DISK: &str = "/replica";
@@ -22,7 +27,7 @@ pub const BLOCK: usize = 4096;
 pub const BLOCKS: u64 = 128;
 /// Bytes of a region.
 pub const REGION_BYTES: u64 = 4 * BLOCK as u64;
-const DISK_BYTES: u64 = 8 << 20;
+pub const DISK_BYTES: u64 = 8 << 20;
 const PORT: u16 = 4420;
 const NSID: u32 = 1;
 
@@ -32,6 +37,29 @@ pub struct Cluster {
     addresses: Vec<SocketAddr>,
     /// Which node is in which slot. What a catalogue would say.
     pub places: Places,
+    targets: Targets,
+    /// Bytes of each node's namespace.
+    sizes: Vec<Arc<AtomicU64>>,
+}
+
+/// What each node serves, while it is up.
+type Targets = Rc<RefCell<BTreeMap<usize, Target>>>;
+
+/// A namespace of which a part is there, until it grows.
+struct Part {
+    inner: AnyNamespace,
+    bytes: Arc<AtomicU64>,
+}
+
+impl Namespace for Part {
+    device::delegate_namespace!(this => { Part { inner, .. } => inner }; read, write, flush, compare, compare_and_write,
+        write_zeroes, deallocate, verify, write_uncorrectable, hint_lifetime, writability, used_blocks, link, attribute,
+        set_attribute);
+
+    fn info(&self) -> NamespaceInfo {
+        let info = self.inner.info();
+        NamespaceInfo { blocks: self.bytes.load(Relaxed) / u64::from(info.block_size), ..info }
+    }
 }
 
 /// See [`Cluster::places`]; a clone is the same.
@@ -39,6 +67,8 @@ pub struct Cluster {
 pub struct Places {
     slots: Rc<RefCell<Vec<usize>>>,
     addresses: Vec<SocketAddr>,
+    /// The snapshots of the nodes' namespaces.
+    pub shelf: Shelf,
 }
 
 impl Places {
@@ -49,7 +79,16 @@ impl Places {
 
     /// How it reaches a node.
     pub fn reach(&self, node: usize, name: &str) -> Rc<dyn Reach> {
-        let subsystem = format!("nqn.2026-01.example.sim:node{node}").parse().expect("the form is an NQN");
+        self.shelf.reach(Rc::new(self.bare_reach(node, name)), node)
+    }
+
+    /// Nobody has the reservation of a node's namespace any more.
+    pub async fn release(&self, node: usize) {
+        self.bare_reach(node, "control").release().await.expect("it is up");
+    }
+
+    fn bare_reach(&self, node: usize, name: &str) -> NvmeReach {
+        let subsystem = nqn_of(node);
         let nqn = format!("nqn.2026-01.example.sim:{name}").parse().expect("the form is an NQN");
         let options = FabricOptions {
             host: HostIdentity { nqn, id: [1; 16] },
@@ -58,7 +97,12 @@ impl Places {
             keep_alive: Duration::from_secs(2),
             ..FabricOptions::new(self.addresses[node], subsystem, NSID)
         };
-        Rc::new(NvmeReach::new(options))
+        NvmeReach::new(options)
+    }
+
+    /// How many nodes there are.
+    pub fn count(&self) -> usize {
+        self.addresses.len()
     }
 
     /// Which node is in each slot.
@@ -80,12 +124,19 @@ pub fn holders(replicas: u8) -> usize {
 impl Cluster {
     /// Starts them, with honest disks whose caches lose what was not flushed.
     pub fn start(world: &World, replicas: u8, spares: usize) -> Cluster {
+        Cluster::start_sized(world, replicas, spares, |_| DISK_BYTES)
+    }
+
+    /// The same, with namespaces of these bytes.
+    pub fn start_sized(world: &World, replicas: u8, spares: usize, bytes: impl Fn(usize) -> u64) -> Cluster {
         let slots: Vec<usize> = (0..holders(replicas)).collect();
         let count = slots.len() + spares;
         let nodes: Vec<NodeId> = (0..count).map(|index| world.node(&format!("storage{index}"))).collect();
         let addresses: Vec<_> = nodes.iter().map(|node| SocketAddr::new(world.addr(*node), PORT)).collect();
-        let places = Places { slots: Rc::new(RefCell::new(slots)), addresses: addresses.clone() };
-        let cluster = Cluster { nodes, addresses, places };
+        let (slots, shelf) = (Rc::new(RefCell::new(slots)), Shelf::new(count));
+        let places = Places { slots, addresses: addresses.clone(), shelf };
+        let sizes = (0..count).map(|index| Arc::new(AtomicU64::new(bytes(index)))).collect();
+        let cluster = Cluster { nodes, addresses, places, targets: Targets::default(), sizes };
         for index in 0..count {
             world.disk(cluster.nodes[index], DISK, DISK_BYTES, disk());
             cluster.spawn(world, index);
@@ -94,7 +145,17 @@ impl Cluster {
     }
 
     fn spawn(&self, world: &World, index: usize) {
-        world.spawn_on(self.nodes[index], serve(self.addresses[index], index)).detach();
+        let (targets, shelf) = (Rc::clone(&self.targets), self.places.shelf.clone());
+        let part = Arc::clone(&self.sizes[index]);
+        world.spawn_on(self.nodes[index], serve(self.addresses[index], index, (part, targets, shelf))).detach();
+    }
+
+    /// The namespace of a node grows.
+    pub async fn grow(&self, world: &World, index: usize, bytes: u64) {
+        self.sizes[index].store(bytes, Relaxed);
+        let target = self.targets.borrow()[&index].clone();
+        let told = async move { target.refresh_namespace(&nqn_of(index), NSID).expect("the only one") };
+        world.spawn_on(self.nodes[index], told).await;
     }
 
     /// Power comes back.
@@ -107,21 +168,33 @@ impl Cluster {
 
     /// What the replica of a slot has of the volume.
     pub fn data(&self, world: &World, slot: usize) -> Vec<u8> {
+        self.data_of(world, slot, BLOCKS)
+    }
+
+    /// The same of a volume of so many blocks.
+    pub fn data_of(&self, world: &World, slot: usize, blocks: u64) -> Vec<u8> {
         let node = self.nodes[self.places.nodes()[slot]];
         let label = volume::Label::decode(&world.peek(node, DISK, 0, BLOCK)).expect("a holder has a label");
         assert_eq!(label.data_first * BLOCK as u64 % DATA_ALIGN, 0);
-        world.peek(node, DISK, label.data_first * BLOCK as u64, BLOCKS as usize * BLOCK)
+        world.peek(node, DISK, label.data_first * BLOCK as u64, blocks as usize * BLOCK)
     }
 }
 
+fn nqn_of(index: usize) -> nvme::Nqn {
+    format!("nqn.2026-01.example.sim:node{index}").parse().expect("the form is an NQN")
+}
+
 /// A storage node's process: serves its namespace until the node dies.
-async fn serve(address: SocketAddr, index: usize) {
+async fn serve(address: SocketAddr, index: usize, (bytes, targets, shelf): (Arc<AtomicU64>, Targets, Shelf)) {
     let opened = FileNamespace::open(Path::new(DISK), &FileOptions::default()).await;
     let namespace = opened.expect("the disk is there and ours");
     let target = Target::new(TargetConfig::default());
-    let nqn: nvme::Nqn = format!("nqn.2026-01.example.sim:node{index}").parse().expect("the form is an NQN");
+    let nqn = nqn_of(index);
     target.add_subsystem(nqn.clone(), &format!("SIM{index}")).expect("the first subsystem");
-    target.add_namespace(&nqn, NSID, namespace).expect("the first namespace");
+    let part = AnyNamespace::other(Part { inner: namespace.into(), bytes });
+    target.add_namespace(&nqn, NSID, part).expect("the first namespace");
+    targets.borrow_mut().insert(index, target.clone());
+    task::spawn(shelf.serve(index, target.namespace(&nqn, NSID).expect("it was added"))).detach();
     let listener = listen(address).await.expect("the port of a process that is gone becomes free");
     target.serve(listener, Vec::new()).await;
 }

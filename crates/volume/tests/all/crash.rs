@@ -12,18 +12,18 @@ use engine::sim::World;
 use engine::sync::Notify;
 use engine::task::LocalFuture;
 use engine::{Buf, View, time};
-use fabric::host::AnyRemote;
-use volume::{Reach, Taken, Volume};
+use fabric::host::{AnyRemote, CopyTag, NamespaceCopy};
+use volume::{Copies, Reach, Taken, Volume};
 
 use crate::cluster::{BLOCK, Cluster, attach, format_options, options, run, whole};
 
 /// Counts the changes that a host makes, and says when one of them is the last.
 #[derive(Clone, Default)]
-struct Counter {
-    count: Rc<Cell<u64>>,
+pub struct Counter {
+    pub count: Rc<Cell<u64>>,
     /// The host stands still after so many.
-    last: Rc<Cell<Option<u64>>>,
-    tripped: Notify,
+    pub last: Rc<Cell<Option<u64>>>,
+    pub tripped: Notify,
     is_over: Rc<Cell<bool>>,
     /// Who got the last one.
     node: Rc<Cell<usize>>,
@@ -82,11 +82,40 @@ impl Namespace for Counted {
     }
 }
 
-/// A holder whose changes are counted.
-struct CountedReach {
-    inner: Rc<dyn Reach>,
+/// Snapshots, of which each that is taken or deleted is counted as a change.
+struct CountedCopies {
+    inner: Rc<dyn Copies>,
     counter: Counter,
     node: usize,
+}
+
+impl Copies for CountedCopies {
+    fn snapshot(&self, tag: CopyTag) -> LocalFuture<'_, Result<u32, Error>> {
+        Box::pin(async move {
+            let result = self.inner.snapshot(tag).await;
+            self.counter.tick(self.node).await;
+            result
+        })
+    }
+
+    fn copies(&self) -> LocalFuture<'_, Result<Vec<NamespaceCopy>, Error>> {
+        self.inner.copies()
+    }
+
+    fn delete_copy(&self, nsid: u32) -> LocalFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let result = self.inner.delete_copy(nsid).await;
+            self.counter.tick(self.node).await;
+            result
+        })
+    }
+}
+
+/// A holder whose changes are counted.
+pub struct CountedReach {
+    pub inner: Rc<dyn Reach>,
+    pub counter: Counter,
+    pub node: usize,
 }
 
 impl Reach for CountedReach {
@@ -103,7 +132,9 @@ impl Reach for CountedReach {
             let taken = self.inner.take().await?;
             self.counter.tick(self.node).await;
             let counted = Counted { inner: taken.namespace.clone(), counter: self.counter.clone(), node: self.node };
-            Ok(Taken { namespace: AnyRemote::from(Rc::new(counted)), ..taken })
+            let (counter, node) = (self.counter.clone(), self.node);
+            let copies = taken.copies.map(|inner| Rc::new(CountedCopies { inner, counter, node }) as Rc<dyn Copies>);
+            Ok(Taken { namespace: AnyRemote::from(Rc::new(counted)), copies, ..taken })
         })
     }
 }

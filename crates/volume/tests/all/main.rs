@@ -1,12 +1,17 @@
 //! Attached volumes over the real target and the real host, in the simulated world and the real one.
 
+mod adopting;
 mod basics;
 mod cluster;
 mod crash;
+mod crash_snapshots;
 mod faulty;
 mod fencing;
 mod gated;
+mod growing;
 mod real;
+mod shelf;
 mod sim;
+mod snapshots;
 mod taking;
 mod unreadable;

@@ -25,11 +25,19 @@ pub enum ControlVerb {
     Token(ControlTokenArgs),
     /// Make a volume.
     Create(ControlCreateArgs),
+    /// Make a volume larger, also while a host has it attached.
+    Grow(ControlGrowArgs),
+    /// Say anew how much a volume may be used: what is left out has no limit. The host that has it attached is told.
+    SetVolume(ControlSetVolumeArgs),
+    /// Take a snapshot of a volume, also while a host has it attached.
+    Snapshot(ControlSnapshotArgs),
+    /// Delete a snapshot. Volumes that were made of it stay.
+    DeleteSnapshot(ControlSnapshotArgs),
     /// Delete a volume, with all it holds.
     Delete(ControlDeleteArgs),
     /// Forget which host has a volume attached: of a host that is gone.
     Detach(ControlDetachArgs),
-    /// Show nodes, drives, tenants, tokens, volumes, the pool, or one of them.
+    /// Show nodes, drives, tenants, tokens, volumes, operations, the pool, or one of them; or the snapshots of a volume.
     Show(ControlShowArgs),
 }
 
@@ -95,6 +103,23 @@ pub struct Asking {
     pub common: Common,
     #[command(flatten)]
     pub access: ControlAccess,
+    /// Name the request: sent again with the same name and the same words it is done once, and answered as it was.
+    #[arg(long, value_name = "ID")]
+    pub request_id: Option<String>,
+}
+
+/// How much a volume may be used.
+#[derive(Args, Clone, Debug)]
+pub struct VolumeLimits {
+    /// Commands a second.
+    #[arg(long, value_name = "N")]
+    pub iops: Option<u64>,
+    /// Bytes a second, read and written; 1 MiB at least.
+    #[arg(long, value_name = "SIZE")]
+    pub bandwidth: Option<Size>,
+    /// For how many seconds what was not used is saved up. Default: one.
+    #[arg(long, value_name = "SECONDS")]
+    pub burst: Option<u32>,
 }
 
 /// `yagura control node`
@@ -168,6 +193,12 @@ pub struct ControlTokenArgs {
     /// The tenant that it is for; without one it is an operator's.
     #[arg(long = "for", value_name = "TENANT")]
     pub whom: Option<String>,
+    /// It lets in to /metrics and nothing else.
+    #[arg(long, conflicts_with = "whom")]
+    pub metrics: bool,
+    /// Seconds for which it lets in. Default: until it is revoked.
+    #[arg(long, value_name = "SECONDS")]
+    pub seconds: Option<u64>,
 }
 
 /// `yagura control create`
@@ -177,9 +208,14 @@ pub struct ControlCreateArgs {
     pub asking: Asking,
     /// The volume's name.
     pub name: String,
-    /// Its size, a multiple of 4 KiB.
-    #[arg(long, value_name = "SIZE")]
-    pub size: Size,
+    /// Its size, a multiple of 4 KiB. Default of a clone: the snapshot's.
+    #[arg(long, value_name = "SIZE", required_unless_present = "from")]
+    pub size: Option<Size>,
+    /// Make it a clone of that snapshot of another volume.
+    #[arg(long, value_name = "VOLUME@SNAPSHOT", value_parser = snapshot_of)]
+    pub from: Option<(String, String)>,
+    #[command(flatten)]
+    pub limits: VolumeLimits,
     /// Copies of the data.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=3))]
     pub replicas: u8,
@@ -189,6 +225,46 @@ pub struct ControlCreateArgs {
     /// Let them stand nearer together where that can't be had.
     #[arg(long)]
     pub relax: bool,
+}
+
+fn snapshot_of(text: &str) -> Result<(String, String), String> {
+    let parts = text.split_once('@').filter(|(volume, snapshot)| !volume.is_empty() && !snapshot.is_empty());
+    let (volume, snapshot) = parts.ok_or_else(|| format!("`{text}` is not VOLUME@SNAPSHOT"))?;
+    Ok((volume.to_owned(), snapshot.to_owned()))
+}
+
+/// `yagura control grow`
+#[derive(Args, Debug)]
+pub struct ControlGrowArgs {
+    #[command(flatten)]
+    pub asking: Asking,
+    /// The volume's name.
+    pub name: String,
+    /// Its size afterwards, a multiple of 4 KiB.
+    #[arg(long, value_name = "SIZE")]
+    pub size: Size,
+}
+
+/// `yagura control set-volume`
+#[derive(Args, Debug)]
+pub struct ControlSetVolumeArgs {
+    #[command(flatten)]
+    pub asking: Asking,
+    /// The volume's name.
+    pub name: String,
+    #[command(flatten)]
+    pub limits: VolumeLimits,
+}
+
+/// `yagura control snapshot`, `yagura control delete-snapshot`
+#[derive(Args, Debug)]
+pub struct ControlSnapshotArgs {
+    #[command(flatten)]
+    pub asking: Asking,
+    /// The volume's name.
+    pub volume: String,
+    /// The snapshot's name.
+    pub name: String,
 }
 
 /// `yagura control delete`
@@ -218,8 +294,9 @@ pub struct ControlShowArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// What kind of thing.
-    #[arg(value_parser = ["pool", "nodes", "drives", "tenants", "tokens", "volumes"])]
+    #[arg(value_parser = ["pool", "nodes", "drives", "tenants", "tokens", "volumes", "operations", "snapshots"])]
     pub kind: String,
-    /// Which of them.
+    /// Which of them; of snapshots: those of which volume.
+    #[arg(required_if_eq("kind", "snapshots"))]
     pub name: Option<String>,
 }

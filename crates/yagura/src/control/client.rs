@@ -27,6 +27,11 @@ impl Client {
         client::Client::new(&access(flags)?).map(Client).map_err(failure)
     }
 
+    /// With the id by which its requests that change something are named.
+    pub fn named(self, request_id: Option<String>) -> Client {
+        Client(self.0.named(request_id))
+    }
+
     /// Asks; the answer's document, or the refusal in words.
     pub fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -6,15 +6,13 @@
 //! connection, which is what `LATE` is made of.
 
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::{Duration, Instant as StdInstant};
 
 use ::control::provision::{
-    Blank, DriveError, Drives, HolderKind, Look, NAMESPACES_MAX, Namespace, Place, Reply, Until, Usage,
+    Blank, Done, DriveError, Drives, HolderKind, Look, Namespace, Place, Replica, Reply, Until, Usage, Work,
 };
-use ::volume::{FORMAT_ROUND, FormatOptions, Kind, NvmeReach, Reach, Taken};
+use ::volume::{FORMAT_ROUND, FormatOptions, Kind, Taken};
 use device::{Lba, Namespace as _};
 use engine::Buf;
 use engine::sync::{MailReceiver, MailSender, mailbox};
@@ -26,6 +24,8 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
+use super::changes;
+use super::reached::{changed, in_time, listed, reach, reaches, unformatted, unreached, within};
 use crate::cli::NvmeHost;
 use crate::exit::Failure;
 use crate::nvme::keys;
@@ -164,68 +164,6 @@ fn options(host: &NvmeHost, address: SocketAddr, subsystem: Nqn) -> Result<Optio
     Ok(options)
 }
 
-/// A namespace of a drive, as a volume's holder.
-fn reach(options: &Options, nsid: u32) -> NvmeReach {
-    NvmeReach::new(Options { nsid, ..options.clone() })
-}
-
-/// What failed before anything was changed.
-fn unreached(error: ConnectError) -> DriveError {
-    match error {
-        ConnectError::Refused { .. } => DriveError::Refused(error.to_string()),
-        _ => DriveError::Unreachable(error.to_string()),
-    }
-}
-
-/// What failed where a change was asked for.
-fn changed(error: ConnectError) -> DriveError {
-    match error {
-        ConnectError::Refused { .. } => DriveError::Refused(error.to_string()),
-        _ => DriveError::Unknown(error.to_string()),
-    }
-}
-
-/// Runs for as long as it is not `until`, which may move: the clock is looked at before each piece of work.
-async fn within<T>(until: &Until, work: impl Future<Output = Result<T, DriveError>>) -> Result<T, DriveError> {
-    let left = || until.get().into_std().saturating_duration_since(StdInstant::now());
-    let (mut work, mut over) = (pin!(work), pin!(engine::time::sleep(left())));
-    std::future::poll_fn(|context| {
-        loop {
-            if left().is_zero() {
-                return Poll::Ready(Err(DriveError::Unknown("its time was over".into())));
-            }
-            if over.as_mut().poll(context).is_pending() {
-                return work.as_mut().poll(context);
-            }
-            over.set(engine::time::sleep(left()));
-        }
-    })
-    .await
-}
-
-fn in_time(until: StdInstant) -> Result<(), DriveError> {
-    let late = || DriveError::Unreachable("its time was over before anything was asked for".into());
-    if StdInstant::now() < until { Ok(()) } else { Err(late()) }
-}
-
-/// All namespaces of a drive, each with what tells it from every other.
-async fn listed(manager: &Manager) -> Result<Vec<Namespace>, DriveError> {
-    let all = manager.namespaces().await.map_err(unreached)?;
-    if all.len() > NAMESPACES_MAX {
-        return Err(DriveError::Refused(format!(
-            "it has {} namespaces, {NAMESPACES_MAX} at most are managed",
-            all.len()
-        )));
-    }
-    let named = all.into_iter().map(|found| match found.nguid {
-        nguid if nguid == [0; 16] => {
-            Err(DriveError::Refused(format!("its namespace {} has no NGUID, by which it could be told", found.nsid)))
-        }
-        nguid => Ok(Namespace { nsid: found.nsid, uid: Uuid::from_bytes(nguid), bytes: found.bytes }),
-    });
-    named.collect()
-}
-
 /// Errors where a command that was sent may take effect after [`LATE`].
 fn ends_in_time(late: Option<Duration>) -> Result<(), DriveError> {
     let takes = match late {
@@ -284,6 +222,8 @@ async fn delete(options: Options, namespace: Namespace, until: StdInstant) -> Re
             return Ok(());
         }
         in_time(until)?;
+        changes::delete_snapshots(&manager, namespace.nsid).await?;
+        in_time(until)?;
         match manager.delete(namespace.nsid).await {
             // Hosts keep their reservation when they detach a volume.
             Err(ConnectError::Refused { status, .. }) if status.kind() == Status::RESERVATION_CONFLICT => {
@@ -307,20 +247,6 @@ async fn is_blank(options: Options, namespace: Namespace) -> Result<bool, DriveE
         ::volume::Error::Unreachable { .. } => DriveError::Unreachable(error.to_string()),
         _ => DriveError::Refused(error.to_string()),
     })
-}
-
-/// The holders, each of which is there.
-async fn reaches(holders: &[(Options, Blank)]) -> Result<Vec<Rc<dyn Reach>>, DriveError> {
-    let mut reaches: Vec<Rc<dyn Reach>> = Vec::with_capacity(holders.len());
-    for (options, holder) in holders {
-        let manager = Manager::connect(options.clone()).await.map_err(unreached)?;
-        if !listed(&manager).await?.contains(&holder.namespace) {
-            let nsid = holder.namespace.nsid;
-            return Err(DriveError::Refused(format!("{}: namespace {nsid} is another one, or gone", holder.place.nqn)));
-        }
-        reaches.push(Rc::new(reach(options, holder.namespace.nsid)));
-    }
-    Ok(reaches)
 }
 
 /// A host that lives asks each holder every third of the volume's lease, and takes it back after a second at most: who has not done
@@ -373,15 +299,7 @@ async fn format(volume: Uuid, bytes: u64, holders: Vec<(Options, Blank)>) -> Res
     let replicas = holders.iter().filter(|(_, holder)| holder.kind == HolderKind::Replica).count() as u8;
     let (bytes, volume) = (Some(bytes), Some(volume.as_u128()));
     let options = FormatOptions { replicas, bytes, volume, ..FormatOptions::default() };
-    use ::volume::Error as Of;
-    use device::Error::{Aborted, Disconnected, NotConnected, Reserved};
-    ::volume::format(reaches, options).await.map(|_| ()).map_err(|error| match error {
-        Of::Unreachable { .. }
-        | Of::Device { source: Aborted | Disconnected(_) | NotConnected(_) | Reserved(_), .. } => {
-            DriveError::Unknown(error.to_string())
-        }
-        _ => DriveError::Refused(error.to_string()),
-    })
+    ::volume::format(reaches, options).await.map(|_| ()).map_err(unformatted)
 }
 
 impl Drives for NvmeDrives {
@@ -420,6 +338,50 @@ impl Drives for NvmeDrives {
         self.call((places, CALL_TIME), DriveError::Unreachable, move |options| {
             Box::pin(usage(volume, options.into_iter().zip(holders).collect(), until))
         })
+    }
+
+    fn grow(&self, place: &Place, namespace: Namespace, bytes: u64, until: Instant) -> Reply<'_, ()> {
+        let until = until.into_std();
+        self.call_at(place, DriveError::Unknown, move |options| {
+            let grown = changes::grow(options, namespace, bytes, until);
+            Box::pin(async move { within(&Until::new(until.into()), grown).await })
+        })
+    }
+
+    fn work(&self, volume: Uuid, holders: &[Option<Blank>], work: &Work, until: &Until) -> Reply<'_, Done> {
+        let (until, holders, work) = (until.clone(), holders.to_vec(), work.clone());
+        let places = holders.iter().flatten().map(|holder| holder.place.clone()).collect();
+        self.call((places, FORMAT_TIME), DriveError::Unknown, move |options| {
+            let mut options = options.into_iter();
+            let holders = holders.into_iter().map(|holder| holder.and_then(|holder| Some((options.next()?, holder))));
+            let worked = changes::work(volume, holders.collect(), work);
+            Box::pin(async move { within(&until, worked).await })
+        })
+    }
+
+    fn copy(&self, replica: &Replica, tag: Uuid, until: Instant) -> Reply<'_, Namespace> {
+        let (until, replica) = (until.into_std(), replica.clone());
+        self.call_at(&replica.place.clone(), DriveError::Unknown, move |options| {
+            Box::pin(changes::copy(options, replica, tag, until))
+        })
+    }
+
+    fn copied(&self, replica: &Replica, tag: Uuid) -> Reply<'_, Option<Namespace>> {
+        self.call_at(&replica.place, DriveError::Unreachable, move |options| Box::pin(changes::copied(options, tag)))
+    }
+
+    fn adopt(&self, volume: Uuid, of: Uuid, holders: &[Blank], is_copy: &[bool], until: &Until) -> Reply<'_, ()> {
+        let (until, holders, is_copy) = (until.clone(), holders.to_vec(), is_copy.to_vec());
+        let places = holders.iter().map(|holder| holder.place.clone()).collect();
+        self.call((places, FORMAT_TIME), DriveError::Unknown, move |options| {
+            let holders = options.into_iter().zip(holders).collect();
+            Box::pin(async move { within(&until, changes::adopt(volume, of, holders, is_copy)).await })
+        })
+    }
+
+    fn grows_to(&self, bytes: u64) -> u64 {
+        // The label's log has room for so much; see `volume::format`.
+        bytes.saturating_mul(16).max(64 << 30)
     }
 
     fn holder_bytes(&self, kind: HolderKind, bytes: u64) -> u64 {

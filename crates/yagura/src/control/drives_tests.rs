@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use ::control::provision::{Address, Nqn as Name};
+use ::control::provision::{Address, Moment, Nqn as Name};
+use ::volume::NvmeReach;
 use device::{Drive, FormatOptions as DriveFormat};
 use engine::net::TcpListener;
 use fabric::subsystem::{HostConfig, Target};
@@ -105,6 +106,73 @@ fn namespaces_are_made_formatted_and_deleted_by_what_they_are() {
         assert_eq!(drives.look(&place).await.expect("a look").namespaces, [namespace]);
         drives.delete(&place, namespace, soon()).await.expect("deleted, with its reservation");
         drives.delete(&place, namespace, soon()).await.expect("it is gone");
+        assert_eq!(drives.look(&place).await.expect("a look").namespaces, []);
+    });
+}
+
+#[test]
+fn a_volume_grows_and_its_snapshot_is_cloned() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = target(folder.path().join("drive"));
+    run(async {
+        let drives = drives(Some(CONTROL));
+        let bytes = drives.holder_bytes(HolderKind::Replica, 4 << 20);
+        drives.create(&place, bytes, soon()).await.expect("made");
+        let made = drives.look(&place).await.expect("a look").namespaces[0];
+        let (volume, until) = (Uuid::from_u128(77), Until::new(Instant::now() + CALL_TIME));
+        let blank = |namespace| Blank { kind: HolderKind::Replica, place: place.clone(), namespace };
+        drives.format(volume, 4 << 20, &[blank(made)], &until).await.expect("formatted");
+        let holders = [Some(blank(made))];
+        let work = async |work: Work| drives.work(volume, &holders, &work, &until).await;
+
+        // Not before the namespace has the room; grown once or again.
+        let larger = drives.holder_bytes(HolderKind::Replica, 8 << 20);
+        let refused = work(Work::Grow { bytes: 8 << 20 }).await;
+        assert!(matches!(refused, Err(DriveError::Refused(_))), "{refused:?}");
+        let late = drives.grow(&place, made, larger, Instant::now() - Duration::from_millis(1)).await;
+        assert!(late.is_err(), "it was late");
+        for _ in 0..2 {
+            drives.grow(&place, made, larger, soon()).await.expect("grown");
+            assert_eq!(work(Work::Grow { bytes: 8 << 20 }).await.expect("grown").bytes, 8 << 20);
+        }
+        let stranger = Namespace { uid: Uuid::from_u128(1), ..made };
+        let refused = drives.grow(&place, stranger, 2 * larger, soon()).await;
+        assert!(matches!(refused, Err(DriveError::Refused(_))), "{refused:?}");
+
+        // Taken once, however often it is asked for.
+        let before = work(Work::Look).await.expect("a look").snapshots;
+        assert_eq!(before, []);
+        let take = || work(Work::Take { before: before.clone() });
+        let moment = take().await.expect("taken").taken.expect("it says which");
+        let again = take().await.expect("taken before");
+        assert_eq!((again.taken, &again.snapshots[..]), (Some(moment), &[moment][..]));
+        let there = drives.look(&place).await.expect("a look").namespaces;
+        assert_eq!(there.len(), 1, "a snapshot is no namespace to count: {there:?}");
+
+        // Cloned once for each tag.
+        let (tag, namespace) = (Uuid::from_u128(5), there[0]);
+        let replica = Replica { place: place.clone(), namespace, volume, moment };
+        assert_eq!(drives.copied(&replica, tag).await, Ok(None));
+        let clone = drives.copy(&replica, tag, soon()).await.expect("cloned");
+        assert_eq!(drives.copy(&replica, tag, soon()).await, Ok(clone));
+        assert_eq!(drives.copied(&replica, tag).await, Ok(Some(clone)));
+        let unknown = Replica { moment: Moment { round: 99, ..moment }, ..replica };
+        let refused = drives.copy(&unknown, Uuid::from_u128(6), soon()).await;
+        assert!(matches!(refused, Err(DriveError::Refused(_))), "{refused:?}");
+        let new = Uuid::from_u128(78);
+        for _ in 0..2 {
+            drives.adopt(new, volume, &[blank(clone)], &[true], &until).await.expect("a volume of its own");
+        }
+        let look = drives.work(new, &[Some(blank(clone))], &Work::Look, &until).await.expect("attached");
+        assert_eq!((look.bytes, look.snapshots), (8 << 20, vec![]));
+
+        // Without the snapshot the clone stays, and with the volume what is left of its snapshots goes.
+        assert_eq!(work(Work::Forget { moment }).await.expect("gone").snapshots, []);
+        work(Work::Forget { moment }).await.expect("it is gone");
+        work(Work::Take { before: vec![] }).await.expect("taken");
+        drives.delete(&place, there[0], soon()).await.expect("deleted");
+        assert_eq!(drives.look(&place).await.expect("a look").namespaces, [clone]);
+        drives.delete(&place, clone, soon()).await.expect("deleted");
         assert_eq!(drives.look(&place).await.expect("a look").namespaces, []);
     });
 }

@@ -4,19 +4,23 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use ::control::provision::Limits;
 use ::nbd::NbdMetrics;
 use ::volume::{Options, Volume};
 use device::{AnyNamespace, Mailed, Namespace};
 use engine::sync::MailReceiver;
+use engine::task::Task;
 use fabric::subsystem::{HostConfig, Target, TargetMetrics, listen};
 use nvme::Nqn;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
 use super::kernel::Device;
+use super::limited::{Limited, Limiter};
 use super::named;
 use super::nbd::{self, Nbd};
 use super::reach;
+use super::wishes;
 use super::words::{failure, name};
 use crate::cli::VolumeAttachArgs;
 use crate::exit::Failure;
@@ -61,7 +65,7 @@ pub fn run(args: &VolumeAttachArgs) -> Result<(), Failure> {
 
 async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<(), Failure> {
     let device = Used::before(args)?;
-    let (holders, attachment) = named::attach(&args.of, args.take)?;
+    let (found, attachment) = named::attach(&args.of, args.take)?;
     let used = Used { device, continues: attachment.as_ref().is_some_and(|attachment| attachment.continues) };
     if used.is_connected() && !used.continues {
         used.give_up();
@@ -74,7 +78,7 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
         resync_bytes_per_second: Some(args.resync_rate.0),
         ..Options::default()
     };
-    let volume = match ::volume::attach(reach::reaches(&holders)?, options).await {
+    let volume = match ::volume::attach(reach::named(&found.holders, &found.uids)?, options).await {
         Ok(volume) => Rc::new(volume),
         Err(error) => {
             if !used.is_connected() {
@@ -83,8 +87,10 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
             return Err(failure(error));
         }
     };
-    let served = Mailed::new(volume.clone());
-    let result = serve_it(args, &volume, &served, &used, &letter).await;
+    let limits = attachment.as_ref().map_or_else(Limits::default, |attachment| attachment.limits);
+    let limiter = Rc::new(Limiter::new(limits));
+    let served = Mailed::new(Rc::new(Limited::new(volume.clone(), limiter.clone())));
+    let result = serve_it(args, (&volume, &limiter, attachment.as_ref()), &served, &used, &letter).await;
     served.leave();
     // Also after a failure: who attaches next has nothing to wait for.
     let detached = volume.detach().await.map_err(failure);
@@ -141,7 +147,7 @@ fn lost() -> Failure {
 
 async fn serve_it(
     args: &VolumeAttachArgs,
-    volume: &Volume,
+    (volume, limiter, attachment): (&Rc<Volume>, &Rc<Limiter>, Option<&named::Attachment>),
     served: &Mailed,
     used: &Used,
     letter: &MailReceiver<Reason>,
@@ -150,7 +156,7 @@ async fn serve_it(
         Some(nqn) => nqn.parse().map_err(|error| Failure::usage(format!("--nqn: {error}")))?,
         None => usual_nqn(volume)?,
     };
-    let target = target(args, &nqn, volume, served)?;
+    let target = Rc::new(target(args, &nqn, volume, served)?);
     let listener = listen(used.listen(args)).await.map_err(|error| {
         let mend = "is another process listening there? port 0 takes a free one";
         Failure::refused(format!("cannot listen: {error} ({mend})"))
@@ -158,12 +164,14 @@ async fn serve_it(
     let nbd = nbd::serve(args, &AnyNamespace::other(served.clone())).await?;
     let at = listener.local_addr();
     let in_use = async {
-        let mut ready = ready(args, &target, volume, (&nqn, at), nbd.as_ref())?;
+        let mut ready = ready(args, &target, (volume, limiter), (&nqn, at), nbd.as_ref())?;
         ready.continues = used.continues;
         if let Some(device) = &used.device {
             ready.device = Some(device.connected(at).await?.display().to_string());
         }
         output::report(args.common.json, &ready, describe)?;
+        // Until it is dropped.
+        let _following = follow(args, attachment, (volume, limiter), (&target, &nqn))?;
         Ok::<_, Failure>(letter.recv().await)
     };
     let until = async {
@@ -191,6 +199,24 @@ async fn serve_it(
     }
     let flushed = served.flush().await.map_err(|error| Failure::refused(format!("the last flush: {error}")));
     ended.and(flushed)
+}
+
+/// Does what the control plane wants of this host, where the volume is attached by its name.
+fn follow(
+    args: &VolumeAttachArgs,
+    attachment: Option<&named::Attachment>,
+    (volume, limiter): (&Rc<Volume>, &Rc<Limiter>),
+    (target, nqn): (&Rc<Target>, &Nqn),
+) -> Result<Option<Task<()>>, Failure> {
+    let (Some(name), Some(attachment)) = (&args.of.name, attachment) else { return Ok(None) };
+    let (target, nqn) = (target.clone(), nqn.clone());
+    let grown = move || {
+        if let Err(error) = target.refresh_namespace(&nqn, NSID) {
+            tracing::warn!(%error, "who uses the volume is not told that it has grown");
+        }
+    };
+    let path = attachment.path(name);
+    wishes::follow(&args.of.access, path, volume.clone(), limiter.clone(), grown).map(Some)
 }
 
 /// Ends when another host has taken the volume.
@@ -229,7 +255,7 @@ fn target(args: &VolumeAttachArgs, nqn: &Nqn, volume: &Volume, served: &Mailed) 
 fn ready(
     args: &VolumeAttachArgs,
     target: &Target,
-    volume: &Volume,
+    (volume, limiter): (&Volume, &Limiter),
     (nqn, listening): (&Nqn, SocketAddr),
     nbd: Option<&Nbd>,
 ) -> Result<Ready, Failure> {
@@ -238,6 +264,7 @@ fn ready(
         let mut registry = Registry::default();
         registry.register_collector(Box::new(TargetMetrics(target.stats())));
         registry.register_collector(Box::new(volume.figures().clone()));
+        registry.register_collector(Box::new(limiter.figures().clone()));
         if let Some(nbd) = nbd {
             registry.register_collector(Box::new(NbdMetrics(nbd.figures())));
         }

@@ -2,6 +2,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
+use ::control::provision::Limits;
 use hyper::Method;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -11,8 +12,16 @@ use crate::control::{Client, path_of};
 use crate::exit::Failure;
 use crate::holder::HolderSpec;
 
+/// Where the holders are, and which namespaces, where that is known.
+pub struct Found {
+    /// Where.
+    pub holders: VolumeHolders,
+    /// Their identifiers (NGUID), by slot.
+    pub uids: Vec<[u8; 16]>,
+}
+
 /// Where the holders are, and which volume they are of; the control plane is asked, where they are not named.
-pub fn holders(of: &VolumeOf) -> Result<(VolumeHolders, Option<u128>), Failure> {
+pub fn holders(of: &VolumeOf) -> Result<(Found, Option<u128>), Failure> {
     let Some(name) = &of.name else { return Ok((told(of), None)) };
     let volume = Client::new(&of.access)?.ask(Method::GET, &path_of("volumes", name), None)?;
     Ok((found(of, &volume)?, Some(uuid(&volume["id"])?.as_u128())))
@@ -29,8 +38,17 @@ pub struct Attachment {
     pub volume: u128,
     /// This host had it before, and no other since.
     pub continues: bool,
+    /// How much it may be used.
+    pub limits: Limits,
     id: String,
     is_instead: bool,
+}
+
+impl Attachment {
+    /// Where the control plane is asked what is wanted of this host.
+    pub fn path(&self, name: &str) -> String {
+        format!("{}/attachment/work?attachment={}", path_of("volumes", name), self.id)
+    }
 }
 
 /// Which volume it is, and which host has it, as the control plane has it.
@@ -42,7 +60,7 @@ pub fn known(of: &VolumeOf) -> Result<(u128, Option<String>), Failure> {
 
 /// The same for who attaches the volume: the control plane then has it that this host uses the volume, with `take` also in the
 /// place of another one.
-pub fn attach(of: &VolumeOf, take: bool) -> Result<(VolumeHolders, Option<Attachment>), Failure> {
+pub fn attach(of: &VolumeOf, take: bool) -> Result<(Found, Option<Attachment>), Failure> {
     let Some(name) = &of.name else { return Ok((told(of), None)) };
     let Some(host) = &of.host.host_nqn else {
         let why = "the control plane notes by it who has the volume, and the drives let it in by it";
@@ -53,7 +71,9 @@ pub fn attach(of: &VolumeOf, take: bool) -> Result<(VolumeHolders, Option<Attach
     let (id, written) = (uuid(&volume["id"])?, &volume["attachment"]);
     let (is_instead, continues) =
         (!written["instead_of"].is_null(), written["instead_of"].as_str() == Some(host.as_str()));
-    let attachment = Attachment { volume: id.as_u128(), continues, id: uuid(&written["id"])?.to_string(), is_instead };
+    let limits = serde_json::from_value(volume["limits"].clone()).unwrap_or_default();
+    let (volume_id, id) = (id.as_u128(), uuid(&written["id"])?.to_string());
+    let attachment = Attachment { volume: volume_id, continues, limits, id, is_instead };
     Ok((found(of, &volume)?, Some(attachment)))
 }
 
@@ -79,20 +99,22 @@ pub fn detached(of: &VolumeOf, attachment: Option<&Attachment>) {
     }
 }
 
-fn told(of: &VolumeOf) -> VolumeHolders {
-    VolumeHolders { replicas: of.replicas.clone(), witness: of.witness.clone(), host: of.host.clone() }
+fn told(of: &VolumeOf) -> Found {
+    let holders = VolumeHolders { replicas: of.replicas.clone(), witness: of.witness.clone(), host: of.host.clone() };
+    Found { holders, uids: Vec::new() }
 }
 
-fn found(of: &VolumeOf, volume: &Value) -> Result<VolumeHolders, Failure> {
-    let (mut replicas, mut witness) = (Vec::new(), None);
+fn found(of: &VolumeOf, volume: &Value) -> Result<Found, Failure> {
+    let (mut replicas, mut witness, mut uids) = (Vec::new(), None, Vec::new());
     for holder in volume["holders"].as_array().into_iter().flatten() {
         let spec = spec(holder)?;
+        uids.push(uuid(&holder["namespace"]["uid"])?.into_bytes());
         match holder["kind"].as_str() {
             Some("witness") => witness = Some(spec),
             _ => replicas.push(spec),
         }
     }
-    Ok(VolumeHolders { replicas, witness, host: of.host.clone() })
+    Ok(Found { holders: VolumeHolders { replicas, witness, host: of.host.clone() }, uids })
 }
 
 fn spec(holder: &Value) -> Result<HolderSpec, Failure> {

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use device::Namespace;
 use engine::task::LocalFuture;
 use fabric::host::AnyRemote;
 use volume::{Error, NvmeReach, Reach, Taken};
@@ -12,8 +13,15 @@ use crate::exit::Failure;
 use crate::holder::HolderSpec;
 use crate::nvme;
 
+use super::words::name;
+
 /// The holders, by slot.
 pub fn reaches(holders: &VolumeHolders) -> Result<Vec<Rc<dyn Reach>>, Failure> {
+    named(holders, &[])
+}
+
+/// The same, where it is known which namespaces they are (NGUID), by slot: a number alone may be another's by now.
+pub fn named(holders: &VolumeHolders, uids: &[[u8; 16]]) -> Result<Vec<Rc<dyn Reach>>, Failure> {
     let VolumeHolders { replicas, witness, host } = holders;
     match (replicas.len(), witness) {
         (1 | 3, None) | (2, Some(_)) => {}
@@ -25,21 +33,32 @@ pub fn reaches(holders: &VolumeHolders) -> Result<Vec<Rc<dyn Reach>>, Failure> {
         _ => return Err(Failure::usage("a volume has one, two or three replicas")),
     }
     let all = replicas.iter().chain(witness);
-    Ok(all.map(|spec| reach(spec, host)).collect())
+    let uid = |slot: usize| uids.get(slot).copied();
+    Ok(all.enumerate().map(|(slot, spec)| -> Rc<dyn Reach> { Rc::new(holder(spec, host, uid(slot))) }).collect())
 }
 
 /// One holder.
 pub fn reach(spec: &HolderSpec, host: &NvmeHost) -> Rc<dyn Reach> {
+    Rc::new(holder(spec, host, None))
+}
+
+fn holder(spec: &HolderSpec, host: &NvmeHost, uid: Option<[u8; 16]>) -> Holder {
     let HolderSpec { address, nqn, nsid } = spec.clone();
     let (header_digest, data_digest, keep_alive, timeout) = (false, false, None, None);
     let host = host.clone();
     let namespace = NvmeNamespace { address, nqn, nsid, header_digest, data_digest, keep_alive, timeout, host };
-    Rc::new(Holder { namespace, known: RefCell::default() })
+    Holder { namespace, uid, known: RefCell::default() }
+}
+
+fn hex(uid: &[u8; 16]) -> String {
+    name(u128::from_be_bytes(*uid))
 }
 
 /// Its subsystem is discovered when the target answers for the first time.
 struct Holder {
     namespace: NvmeNamespace,
+    /// Which namespace it is (NGUID), where that is known.
+    uid: Option<[u8; 16]>,
     known: RefCell<Option<Rc<NvmeReach>>>,
 }
 
@@ -51,6 +70,14 @@ impl Holder {
         let unreachable =
             |failure: Failure| Error::Unreachable { holder: self.name(), reason: failure.sentence().into() };
         let known = Rc::new(NvmeReach::new(nvme::options(&self.namespace).await.map_err(unreachable)?));
+        // Before anything is taken from whoever has it.
+        if let Some(uid) = self.uid {
+            let found = known.look().await?.info().nguid;
+            if found != uid {
+                let reason = format!("it is another namespace ({}) by now, not {}", hex(&found), hex(&uid));
+                return Err(Error::Unreachable { holder: self.name(), reason });
+            }
+        }
         *self.known.borrow_mut() = Some(known.clone());
         Ok(known)
     }
@@ -67,5 +94,48 @@ impl Reach for Holder {
 
     fn take(&self) -> LocalFuture<'_, Result<Taken, Error>> {
         Box::pin(async move { self.known().await?.take().await })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use clap::Parser;
+    use device::Memory;
+    use engine::net::TcpListener;
+    use engine::{Reactor, ReactorConfig};
+    use fabric::subsystem::Target;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        host: NvmeHost,
+    }
+
+    #[test]
+    fn a_number_that_is_another_namespace_by_now_is_not_taken() {
+        let ran = Reactor::run(ReactorConfig::default(), async {
+            let (target, nqn) = (Target::default(), "nqn.2026-11.io.yagura:a");
+            let subsystem = nqn.parse().expect("a name");
+            target.add_subsystem(::nvme::Nqn::clone(&subsystem), "1").expect("a subsystem");
+            let memory = Memory::new(1 << 20, 4096, [7; 16]).expect("it fits");
+            target.add_namespace(&subsystem, 1, memory).expect("a namespace");
+            let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
+            let address = listener.local_addr();
+            let _serving = engine::task::spawn(async move { match target.serve(listener, Vec::new()).await {} });
+            let spec = HolderSpec { address, nqn: Some(nqn.to_owned()), nsid: 1 };
+            let host = Flags::parse_from(["test", "--host-nqn=nqn.2026-11.io.yagura:host"]).host;
+            holder(&spec, &host, Some([7; 16])).look().await.expect("it is the one");
+            for refused in [holder(&spec, &host, Some([8; 16])).take().await.err(), {
+                holder(&spec, &host, Some([8; 16])).look().await.err()
+            }] {
+                let said = refused.expect("it is another one").to_string();
+                assert!(said.contains("another namespace") && said.contains("0808"), "{said}");
+            }
+        });
+        ran.expect("a reactor");
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::membership::address;
-use crate::support::{Server, kill, run};
+use crate::support::{Server, http_get, kill, run};
 
 const CONTROL: &str = "nqn.2026-11.io.yagura:control";
 const HOST: &str = "nqn.2026-11.io.yagura:host";
@@ -214,4 +214,80 @@ fn what_cannot_be_placed_says_what_each_drive_lacks() {
     write("yagura_00000000000000000000000000000000_0");
     let (status, _, stderr) = control.run_by(&by, "show", &["volumes"]);
     assert!(status != 0 && stderr.contains("token"), "{stderr}");
+}
+
+fn write(at: &str, pattern: &str, length: &str) {
+    done(&["nvme", "write", at, "--pattern", pattern, &format!("--length={length}"), "--deadline=20"]);
+}
+
+fn read(at: &str, pattern: &str, length: &str) {
+    done(&["nvme", "read", at, &format!("--length={length}"), "--verify-pattern", pattern]);
+}
+
+#[test]
+fn a_volume_grows_has_snapshots_and_is_cloned_while_it_is_used() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let nodes: Vec<Server> = ["a", "b", "c"].iter().map(|name| node(directory.path(), name, "127.0.0.1:0")).collect();
+    let control = Control::start(directory.path());
+    control.register(&[("a", &nodes[0]), ("b", &nodes[1]), ("c", &nodes[2])]);
+    control.done("tenant", &["a"]);
+    control.done("create", &["db", "--tenant=a", "--size=8MiB"]);
+    let served = control.attach("db", HOST, &["--metrics=127.0.0.1:0"]);
+    let at = address(&served);
+    write(&at, "1", "8MiB");
+    control.done("snapshot", &["db", "monday", "--tenant=a"]);
+    write(&at, "2", "8MiB");
+    control.refused("snapshot", &["db", "monday", "--tenant=a"], "monday");
+    control.refused("delete", &["db", "--tenant=a", "--force"], "monday");
+    // What was written since is not in it.
+    control.done("create", &["db2", "--tenant=a", "--from=db@monday"]);
+    let clone = control.attach("db2", OTHER, &[]);
+    read(&address(&clone), "1", "8MiB");
+    read(&at, "2", "8MiB");
+    // It needs neither the snapshot nor the volume.
+    write(&address(&clone), "3", "8MiB");
+    read(&at, "2", "8MiB");
+    assert_eq!(clone.stop("TERM"), 0);
+
+    control.done("grow", &["db", "--tenant=a", "--size=12MiB"]);
+    read(&at, "2", "8MiB");
+    write(&at, "4", "12MiB");
+    read(&at, "4", "12MiB");
+    control.refused("grow", &["db", "--tenant=a", "--size=8MiB"], "does not shrink");
+    control.refused("grow", &["db", "--tenant=a", "--size=60GiB"], "not promised");
+    control.done("set-volume", &["db", "--tenant=a", "--iops=77", "--bandwidth=64MiB"]);
+    let metrics = served.address("metrics");
+    let begun = std::time::Instant::now();
+    while !http_get(metrics, "/metrics").contains("yagura_volume_limit_iops 77") {
+        assert!(begun.elapsed().as_secs() < 20, "the host is told");
+        std::thread::sleep(std::time::Duration::from_millis(200));
+    }
+
+    // The host is gone without a word: nobody has to say so for a snapshot.
+    kill(served.id(), "KILL");
+    control.done("snapshot", &["db", "tuesday", "--tenant=a", "--request-id=once"]);
+    control.done("snapshot", &["db", "tuesday", "--tenant=a", "--request-id=once"]);
+    let listed = control.done("show", &["snapshots", "db", "--tenant=a"]);
+    let sizes: Vec<_> = listed["items"].as_array().expect("a list").iter().map(|one| one["bytes"].clone()).collect();
+    assert_eq!(sizes, [8 << 20, 12 << 20], "{listed}");
+    control.done("create", &["db3", "--tenant=a", "--from=db@tuesday", "--size=16MiB"]);
+    let clone = control.attach("db3", OTHER, &[]);
+    read(&address(&clone), "4", "12MiB");
+    write(&address(&clone), "5", "16MiB");
+    assert_eq!(clone.stop("TERM"), 0);
+
+    control.done("detach", &["db", "--tenant=a"]);
+    for snapshot in ["monday", "tuesday"] {
+        control.done("delete-snapshot", &["db", snapshot, "--tenant=a"]);
+    }
+    let operations = control.done("show", &["operations"]);
+    assert!(operations["items"].as_array().expect("a list").len() >= 9, "{operations}");
+    for volume in ["db", "db2", "db3"] {
+        control.done("delete", &[volume, "--tenant=a"]);
+    }
+    assert_eq!(control.promised(), [0, 0, 0]);
+    for name in ["a", "b", "c"] {
+        let drive = control.done("show", &["drives", name]);
+        assert_eq!((&drive["unrecorded"], &drive["holders"]), (&Value::Array(vec![]), &0.into()), "{drive}");
+    }
 }

@@ -18,7 +18,7 @@ use crate::words::read_all;
 const EFFECTS_MAX: u64 = 200;
 
 /// A pool that is in use: a volume of another, and a namespace that was there before.
-async fn used() -> World {
+pub async fn used() -> World {
     let world = World::new(&[100, 100, 100]).await;
     for drive in ["e0", "e1", "e2"] {
         world.drives.add(&nqn(drive), SimDrive::new(100));
@@ -32,7 +32,16 @@ async fn used() -> World {
 }
 
 /// Runs the case with each fault at its first effect, its second, and so on, until the fault has nothing to strike.
-async fn with_every_fault(end: OperationState, case: impl AsyncFn(&World) -> Uuid) {
+pub async fn with_every_fault(end: OperationState, case: impl AsyncFn(&World) -> Uuid) {
+    with_faults((end, 12), case, async |_| {}).await;
+}
+
+/// The same where an operation has so many effects at least; `after` looks at each world when the operation has ended.
+pub async fn with_faults(
+    (end, effects): (OperationState, u64),
+    case: impl AsyncFn(&World) -> Uuid,
+    after: impl AsyncFn(&World),
+) {
     for fault in Fault::ALL {
         let mut at = 0;
         loop {
@@ -45,13 +54,14 @@ async fn with_every_fault(end: OperationState, case: impl AsyncFn(&World) -> Uui
             // What comes late is there by now.
             sleep(Duration::from_secs(60)).await;
             world.at_rest().await;
+            after(&world).await;
             if world.faults.strikes() == 0 {
                 break;
             }
             at += 1;
             assert!(at < EFFECTS_MAX, "{fault:?} strikes for ever");
         }
-        assert!(at >= 12, "{fault:?} struck {at} times, and an operation has more effects");
+        assert!(at >= effects, "{fault:?} struck {at} times, and an operation has more effects");
     }
 }
 

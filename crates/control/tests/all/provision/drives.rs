@@ -8,7 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use control::provision::{Blank, DriveError, Drives, HolderKind, Look, Namespace, Place, Reply, Until, Usage};
+use control::provision::{
+    Blank, Done, DriveError, Drives, HolderKind, Look, Moment, Namespace, Place, Replica, Reply, Until, Usage, Work,
+};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 use uuid::Uuid;
@@ -32,9 +34,15 @@ pub struct SimDrive {
     pub total: u64,
     pub thin: bool,
     pub is_away: bool,
+    /// It takes as long to say nothing as a caller waits.
+    pub answers_late: bool,
     pub refuses: Option<String>,
     /// Whether a namespace is blank can't be told.
     pub is_dark: bool,
+    /// No namespace may become larger than that.
+    pub grows_to: u64,
+    /// Clones, by their tags.
+    pub copies: BTreeMap<Uuid, Namespace>,
     pub namespaces: BTreeMap<u32, (Namespace, Option<(Uuid, usize)>)>,
 }
 
@@ -44,8 +52,11 @@ impl SimDrive {
             total: gib * GIB,
             thin: true,
             is_away: false,
+            answers_late: false,
             refuses: None,
             is_dark: false,
+            grows_to: u64::MAX,
+            copies: BTreeMap::new(),
             namespaces: BTreeMap::new(),
         }
     }
@@ -68,23 +79,62 @@ pub type Found = (String, Namespace, Option<(Uuid, usize)>);
 
 type State = Arc<Mutex<BTreeMap<String, SimDrive>>>;
 
+/// What stands on the holders of a volume.
+#[derive(Clone, Default, Debug)]
+pub struct Mirror {
+    pub bytes: u64,
+    pub moments: Vec<Moment>,
+    /// Attachments that there were.
+    pub round: u64,
+}
+
+impl Mirror {
+    /// Does what whoever has the volume attached is asked.
+    pub fn work(&mut self, work: &Work) -> Done {
+        let mut taken = None;
+        match work {
+            Work::Look => {}
+            Work::Grow { bytes } => self.bytes = self.bytes.max(*bytes),
+            Work::Take { before } => {
+                let found = self.moments.iter().find(|moment| !before.iter().any(|known| known.is(moment)));
+                taken = Some(found.copied().unwrap_or_else(|| {
+                    let attempt = self.moments.len() as u32;
+                    Moment { round: self.round, host: 7, attempt, slots: 0b111 }
+                }));
+                self.moments.extend(taken.filter(|_| found.is_none()));
+            }
+            Work::Forget { moment } => self.moments.retain(|found| !found.is(moment)),
+        }
+        Done { bytes: self.bytes, snapshots: self.moments.clone(), taken }
+    }
+}
+
+pub type Mirrors = Arc<Mutex<BTreeMap<Uuid, Mirror>>>;
+
 /// What is done to a drive.
 #[derive(Clone, Debug)]
 enum Effect {
     Create(String, u64),
     Delete(String, Namespace),
-    Format(Uuid, Vec<(String, Namespace)>),
+    Format(Uuid, u64, Vec<(String, Namespace)>),
     Ask(Vec<String>),
+    Grow(String, Namespace, u64),
+    Work(Uuid, Vec<String>, Work),
+    Copy(Replica, Uuid),
 }
 
 /// Drives by the names of their subsystems.
 pub struct SimDrives {
     pub state: State,
+    /// What stands on the holders of each volume.
+    pub mirrors: Mirrors,
     pub faults: Arc<Faults>,
     /// Namespaces that somebody else made: they must never go.
     pub sacred: Mutex<BTreeSet<Uuid>>,
     /// Volumes that hosts use, or have used.
     pub used: Mutex<BTreeMap<Uuid, Usage>>,
+    /// Volumes that a host has attached, in truth.
+    pub in_use: Mutex<BTreeSet<Uuid>>,
     /// The next change waits for this before it begins.
     pub held: Mutex<Option<Arc<Notify>>>,
 }
@@ -93,9 +143,11 @@ impl SimDrives {
     pub fn new(faults: Arc<Faults>) -> SimDrives {
         SimDrives {
             state: State::default(),
+            mirrors: Mirrors::default(),
             faults,
             sacred: Mutex::default(),
             used: Mutex::default(),
+            in_use: Mutex::default(),
             held: Mutex::default(),
         }
     }
@@ -156,18 +208,19 @@ impl SimDrives {
         }
         let sacred = self.sacred.lock().unwrap().clone();
         let later = |at: Instant| {
-            let (state, effect, sacred) = (self.state.clone(), effect.clone(), sacred.clone());
+            let (state, mirrors) = (self.state.clone(), self.mirrors.clone());
+            let (effect, sacred) = (effect.clone(), sacred.clone());
             tokio::spawn(async move {
                 sleep_until(at - NEARLY).await;
-                let _refused = apply(&state, &effect, &sacred);
+                let _refused = apply((&state, &mirrors), &effect, &sacred);
             });
         };
         let lost = || Err(DriveError::Unknown("the answer was lost".into()));
         match fault {
-            None => apply(&self.state, &effect, &sacred),
+            None => apply((&self.state, &self.mirrors), &effect, &sacred),
             Some(Fault::DiesBefore) => dead().await,
             Some(Fault::DiesAfter) => {
-                apply(&self.state, &effect, &sacred)?;
+                apply((&self.state, &self.mirrors), &effect, &sacred)?;
                 dead().await
             }
             Some(Fault::DiesAndItComesLate) => {
@@ -176,7 +229,7 @@ impl SimDrives {
             }
             Some(Fault::LostBefore) => lost(),
             Some(Fault::LostAfter) => {
-                apply(&self.state, &effect, &sacred)?;
+                apply((&self.state, &self.mirrors), &effect, &sacred)?;
                 lost()
             }
             Some(Fault::LostAndItComesLate) => {
@@ -192,7 +245,7 @@ fn reach<'a>(state: &'a mut BTreeMap<String, SimDrive>, nqn: &str) -> Result<&'a
     if drive.is_away { Err(DriveError::Unreachable("it is away".into())) } else { Ok(drive) }
 }
 
-fn apply(state: &State, effect: &Effect, sacred: &BTreeSet<Uuid>) -> Result<(), DriveError> {
+fn apply((state, mirrors): (&State, &Mirrors), effect: &Effect, sacred: &BTreeSet<Uuid>) -> Result<(), DriveError> {
     let mut state = state.lock().unwrap();
     match effect {
         Effect::Create(nqn, bytes) => {
@@ -211,25 +264,70 @@ fn apply(state: &State, effect: &Effect, sacred: &BTreeSet<Uuid>) -> Result<(), 
             if drive.namespaces.get(&namespace.nsid).is_some_and(|(found, _)| found.uid == namespace.uid) {
                 assert!(!sacred.contains(&namespace.uid), "a namespace of somebody else was deleted: {namespace:?}");
                 drive.namespaces.remove(&namespace.nsid);
+                drive.copies.retain(|_, copy| copy.uid != namespace.uid);
             }
             Ok(())
         }
+        Effect::Grow(nqn, namespace, bytes) => {
+            let drive = reach(&mut state, nqn)?;
+            if *bytes > drive.grows_to {
+                return Err(DriveError::Refused("capacity exceeded".into()));
+            }
+            let found = drive.namespaces.get_mut(&namespace.nsid).filter(|(found, _)| found.uid == namespace.uid);
+            let (found, _) = found.ok_or_else(|| DriveError::Refused("there is no such namespace".into()))?;
+            found.bytes = found.bytes.max(*bytes);
+            Ok(())
+        }
+        Effect::Work(volume, nqns, work) => {
+            nqns.iter().try_for_each(|nqn| reach(&mut state, nqn).map(drop))?;
+            let mut mirrors = mirrors.lock().unwrap();
+            let mirror = mirrors.get_mut(volume).ok_or_else(|| DriveError::Refused("no such volume".into()))?;
+            mirror.round += 1;
+            mirror.work(work);
+            Ok(())
+        }
+        Effect::Copy(replica, tag) => copy((&mut state, mirrors), replica, *tag),
         Effect::Ask(nqns) => nqns.iter().try_for_each(|nqn| reach(&mut state, nqn).map(drop)),
-        Effect::Format(volume, holders) => {
+        Effect::Format(volume, bytes, holders) => {
             for (slot, (nqn, namespace)) in holders.iter().enumerate() {
                 let drive = reach(&mut state, nqn)?;
                 let found = drive.namespaces.get_mut(&namespace.nsid).filter(|(found, _)| found.uid == namespace.uid);
                 match found {
                     None => return Err(DriveError::Refused("there is no such namespace".into())),
-                    Some((_, Some(label))) if *label != (*volume, slot) => {
+                    Some((_, Some(label))) if *label != (*volume, slot) && label.1 != 99 => {
                         return Err(DriveError::Refused("it holds something else".into()));
                     }
                     Some((_, label)) => *label = Some((*volume, slot)),
                 }
             }
+            mirrors.lock().unwrap().entry(*volume).or_insert_with(|| Mirror { bytes: *bytes, ..Mirror::default() });
             Ok(())
         }
     }
+}
+
+fn copy(
+    (state, mirrors): (&mut BTreeMap<String, SimDrive>, &Mirrors),
+    replica: &Replica,
+    tag: Uuid,
+) -> Result<(), DriveError> {
+    let drive = reach(state, replica.place.nqn.as_str())?;
+    let mirrors = mirrors.lock().unwrap();
+    let is_there = mirrors[&replica.volume].moments.iter().any(|moment| moment.is(&replica.moment));
+    let source = drive.namespaces.values().find(|(found, _)| found.uid == replica.namespace.uid);
+    let Some((source, _)) = source.filter(|_| is_there).copied() else {
+        return Err(DriveError::Refused("there is no such snapshot".into()));
+    };
+    if let Some(why) = &drive.refuses {
+        return Err(DriveError::Refused(why.clone()));
+    }
+    if !drive.copies.contains_key(&tag) {
+        let made = drive.make(source.bytes);
+        // It is what it was made of, until it is adopted.
+        drive.namespaces.insert(made.nsid, (made, Some((replica.volume, 99))));
+        drive.copies.insert(tag, made);
+    }
+    Ok(())
 }
 
 impl Drives for SimDrives {
@@ -239,7 +337,8 @@ impl Drives for SimDrives {
             if self.faults.is_dead() {
                 return dead().await;
             }
-            sleep(LOOK_TAKES).await;
+            let is_late = self.state.lock().unwrap().get(&nqn).is_some_and(|drive| drive.answers_late);
+            sleep(if is_late { LOOK_TAKES * 2000 } else { LOOK_TAKES }).await;
             let mut state = self.state.lock().unwrap();
             let drive = reach(&mut state, &nqn)?;
             let namespaces = drive.namespaces.values().map(|(namespace, _)| *namespace).collect();
@@ -281,7 +380,7 @@ impl Drives for SimDrives {
                 sleep(takes).await;
             }
             let until = until.get();
-            self.change(Effect::Format(volume, holders), until).await
+            self.change(Effect::Format(volume, bytes, holders), until).await
         })
     }
 
@@ -291,6 +390,52 @@ impl Drives for SimDrives {
             self.change(Effect::Ask(asked), until).await?;
             Ok(self.used.lock().unwrap().get(&volume).copied().unwrap_or(Usage::Never))
         })
+    }
+
+    fn grow(&self, place: &Place, namespace: Namespace, bytes: u64, until: Instant) -> Reply<'_, ()> {
+        Box::pin(self.change(Effect::Grow(place.nqn.to_string(), namespace, bytes), until))
+    }
+
+    fn work(&self, volume: Uuid, holders: &[Option<Blank>], work: &Work, until: &Until) -> Reply<'_, Done> {
+        let nqns = holders.iter().flatten().map(|holder| holder.place.nqn.to_string()).collect();
+        let (work, until) = (work.clone(), until.get());
+        Box::pin(async move {
+            assert!(!self.in_use.lock().unwrap().contains(&volume), "a volume was taken from a host that uses it");
+            self.change(Effect::Work(volume, nqns, work.clone()), until).await?;
+            let mut mirrors = self.mirrors.lock().unwrap();
+            let mirror = mirrors.get_mut(&volume).expect("it was attached");
+            // What was taken is told from what there was before.
+            Ok(mirror.work(&work))
+        })
+    }
+
+    fn copy(&self, replica: &Replica, tag: Uuid, until: Instant) -> Reply<'_, Namespace> {
+        let replica = replica.clone();
+        Box::pin(async move {
+            self.change(Effect::Copy(replica.clone(), tag), until).await?;
+            Ok(self.with(replica.place.nqn.as_str(), |drive| drive.copies[&tag]))
+        })
+    }
+
+    fn copied(&self, replica: &Replica, tag: Uuid) -> Reply<'_, Option<Namespace>> {
+        let replica = replica.clone();
+        Box::pin(async move {
+            if self.faults.is_dead() {
+                return dead().await;
+            }
+            let mut state = self.state.lock().unwrap();
+            Ok(reach(&mut state, replica.place.nqn.as_str())?.copies.get(&tag).copied())
+        })
+    }
+
+    fn adopt(&self, volume: Uuid, of: Uuid, holders: &[Blank], is_copy: &[bool], until: &Until) -> Reply<'_, ()> {
+        assert!(is_copy.contains(&true), "nothing to adopt");
+        let bytes = self.mirrors.lock().unwrap()[&of].bytes;
+        self.format(volume, bytes, holders, until)
+    }
+
+    fn grows_to(&self, bytes: u64) -> u64 {
+        (16 * bytes).max(64 * GIB)
     }
 
     fn holder_bytes(&self, kind: HolderKind, bytes: u64) -> u64 {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use control::catalogue::{Catalogue, Embedded, EmbeddedOptions, Prefix, Range};
 use control::provision::{
-    Level, Name, NewDrive, NewVolume, NodePlace, Operation, OperationState, Owner, Provisioner, Quota, Request,
-    VolumeState, VolumeView, Worker, WorkerOptions,
+    Level, Limits, Moment, Name, NewDrive, NewVolume, NodePlace, Operation, OperationState, Owner, Provisioner, Quota,
+    Request, VolumeState, VolumeView, Worker, WorkerOptions,
 };
 use tokio::time::sleep;
 use uuid::Uuid;
@@ -31,7 +31,15 @@ pub fn nqn(drive: &str) -> String {
 }
 
 pub fn new_volume(volume: &str, gib: u64, replicas: u8) -> NewVolume {
-    NewVolume { name: name(volume), bytes: gib * GIB, replicas, level: Level::Node, relax: false }
+    NewVolume {
+        name: name(volume),
+        bytes: gib * GIB,
+        replicas,
+        level: Level::Node,
+        relax: false,
+        limits: Limits::default(),
+        from: None,
+    }
 }
 
 pub struct World {
@@ -135,6 +143,26 @@ impl World {
         found
     }
 
+    /// The volume's size and snapshots are those that stand on the holders, but for what a broken-off attempt has left there.
+    async fn as_its_holders_say(&self, volume: &VolumeView) {
+        let mirror = self.drives.mirrors.lock().unwrap()[&volume.id].clone();
+        assert_eq!(volume.bytes, mirror.bytes, "{volume:?}");
+        let entry = self.keys_and_values(&format!("/volume/{}/{}", volume.tenant, volume.name)).await;
+        let record: serde_json::Value = serde_json::from_str(&entry[0].1).unwrap();
+        assert_eq!(record["held"], false, "nobody keeps hosts from the volume");
+        for snapshot in record["snapshots"].as_array().unwrap() {
+            let moment: Moment = serde_json::from_value(snapshot["moment"].clone()).unwrap();
+            assert!(mirror.moments.iter().any(|found| found.is(&moment)), "{snapshot} is on no replica");
+            assert_eq!(snapshot["clones"], serde_json::json!([]), "nothing keeps the snapshot any more");
+        }
+    }
+
+    async fn keys_and_values(&self, prefix: &str) -> Vec<(String, String)> {
+        let (_, found) = read_all(&*self.catalogue, Range::of(Prefix::new(prefix).unwrap())).await.expect("entries");
+        let text = |entry: &control::catalogue::Entry| String::from_utf8_lossy(entry.value.as_bytes()).into_owned();
+        found.iter().map(|entry| (entry.key.to_string(), text(entry))).collect()
+    }
+
     /// What is true whenever nothing is under way: each namespace is in exactly one record or somebody else's, each record's is
     /// there and formatted, what is promised is what holders may take, and nothing is left of operations.
     pub async fn at_rest(&self) {
@@ -143,6 +171,7 @@ impl World {
         let mut promised: BTreeMap<String, (u64, u32)> = BTreeMap::new();
         for volume in &volumes {
             assert_eq!((volume.state, volume.operation), (VolumeState::Ready, None));
+            self.as_its_holders_say(volume).await;
             for (slot, holder) in volume.holders.iter().enumerate() {
                 let namespace = holder.namespace.expect("a ready volume has its namespaces");
                 let (nqn, found, label) = namespaces.get(&namespace.uid).expect("what is recorded is there");
@@ -164,7 +193,7 @@ impl World {
             let bytes: u64 = own.iter().map(|volume| volume.bytes).sum();
             assert_eq!((tenant.bytes, tenant.volumes, tenant.pending), (bytes, own.len() as u32, 0));
         }
-        for left in ["/todo/", "/taken/", "/busy/"] {
+        for left in ["/todo/", "/taken/", "/busy/", "/wanted/"] {
             assert_eq!(self.keys(left).await, Vec::<String>::new());
         }
     }

@@ -68,6 +68,74 @@ async fn a_pool_is_set_up_and_a_volume_goes_its_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_volume_grows_has_snapshots_and_is_cloned() {
+    let served = Served::new(&[100, 100, 100]).await;
+    let (_worker, token) = (served.world.worker(), served.tenant(TENANT).await);
+    let new = r#"{"name":"v","bytes":10737418240,"limits":{"iops":500}}"#;
+    served.ask(&token, "POST", "/v1/volumes?wait=30", new).await.ok();
+    let ended =
+        |answer: super::client::Answer| assert_eq!((answer.status, &answer.ok()["state"]), (200, &"done".into()));
+    ended(served.ask(&token, "POST", "/v1/volumes/v/grow?wait=30", r#"{"bytes":21474836480}"#).await);
+    ended(served.ask(&token, "POST", "/v1/volumes/v/snapshots?wait=30", r#"{"name":"s"}"#).await);
+    let snapshot = served.ask(&token, "GET", "/v1/volumes/v/snapshots/s", "").await.ok();
+    assert_eq!((&snapshot["bytes"], &snapshot["copies"]), (&(20 * GIB).into(), &serde_json::json!([0, 1, 2])));
+    let listed = served.ask(&token, "GET", "/v1/volumes/v/snapshots", "").await.ok();
+    assert_eq!(listed["items"], serde_json::json!([snapshot]));
+    let clone = r#"{"name":"w","bytes":32212254720,"from":{"volume":"v","snapshot":"s"}}"#;
+    ended(served.ask(&token, "POST", "/v1/volumes?wait=30", clone).await);
+    let shown = served.ask(&token, "GET", "/v1/volumes/w", "").await.ok();
+    assert_eq!((&shown["bytes"], &shown["limits"]["iops"]), (&(30 * GIB).into(), &Value::Null));
+    let limited = served.ask(&token, "PUT", "/v1/volumes/v/limits", r#"{"bandwidth":1048576,"burst":10}"#).await.ok();
+    assert_eq!(limited["limits"], serde_json::json!({"iops":null,"bandwidth":1048576,"burst":10}));
+    served.ask(&token, "DELETE", "/v1/volumes/v", "").await.refused(409, "in-use");
+    // What a host that has it is told.
+    let host = r#"{"host":"nqn.2026-11.io.yagura:host:a"}"#;
+    let attached = served.ask(&token, "PUT", "/v1/volumes/v/attachment", host).await.ok();
+    let id = attached["attachment"]["id"].as_str().unwrap();
+    let work = format!("/v1/volumes/v/attachment/work?attachment={id}");
+    let told = served.ask(&token, "POST", &work, "{}").await.ok();
+    assert_eq!((&told["limits"]["burst"], &told["work"]), (&10.into(), &Value::Null));
+    served.ask(&token, "DELETE", &format!("/v1/volumes/v/attachment?attachment={id}"), "").await.ok();
+    served.ask(&token, "POST", &work, "{}").await.refused(409, "not-attached");
+    ended(served.ask(&token, "DELETE", "/v1/volumes/v/snapshots/s?wait=30", "").await);
+    let operations = served.ask(&token, "GET", "/v1/operations", "").await.ok();
+    let kinds: std::collections::BTreeSet<_> =
+        operations["items"].as_array().unwrap().iter().map(|one| one["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds.into_iter().collect::<Vec<_>>(), ["clone", "create", "forget", "grow", "snapshot"]);
+    let other = served.tenant("other").await;
+    assert_eq!(served.ask(&other, "GET", "/v1/operations", "").await.ok()["items"], serde_json::json!([]));
+    served.world.at_rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_for_figures_opens_nothing_else_and_one_with_an_end_ends() {
+    let served = Served::new(&[100]).await;
+    let made = served.ask(&served.operator, "POST", "/v1/tokens", r#"{"metrics":true}"#).await.ok();
+    let token = made["token"].as_str().unwrap().to_owned();
+    assert_eq!(made["metrics"], true);
+    assert_eq!(served.ask(&token, "GET", "/metrics", "").await.status, 200);
+    for (method, target) in [
+        ("GET", "/v1/volumes?tenant=acme"),
+        ("GET", "/v1/operations"),
+        ("GET", "/v1/drives"),
+        ("POST", "/v1/tokens"),
+        ("GET", "/v1/tenants/acme"),
+    ] {
+        served.ask(&token, method, target, "{}").await.refused(403, "forbidden");
+    }
+    served
+        .ask(&served.operator, "POST", "/v1/tokens", r#"{"metrics":true,"tenant":"acme"}"#)
+        .await
+        .refused(400, "impossible");
+    served.ask(&served.operator, "POST", "/v1/tokens", r#"{"seconds":0}"#).await.refused(400, "impossible");
+    let made = served.ask(&served.operator, "POST", "/v1/tokens", r#"{"tenant":"acme","seconds":2}"#).await.ok();
+    let token = made["token"].as_str().unwrap();
+    served.ask(token, "GET", "/v1/volumes", "").await.ok();
+    tokio::time::sleep(std::time::Duration::from_millis(2100)).await;
+    served.ask(token, "GET", "/v1/volumes", "").await.refused(401, "unauthenticated");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_takes_long_is_an_operation_that_can_be_waited_for() {
     let served = Served::new(&[100]).await;
     let token = served.tenant(TENANT).await;
@@ -137,7 +205,10 @@ async fn the_document_describes_what_is_served() {
     assert!(document["openapi"].as_str().unwrap().starts_with("3."));
     let mut seen = 0;
     for (path, methods) in document["paths"].as_object().unwrap() {
-        let target = path.replace("{name}", "none").replace("{id}", "00000000-0000-0000-0000-000000000000");
+        let target = path
+            .replace("{name}", "none")
+            .replace("{snapshot}", "none")
+            .replace("{id}", "00000000-0000-0000-0000-000000000000");
         for method in methods.as_object().unwrap().keys() {
             let method = method.to_uppercase();
             // Known, and only for those with a token.
@@ -147,13 +218,25 @@ async fn the_document_describes_what_is_served() {
             seen += 1;
         }
     }
-    assert_eq!(seen, 25);
+    assert_eq!(seen, 33);
     // Whatever is referred to is there.
     let text = document.to_string();
     for name in text.split("#/components/schemas/").skip(1).map(|rest| rest.split('"').next().unwrap()) {
         assert!(document["components"]["schemas"][name].is_object(), "{name}");
     }
-    for name in ["NewVolume", "VolumeView", "OperationView", "Problem", "Drive", "Node", "Tenant"] {
+    for name in [
+        "NewVolume",
+        "SnapshotView",
+        "Limits",
+        "Report",
+        "Wish",
+        "VolumeView",
+        "OperationView",
+        "Problem",
+        "Drive",
+        "Node",
+        "Tenant",
+    ] {
         assert!(document["components"]["schemas"][name]["properties"].is_object(), "{name}");
     }
 }

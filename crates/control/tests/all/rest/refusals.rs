@@ -28,6 +28,12 @@ async fn who_has_no_token_of_the_right_kind_is_refused() {
         ("GET", "/v1/volumes?tenant=acme"),
         ("DELETE", "/v1/volumes/v?tenant=acme"),
         ("PUT", "/v1/volumes/v/attachment?tenant=acme"),
+        ("POST", "/v1/volumes/v/grow?tenant=acme"),
+        ("POST", "/v1/volumes/v/snapshots?tenant=acme"),
+        ("GET", "/v1/volumes/v/snapshots/s?tenant=acme"),
+        ("DELETE", "/v1/volumes/v/snapshots/s?tenant=acme"),
+        ("PUT", "/v1/volumes/v/limits?tenant=acme"),
+        ("POST", "/v1/volumes/v/attachment/work?tenant=acme"),
     ] {
         let answer = served.ask(&other, method, target, "{}").await;
         answer.refused(403, "forbidden");
@@ -96,6 +102,39 @@ async fn bad_input_is_refused_by_its_kind_and_leaves_nothing() {
     }
     let long = volume(&format!(r#""name":"{}","bytes":4096"#, "a".repeat(70_000)));
     served.ask(&token, "POST", "/v1/volumes", &long).await.refused(413, "body-too-long");
+    served.world.at_rest().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_input_about_a_volume_that_is_there_is_refused_by_its_kind() {
+    let served = Served::new(&[100]).await;
+    let token = served.tenant(TENANT).await;
+    for (method, target, status, kind) in [
+        ("POST", "/v1/volumes/none/grow", 400, "malformed"),
+        ("POST", "/v1/volumes/none/snapshots", 400, "malformed"),
+        ("GET", "/v1/volumes/none/snapshots", 404, "not-found"),
+        ("GET", "/v1/volumes/none/snapshots/S", 400, "malformed"),
+        ("DELETE", "/v1/volumes/none/snapshots/s", 404, "not-found"),
+        ("PUT", "/v1/volumes/none/limits", 400, "malformed"),
+        ("POST", "/v1/volumes/none/attachment/work", 400, "malformed"),
+        ("GET", "/v1/operations?after=x", 400, "malformed"),
+    ] {
+        served.ask(&token, method, target, "").await.refused(status, kind);
+    }
+    for (target, body, status, kind) in [
+        ("none/grow", r#"{"bytes":-1}"#, 400, "malformed"),
+        ("none/grow", r#"{"bytes":4097}"#, 400, "impossible"),
+        ("none/grow", r#"{"bytes":8192}"#, 404, "not-found"),
+        ("none/snapshots", r#"{"name":"S"}"#, 400, "malformed"),
+        ("none/snapshots", r#"{"name":"s"}"#, 404, "not-found"),
+        ("none/attachment/work", "{}", 400, "impossible"),
+        ("none/attachment/work", r#"{"snapshots":[{"round":1}]}"#, 400, "malformed"),
+    ] {
+        served.ask(&token, "POST", &format!("/v1/volumes/{target}"), body).await.refused(status, kind);
+    }
+    for body in [r#"{"iops":0}"#, r#"{"bandwidth":1}"#, r#"{"burst":0}"#] {
+        served.ask(&token, "PUT", "/v1/volumes/none/limits", body).await.refused(400, "impossible");
+    }
     served.world.at_rest().await;
 }
 

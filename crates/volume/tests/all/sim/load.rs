@@ -100,7 +100,10 @@ impl Client {
             let pause = self.rng.millis(0, scenario.think.as_millis() as u64);
             time::sleep(pause).await;
             let blocks = self.rng.within(1, 6.min(scenario.blocks));
-            let lba = self.rng.within(0, scenario.blocks - blocks);
+            // Of a volume that grows, also at its end.
+            let is_last = scenario.grows && self.rng.one_in(4);
+            let first = if is_last { self.volume.info().blocks - scenario.blocks } else { 0 };
+            let lba = first + self.rng.within(0, scenario.blocks - blocks);
             match self.rng.within(0, 99) {
                 0..=39 => self.read(lba, blocks, &scenario).await,
                 40..=69 => self.write(lba, blocks).await,

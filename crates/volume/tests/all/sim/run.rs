@@ -12,8 +12,9 @@ use engine::task::Task;
 use engine::{Buf, task, time};
 use volume::{Shape, Volume};
 
-use crate::cluster::{BLOCK, BLOCKS, Cluster, Places, attach, format, options, whole};
+use crate::cluster::{BLOCK, Cluster, Places, attach, format, options, whole};
 use crate::sim::chaos::Chaos;
+use crate::sim::keeper::{Ledger, of_one_moment};
 use crate::sim::load::{Book, Client, Shown, shown};
 use crate::sim::scenario::{Rng, Scenario, VICTIM};
 
@@ -60,6 +61,7 @@ struct Under {
     attached: Rc<Cell<u64>>,
     /// The slot whose node is lost, as an operator would know, and the node that is to take its place.
     lost: Rc<Cell<Option<(usize, usize)>>>,
+    ledger: Ledger,
 }
 
 struct Host {
@@ -86,6 +88,9 @@ pub fn run(scenario: &Scenario) -> Verdict {
         virtual_time: world.now().duration_since(time::Instant::default()),
         ..Verdict::default()
     };
+    if let Err(fault) = of_one_moment(&book.recorder.history()) {
+        panic!("{scenario:?}\n{fault}");
+    }
     for history in by_key(book.recorder.history()) {
         match check::check(&history) {
             Ok(summary) => verdict.history = sum(verdict.history, summary),
@@ -121,6 +126,7 @@ async fn whole_run(world: &World, cluster: &Cluster, scenario: &Scenario, book: 
         book: book.clone(),
         attached: Rc::default(),
         lost: Rc::default(),
+        ledger: Ledger::default(),
     };
     let lost = load(world, cluster, &under).await;
     world.calm();
@@ -209,6 +215,10 @@ async fn tenure(under: &Under, volume: &Rc<Volume>, index: usize, lefts: &[Rc<Ce
         task::spawn(client.work(under.scenario.clone()))
     };
     let clients: Vec<Task<()>> = lefts.iter().enumerate().map(client).collect();
+    let keeper = Rng::new(under.scenario.seed, 50_000 + 100 * index as u64 + under.attached.get());
+    let (ledger, scenario) = (under.ledger.clone(), under.scenario.clone());
+    let kept = ledger.keep(volume.clone(), under.places.clone(), under.book.clone(), keeper, scenario);
+    let _keeper = task::spawn(kept);
     let until = time::now() + under.scenario.tenure + rng.millis(0, 2_000);
     let mut behind_since = None;
     while time::now() < until && volume.link().is_up && !clients.iter().all(Task::is_finished) {
@@ -254,10 +264,12 @@ async fn judge(world: &World, cluster: &Cluster, under: &Under) {
     whole(&volume).await;
     let verified = volume.verify(None).await.expect("all is well again");
     assert!(verified.is_clean(), "{verified:?}");
-    let seen = read_all(under, &volume).await;
+    let replaced = under.lost.get().map(|(slot, _)| slot);
+    under.ledger.judge(cluster, &volume, replaced, &under.scenario).await;
+    let (seen, blocks) = (read_all(under, &volume).await, volume.info().blocks);
     volume.detach().await.expect("it is attached");
     for slot in 0..usize::from(under.scenario.replicas) {
-        let data = cluster.data(world, slot);
+        let data = cluster.data_of(world, slot, blocks);
         for (lba, block) in data.chunks_exact(BLOCK).enumerate() {
             assert_eq!(shown(block, &under.scenario), seen[lba], "block {lba} of the replica in slot {slot}");
         }
@@ -291,7 +303,7 @@ async fn mend(under: &Under, volume: &Volume) {
 
 async fn read_all(under: &Under, volume: &Volume) -> Vec<Shown> {
     let mut seen = Vec::new();
-    for lba in 0..BLOCKS {
+    for lba in 0..volume.info().blocks {
         let recorder = &under.book.recorder;
         let token = recorder.invoked(u32::MAX, &format!("{lba:03}"), Action::Get, None);
         let (result, buf) = volume.read(Lba(lba), Buf::with_len(BLOCK)).await;

@@ -70,6 +70,10 @@ pub struct Scenario {
     /// The longest time for which a host keeps the volume to itself.
     pub tenure: Duration,
     pub faults: Faults,
+    /// Snapshots are taken and deleted.
+    pub snapshots: bool,
+    /// The volume grows.
+    pub grows: bool,
     /// How the hosts' volumes behave.
     pub options: Options,
 }
@@ -118,6 +122,8 @@ impl Scenario {
             think: rng.millis(1, 40),
             tenure: rng.millis(200, 6_000),
             faults,
+            snapshots: Rng::new(seed, 4).one_in(2),
+            grows: Rng::new(seed, 5).one_in(3),
             options: drawn(&mut Rng::new(seed, 3)),
         }
     }

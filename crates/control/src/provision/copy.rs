@@ -1,0 +1,83 @@
+//! A holder that is a clone of a snapshot's copy on the same drive. The drive knows the clone by a tag that is the operation's and
+//! slot's own, so that to ask again makes no second one.
+
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use super::drive::{Made, delete, give_up, is_out, said, still_there, taken};
+use super::drives::{DriveError, Replica};
+use super::keys;
+use super::records::{Namespace, Operation, Volume};
+use super::step::{Stop, Task};
+
+/// How often a clone is asked for whose answers are lost each time. Chosen: who fails so often fails.
+const ATTEMPTS_MAX: u32 = 3;
+
+/// What a drive knows the clone by: never the same for two slots, or two operations.
+fn tag(task: &Task, slot: usize) -> Uuid {
+    Uuid::from_u128(task.operation.record.id.as_u128() ^ slot as u128)
+}
+
+/// The volume that a clone is made of, as its holders know it.
+pub(super) async fn origin(task: &Task) -> Result<Option<Uuid>, Stop> {
+    let Operation { from, tenant, .. } = &task.operation.record;
+    let Some(from) = from else { return Ok(None) };
+    let volume = task.provisioner.store.get::<Volume>(keys::volume(tenant, from)).await?;
+    Ok(volume.map(|volume| volume.record.id))
+}
+
+/// The copy that the slot is made of; none: its drive, or the snapshot, is gone.
+async fn source(task: &Task, slot: usize, namespace: Namespace) -> Result<Option<Replica>, Stop> {
+    let (tenant, operation) = (&task.operation.record.tenant, &task.operation.record);
+    let (Some(from), Some(snapshot)) = (&operation.from, &operation.snapshot) else { return Ok(None) };
+    let store = &task.provisioner.store;
+    let Some(volume) = store.get::<Volume>(keys::volume(tenant, from)).await? else { return Ok(None) };
+    let Some(found) = volume.record.snapshots.iter().find(|found| found.name == *snapshot) else { return Ok(None) };
+    let (moment, volume) = (found.moment, volume.record.id);
+    Ok(task.place(slot).await?.map(|place| Replica { place, namespace, volume, moment }))
+}
+
+/// Makes the clone, and writes down which namespace it is.
+pub(super) async fn copy(task: &mut Task, slot: usize, namespace: Namespace) -> Result<Made, Stop> {
+    let Some(replica) = source(task, slot, namespace).await? else { return Ok(Err(is_out(task, slot))) };
+    if let Some(by) = task.claim(slot).await? {
+        return give_up(task, taken(task, slot, by)).await;
+    }
+    let tag = tag(task, slot);
+    for _ in 0..ATTEMPTS_MAX {
+        match task.provisioner.drives.copy(&replica, tag, task.until()?).await {
+            Ok(made) => {
+                let holder = &mut task.volume.record.holders[slot];
+                holder.namespace = Some(made);
+                task.operation.record.done += 1;
+                task.release().await?;
+                return Ok(Ok(()));
+            }
+            Err(error @ DriveError::Unreachable(_)) => return give_up(task, said(task, slot, &error)).await,
+            Err(error @ DriveError::Refused(_)) => return Ok(Err(said(task, slot, &error))),
+            Err(DriveError::Unknown(_)) => sleep(task.provisioner.drives.late()).await,
+        }
+    }
+    give_up(task, format!("{} does not say what came of a clone", super::drive::drive(task, slot))).await
+}
+
+/// Deletes the clone that was made and not written down.
+pub(super) async fn uncopy(task: &mut Task, slot: usize, namespace: Namespace) -> Result<(), Stop> {
+    if let Some(replica) = source(task, slot, namespace).await? {
+        let mut is_asked = false;
+        loop {
+            match task.provisioner.drives.copied(&replica, tag(task, slot)).await {
+                Ok(None) => break,
+                Ok(Some(_)) if is_asked => return Err(still_there(task, slot).await),
+                Ok(Some(made)) => {
+                    if let Err(error) = delete(task, &replica.place, made).await? {
+                        return Err(task.wait(said(task, slot, &error)).await);
+                    }
+                    is_asked = true;
+                }
+                Err(error) => return Err(task.wait(said(task, slot, &error)).await),
+            }
+        }
+    }
+    task.release().await
+}

@@ -1,0 +1,267 @@
+//! Volumes that are to be made, empty or of a snapshot: what is wanted, where that goes, and the operation that makes them.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use tokio::sync::OnceCell;
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use crate::catalogue::{Condition, Key};
+
+use super::error::Error;
+use super::keys;
+use super::moment::{Limits, Snapshot};
+use super::name::Name;
+use super::placement::{self, Candidate, Refusal, Wanted};
+use super::plan::{Inventory, Owner, PENDING_MAX, admit, begin, operation, promise};
+use super::provisioner::Provisioner;
+use super::records::{Drive, DriveState, Holder, HolderKind, Level, OperationKind, Tenant, Volume, VolumeState};
+use super::store::{Plan, Planning, Request, Stored, now, put};
+
+/// A volume's size is a multiple of this. Derived: the largest block that drives commonly have.
+pub const VOLUME_ALIGN: u64 = 4096;
+/// Bytes of a volume, at most. Chosen: the largest for which a region of the mirror's log is still small (4 MiB).
+pub const VOLUME_BYTES_MAX: u64 = 64 << 40;
+/// Commands, or bytes, a second that a limit may be, at most. Chosen: what no volume comes to.
+pub const LIMIT_MAX: u64 = 1 << 40;
+/// Bytes a second, at least. Chosen: the largest transfer takes no longer than a command is waited for.
+pub const BANDWIDTH_MIN: u64 = 1 << 20;
+/// Seconds for which what was not used is saved up, at most. Chosen: an hour, above which a limit is none.
+pub const BURST_SECONDS_MAX: u32 = 3600;
+/// Replicas of a volume, at most. Derived: the mirror's.
+pub const REPLICAS_MAX: u8 = 3;
+
+/// Clones of a snapshot that are being made at a time. Chosen: as many as a tenant may have under way.
+const CLONES_MAX: usize = PENDING_MAX as usize;
+
+fn replicas() -> u8 {
+    REPLICAS_MAX
+}
+
+/// A volume that is to be made.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewVolume {
+    /// The name that it gets.
+    pub name: Name,
+    /// Its size: a multiple of 4,096.
+    pub bytes: u64,
+    /// Copies of the data, 1 to 3; beside two there is a witness of a few blocks. Unless said: 3.
+    #[serde(default = "replicas")]
+    pub replicas: u8,
+    /// How far apart its holders stand. Unless said: on different nodes.
+    #[serde(default)]
+    pub level: Level,
+    /// Whether a narrower level will do where that can't be had.
+    #[serde(default)]
+    pub relax: bool,
+    /// How much it may be used.
+    #[serde(default)]
+    pub limits: Limits,
+    /// The snapshot that it begins as; none: it is empty.
+    #[serde(default)]
+    pub from: Option<Source>,
+}
+
+/// A snapshot of a volume of the same tenant.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    /// The volume.
+    pub volume: Name,
+    /// The snapshot's name.
+    pub snapshot: Name,
+}
+
+/// Whether a volume can have so many bytes.
+pub(super) fn check_bytes(bytes: u64) -> Result<(), Error> {
+    if bytes == 0 || bytes > VOLUME_BYTES_MAX {
+        return Err(Error::Impossible(format!("a volume of {bytes} bytes: it has 4096 to {VOLUME_BYTES_MAX}")));
+    }
+    if !bytes.is_multiple_of(VOLUME_ALIGN) {
+        let more = bytes.next_multiple_of(VOLUME_ALIGN);
+        return Err(Error::Impossible(format!(
+            "a volume of {bytes} bytes: the size is a multiple of {VOLUME_ALIGN}, say {more}"
+        )));
+    }
+    Ok(())
+}
+
+/// Whether a volume can have such limits.
+pub(super) fn check_limits(limits: &Limits) -> Result<(), Error> {
+    let Limits { iops, bandwidth, burst } = *limits;
+    let is_out = |limit: Option<u64>, least: u64| limit.is_some_and(|limit| limit < least || limit > LIMIT_MAX);
+    if is_out(iops, 1) {
+        return Err(Error::Impossible(format!("iops is {iops:?}: it is 1 to {LIMIT_MAX}, or null for no limit")));
+    }
+    if is_out(bandwidth, BANDWIDTH_MIN) {
+        return Err(Error::Impossible(format!(
+            "bandwidth is {bandwidth:?}: it is {BANDWIDTH_MIN} to {LIMIT_MAX} bytes a second, or null for no limit"
+        )));
+    }
+    if burst.is_some_and(|burst| burst == 0 || burst > BURST_SECONDS_MAX) {
+        return Err(Error::Impossible(format!("burst is {burst:?}: it is 1 to {BURST_SECONDS_MAX} seconds")));
+    }
+    Ok(())
+}
+
+impl NewVolume {
+    fn check(&self) -> Result<(), Error> {
+        let NewVolume { bytes, replicas, .. } = *self;
+        check_bytes(bytes)?;
+        check_limits(&self.limits)?;
+        if !(1..=REPLICAS_MAX).contains(&replicas) {
+            return Err(Error::Impossible(format!("a volume of {replicas} replicas: it has 1 to {REPLICAS_MAX}")));
+        }
+        Ok(())
+    }
+}
+
+impl Provisioner {
+    /// Begins to make a volume, which is empty or as a snapshot is; the answer is the operation's id. The volume is there at once,
+    /// and its room is promised.
+    pub async fn create_volume(&self, request: &Request, owner: &Owner, new: &NewVolume) -> Result<Uuid, Error> {
+        new.check()?;
+        let looks = OnceCell::new();
+        let plan = || -> Planning<'_, _> {
+            Box::pin(async {
+                let mut tenant = owner.record(self).await?;
+                let key = keys::volume(&owner.name, &new.name);
+                if self.store.get::<Volume>(key.clone()).await?.is_some() {
+                    return Err(Error::Exists { kind: "volume", name: new.name.to_string() });
+                }
+                admit(&mut tenant, new.bytes, 1)?;
+                let inventory = self.inventory().await?;
+                let in_use = |drive: &&Stored<Drive>| drive.record.state == DriveState::InUse;
+                let looks = looks.get_or_init(|| self.look_at(inventory.drives.iter().filter(in_use))).await;
+                let source = self.source(owner, new).await?;
+                let wanted = self.wanted(new, inventory.overcommit_percent());
+                let copied = source.as_ref().map(|(volume, index)| (&volume.record, &volume.record.snapshots[*index]));
+                let placed = placed(&inventory.candidates(looks), wanted, copied)?;
+                self.planned(new, key, &tenant, &inventory, placed, source)
+            })
+        };
+        let id = self.store.once(request, plan).await?;
+        self.wake.notify_waiters();
+        Ok(id)
+    }
+
+    /// The volume that the new one is a clone of, and which of its snapshots.
+    async fn source(&self, owner: &Owner, new: &NewVolume) -> Result<Option<(Stored<Volume>, usize)>, Error> {
+        let Some(Source { volume, snapshot }) = &new.from else { return Ok(None) };
+        let source = self.store.need::<Volume>(keys::volume(&owner.name, volume), volume).await?;
+        let missing = || Error::NotFound { kind: "snapshot", name: format!("{snapshot} of volume {volume}") };
+        let index = source.record.snapshots.iter().position(|found| found.name == *snapshot).ok_or_else(missing)?;
+        let Snapshot { bytes, clones, .. } = &source.record.snapshots[index];
+        if new.bytes < *bytes {
+            let why = format!("a volume of {} bytes of a snapshot of {bytes}: it can't be smaller", new.bytes);
+            return Err(Error::Impossible(why));
+        }
+        if clones.len() >= CLONES_MAX {
+            return Err(Error::Limit { kind: "clones under way of this snapshot", limit: CLONES_MAX });
+        }
+        Ok(Some((source, index)))
+    }
+
+    fn planned(
+        &self,
+        new: &NewVolume,
+        key: Key,
+        tenant: &Stored<Tenant>,
+        inventory: &Inventory,
+        (holders, level): (Vec<Holder>, Level),
+        source: Option<(Stored<Volume>, usize)>,
+    ) -> Result<Plan<Uuid>, Error> {
+        let kind = if source.is_some() { OperationKind::Clone } else { OperationKind::Create };
+        // Beside the namespaces: to format them.
+        let mut operation = operation(kind, &tenant.record, &new.name, holders.len() as u32 + 1);
+        let mut volume = Volume {
+            id: Uuid::new_v4(),
+            tenant: tenant.record.name.clone(),
+            name: new.name.clone(),
+            bytes: new.bytes,
+            state: VolumeState::Creating,
+            level,
+            holders,
+            attachment: None,
+            operation: Some(operation.id),
+            held: false,
+            snapshots: Vec::new(),
+            limits: new.limits,
+            grows_to: Some(self.drives.grows_to(new.bytes)),
+            created: now(),
+        };
+        let mut pin = None;
+        if let Some((mut source, index)) = source {
+            (volume.grows_to, operation.bytes) = (source.record.grows_to, Some(new.bytes));
+            operation.from = Some(source.record.name.clone());
+            let snapshot = &mut source.record.snapshots[index];
+            (volume.bytes, operation.snapshot) = (snapshot.bytes, Some(snapshot.name.clone()));
+            snapshot.clones.push(operation.id);
+            pin = Some(source);
+        }
+        let mut plan = begin(&operation, tenant)?;
+        plan.conditions.push(Condition::absent(key.clone()));
+        plan.changes.push(put(key, &volume)?);
+        if let Some(source) = pin {
+            plan.conditions.push(source.unchanged());
+            plan.changes.push(source.put()?);
+        }
+        let wanted = volume.holders.iter().map(|holder| (holder.drive.clone(), holder.bytes));
+        promise(&mut plan, inventory, wanted, 1)?;
+        Ok(plan)
+    }
+
+    fn wanted(&self, new: &NewVolume, overcommit_percent: u32) -> Wanted {
+        let bytes = |kind| (kind, self.drives.holder_bytes(kind, new.bytes));
+        let mut holders = vec![bytes(HolderKind::Replica); usize::from(new.replicas)];
+        // Of two neither could say alone that the other is behind.
+        if new.replicas == 2 {
+            holders.push(bytes(HolderKind::Witness));
+        }
+        Wanted { holders, beside: Vec::new(), level: new.level, relax: new.relax, overcommit_percent }
+    }
+}
+
+/// The holders by slot. Where a replica of the source has a copy of the snapshot the slot's holder is a clone of that, beside it on
+/// its drive; the others are placed as those of any volume.
+fn placed(
+    candidates: &[Candidate],
+    mut wanted: Wanted,
+    source: Option<(&Volume, &Snapshot)>,
+) -> Result<(Vec<Holder>, Level), Error> {
+    let mut copies: BTreeMap<usize, Holder> = BTreeMap::new();
+    let mut lacks = Vec::new();
+    if let Some((volume, snapshot)) = source {
+        for (slot, &(kind, bytes)) in wanted.holders.iter().enumerate() {
+            let holder = volume.holders.get(slot).filter(|_| kind == HolderKind::Replica && snapshot.moment.has(slot));
+            let Some(Holder { drive, namespace: Some(namespace), .. }) = holder else { continue };
+            let Some(candidate) = candidates.iter().find(|candidate| candidate.drive.name == *drive) else { continue };
+            let bytes = bytes.max(namespace.bytes);
+            match placement::check_holder(candidate, bytes, wanted.overcommit_percent) {
+                Ok(()) => {
+                    let holder = Holder::new(kind, drive.clone(), bytes);
+                    copies.insert(slot, Holder { copy_of: Some(*namespace), ..holder });
+                }
+                Err(rule) => lacks.push((drive.clone(), rule)),
+            }
+        }
+        if copies.is_empty() {
+            let level = wanted.level;
+            return Err(Refusal { wanted: wanted.holders.len(), placed: 0, level, drives: lacks }.into());
+        }
+        wanted.beside = copies.values().map(|holder| holder.drive.clone()).collect();
+    }
+    let all = std::mem::take(&mut wanted.holders);
+    let is_new = |(slot, _): &(usize, &(HolderKind, u64))| !copies.contains_key(slot);
+    wanted.holders = all.iter().enumerate().filter(is_new).map(|(_, holder)| *holder).collect();
+    let placement = placement::place(candidates, &wanted)?;
+    let mut drives = placement.drives.into_iter();
+    let mut holders = Vec::new();
+    for (slot, (kind, bytes)) in all.into_iter().enumerate() {
+        let placed = copies.remove(&slot).or_else(|| Some(Holder::new(kind, drives.next()?, bytes)));
+        holders.extend(placed);
+    }
+    Ok((holders, placement.level))
+}

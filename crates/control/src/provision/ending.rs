@@ -1,0 +1,53 @@
+//! How operations end: all that was counted for them is settled in the transaction that ends them.
+
+use crate::catalogue::{Change, Condition};
+
+use super::keys;
+use super::records::{OperationState, Tenant, Volume, VolumeState};
+use super::step::{Stop, Task};
+use super::store::now;
+
+/// The volume is there, after a create, or after a delete that is not done.
+pub(super) async fn ready(task: &mut Task, state: OperationState) -> Result<(), Stop> {
+    task.volume.record.state = VolumeState::Ready;
+    task.volume.record.operation = None;
+    task.volume.record.held = false;
+    close(task, state);
+    loop {
+        let (conditions, changes) = leave(task, 0, 0).await?;
+        if task.record(conditions, changes).await? {
+            return Ok(());
+        }
+    }
+}
+
+/// The operation has ended.
+pub(super) fn close(task: &mut Task, state: OperationState) {
+    let operation = &mut task.operation.record;
+    (operation.state, operation.ended, operation.waits) = (state, Some(now()), None);
+    if state == OperationState::Done {
+        operation.done = operation.steps;
+    }
+}
+
+/// What every operation ends with; the tenant has so many bytes and volumes less.
+pub(super) async fn leave(task: &Task, bytes: u64, volumes: u32) -> Result<(Vec<Condition>, Vec<Change>), Stop> {
+    let (id, name) = (task.operation.record.id, &task.operation.record.tenant);
+    let mut tenant = task.provisioner.store.need::<Tenant>(keys::tenant(name), name).await?;
+    let record = &mut tenant.record;
+    record.pending = record.pending.saturating_sub(1);
+    record.bytes = record.bytes.saturating_sub(bytes);
+    record.volumes = record.volumes.saturating_sub(volumes);
+    let mut conditions = vec![tenant.unchanged()];
+    let gone = [keys::todo(id), keys::taken(id), keys::work(id)].map(Change::delete);
+    let mut changes: Vec<Change> = gone.into_iter().chain([tenant.put()?]).collect();
+    // The snapshot that a clone was made of may be deleted from now on.
+    if let Some(from) = &task.operation.record.from
+        && let Some(mut source) = task.provisioner.store.get::<Volume>(keys::volume(name, from)).await?
+    {
+        source.record.snapshots.iter_mut().for_each(|snapshot| snapshot.clones.retain(|clone| *clone != id));
+        conditions.push(source.unchanged());
+        changes.push(source.put()?);
+    }
+    Ok((conditions, changes))
+}

@@ -1,0 +1,141 @@
+//! Snapshots of volumes: taken and deleted by operations.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use uuid::Uuid;
+
+use super::error::Error;
+use super::moment::Snapshot;
+use super::name::Name;
+use super::plan::{Owner, begin, count, operation};
+use super::provisioner::Provisioner;
+use super::records::{OperationKind, Volume};
+use super::store::{Plan, Planning, Request, Stored};
+
+/// Snapshots of a volume, at most. Derived: as many fit into the mirror's record in blocks of 4 KiB, with some to spare for those
+/// that attempts have left.
+pub const SNAPSHOTS_MAX: usize = 128;
+
+/// A snapshot that is to be taken.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewSnapshot {
+    /// The name that it gets.
+    pub name: Name,
+}
+
+/// A snapshot of a volume.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotView {
+    /// Its own.
+    pub id: Uuid,
+    /// The volume that it is of.
+    pub volume: Name,
+    /// Its name among those of that volume.
+    pub name: Name,
+    /// The volume's size then.
+    pub bytes: u64,
+    /// The slots whose replicas have a copy.
+    pub copies: Vec<usize>,
+    /// When it was there, in seconds of the Unix epoch.
+    pub created: u64,
+}
+
+fn view(volume: &Name, snapshot: &Snapshot) -> SnapshotView {
+    let Snapshot { id, name, bytes, moment, created, .. } = snapshot.clone();
+    let copies = (0..8).filter(|slot| moment.has(*slot)).collect();
+    SnapshotView { id, volume: volume.clone(), name, bytes, copies, created }
+}
+
+fn found(volume: &Volume, name: &Name) -> Result<Snapshot, Error> {
+    let missing = || Error::NotFound { kind: "snapshot", name: format!("{name} of volume {}", volume.name) };
+    volume.snapshots.iter().find(|snapshot| snapshot.name == *name).cloned().ok_or_else(missing)
+}
+
+impl Provisioner {
+    /// Begins to take a snapshot of a volume; the answer is the operation's id. Its moment lies between this request and the
+    /// operation's end.
+    pub async fn take_snapshot(
+        &self,
+        request: &Request,
+        owner: &Owner,
+        volume: &Name,
+        new: &NewSnapshot,
+    ) -> Result<Uuid, Error> {
+        let check = |volume: &Volume| {
+            if volume.snapshots.iter().any(|snapshot| snapshot.name == new.name) {
+                return Err(Error::Exists {
+                    kind: "snapshot",
+                    name: format!("{} of volume {}", new.name, volume.name),
+                });
+            }
+            if volume.snapshots.len() >= SNAPSHOTS_MAX {
+                return Err(Error::Limit { kind: "snapshots of the volume", limit: SNAPSHOTS_MAX });
+            }
+            Ok(())
+        };
+        self.about(request, owner, volume, (OperationKind::Snapshot, &new.name), check).await
+    }
+
+    /// Begins to delete a snapshot; the answer is the operation's id. Volumes that were made of it stay: on a drive a clone is
+    /// independent of what it was made of.
+    pub async fn delete_snapshot(
+        &self,
+        request: &Request,
+        owner: &Owner,
+        volume: &Name,
+        name: &Name,
+    ) -> Result<Uuid, Error> {
+        let check = |volume: &Volume| match found(volume, name)?.clones.first() {
+            Some(clone) => {
+                let by = format!("operation {clone}, which makes a volume of it");
+                Err(Error::InUse { kind: "snapshot", name: name.clone(), by })
+            }
+            None => Ok(()),
+        };
+        self.about(request, owner, volume, (OperationKind::Forget, name), check).await
+    }
+
+    /// Begins what is done about one snapshot.
+    async fn about(
+        &self,
+        request: &Request,
+        owner: &Owner,
+        volume: &Name,
+        (kind, snapshot): (OperationKind, &Name),
+        check: impl Fn(&Volume) -> Result<(), Error> + Sync,
+    ) -> Result<Uuid, Error> {
+        let plan = || -> Planning<'_, _> {
+            Box::pin(async {
+                let mut tenant = owner.record(self).await?;
+                let mut volume: Stored<Volume> = self.idle(owner, volume).await?;
+                check(&volume.record)?;
+                count(&mut tenant)?;
+                let mut operation = operation(kind, &tenant.record, &volume.record.name, 1);
+                operation.snapshot = Some(snapshot.clone());
+                volume.record.operation = Some(operation.id);
+                let mut plan: Plan<Uuid> = begin(&operation, &tenant)?;
+                plan.conditions.push(volume.unchanged());
+                plan.changes.push(volume.put()?);
+                Ok(plan)
+            })
+        };
+        let id = self.store.once(request, plan).await?;
+        self.wake.notify_waiters();
+        Ok(id)
+    }
+
+    /// All snapshots of a volume, the oldest first.
+    pub async fn snapshots(&self, owner: &Owner, volume: &Name) -> Result<Vec<SnapshotView>, Error> {
+        owner.record(self).await?;
+        let volume = self.known(owner, volume).await?.record;
+        Ok(volume.snapshots.iter().map(|snapshot| view(&volume.name, snapshot)).collect())
+    }
+
+    /// One of them.
+    pub async fn snapshot(&self, owner: &Owner, volume: &Name, name: &Name) -> Result<SnapshotView, Error> {
+        owner.record(self).await?;
+        let volume = self.known(owner, volume).await?.record;
+        Ok(view(&volume.name, &found(&volume, name)?))
+    }
+}

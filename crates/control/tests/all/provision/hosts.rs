@@ -1,0 +1,215 @@
+//! Volumes that a host has attached: what is wanted of the host, and hosts that are gone or say nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use control::provision::{
+    Attachment, Ended, Error, Limits, NewSnapshot, Noted, Nqn, OperationState, Outcome, Provisioner, Report, Request,
+    Usage, Work,
+};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use super::changes::take;
+use super::crash::{used, with_faults};
+use super::drives::{GIB, HEAD, SimDrives};
+use super::world::*;
+
+fn once() -> Request {
+    Request::unnamed()
+}
+
+async fn attach(world: &World, host: &str) -> Attachment {
+    let host = Nqn::new(format!("nqn.2026-11.io.yagura:host:{host}")).unwrap();
+    let volume = world.provisioner.attach(&once(), &owner(), &name("old"), &host, false).await.expect("attached");
+    volume.attachment.expect("attached")
+}
+
+/// A host that has the volume `old`, and does what is wanted; it has a way of its own to the control plane.
+struct Host {
+    provisioner: Provisioner,
+    drives: Arc<SimDrives>,
+    volume: Uuid,
+    attachment: Uuid,
+    ended: Option<Ended>,
+}
+
+impl Host {
+    async fn new(world: &World) -> Host {
+        let attachment = attach(world, "a").await.id;
+        let volume = world.provisioner.volume(&owner(), &name("old")).await.expect("there").id;
+        world.drives.in_use.lock().unwrap().insert(volume);
+        world.drives.used.lock().unwrap().insert(volume, Usage::Now);
+        let provisioner = Provisioner::new(world.catalogue.clone(), world.drives.clone());
+        Host { provisioner, drives: world.drives.clone(), volume, attachment, ended: None }
+    }
+
+    async fn ask(&mut self) -> Result<Option<Noted>, Error> {
+        let snapshots = self.drives.mirrors.lock().unwrap()[&self.volume].moments.clone();
+        let report = Report { snapshots, ended: self.ended.clone() };
+        let wish = self.provisioner.ask(&owner(), &name("old"), self.attachment, &report).await?;
+        if wish.noted != Noted::Open {
+            let ended = self.ended.take();
+            if let (Noted::Unwanted, Some(Outcome::Done(done))) = (wish.noted, ended.map(|ended| ended.outcome)) {
+                let mut mirrors = self.drives.mirrors.lock().unwrap();
+                let mirror = mirrors.get_mut(&self.volume).expect("there");
+                mirror.work(&Work::Forget { moment: done.taken.expect("a snapshot") });
+            }
+            return Ok(Some(wish.noted));
+        }
+        if let Some(work) = wish.work {
+            let done = self.drives.mirrors.lock().unwrap().get_mut(&self.volume).expect("there").work(&work.work);
+            self.ended = Some(Ended { operation: work.operation, outcome: Outcome::Done(done) });
+        }
+        Ok(None)
+    }
+
+    /// Asks for as long as it lives.
+    fn live(mut self) -> JoinHandle<()> {
+        tokio::spawn(async move {
+            loop {
+                self.ask().await.expect("it has the volume");
+                sleep(Duration::from_secs(2)).await;
+            }
+        })
+    }
+
+    /// It is gone without a word.
+    fn die(self) {
+        self.drives.in_use.lock().unwrap().clear();
+        self.drives.used.lock().unwrap().insert(self.volume, Usage::Before);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_host_that_has_the_volume_does_it() {
+    let growth = async |world: &World| {
+        Host::new(world).await.live();
+        world.provisioner.grow_volume(&once(), &owner(), &name("old"), 9 * GIB).await.expect("begun")
+    };
+    let after = async |world: &World| {
+        assert_eq!(world.provisioner.volume(&owner(), &name("old")).await.expect("there").bytes, 9 * GIB);
+    };
+    with_faults((OperationState::Done, 15), growth, after).await;
+    let snapshot = async |world: &World| {
+        Host::new(world).await.live();
+        take(world, "old", "s").await.expect("begun")
+    };
+    let after = async |world: &World| {
+        let volume = world.provisioner.volume(&owner(), &name("old")).await.expect("there");
+        assert_eq!(volume.snapshots, [name("s")]);
+        assert_eq!(world.drives.mirrors.lock().unwrap()[&volume.id].moments.len(), 1, "it was taken once");
+    };
+    with_faults((OperationState::Done, 4), snapshot, after).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_is_gone_is_found_out_and_holds_nothing_up() {
+    for told in [false, true] {
+        let world = used().await;
+        let mut host = Host::new(&world).await;
+        let id = take(&world, "old", "s").await.expect("begun");
+        let worker = world.worker();
+        sleep(Duration::from_secs(3)).await;
+        if told {
+            // It has taken the snapshot, and nobody hears of it.
+            host.ask().await.expect("it has the volume");
+            assert!(host.ended.is_some());
+        }
+        host.die();
+        worker.abort();
+        done(&world.end(id).await);
+        world.at_rest().await;
+        let volume = world.provisioner.volume(&owner(), &name("old")).await.expect("there");
+        assert_eq!(world.drives.mirrors.lock().unwrap()[&volume.id].moments.len(), 1, "what was taken was found");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_does_not_ask_keeps_the_volume_and_the_mending_command_is_named() {
+    let world = used().await;
+    let host = Host::new(&world).await;
+    for growth in [false, true] {
+        let id = match growth {
+            true => world.provisioner.grow_volume(&once(), &owner(), &name("old"), 9 * GIB).await.expect("begun"),
+            false => take(&world, "old", "s").await.expect("begun"),
+        };
+        let operation = world.end(id).await;
+        assert_eq!(operation.state, OperationState::Failed, "{operation:?}");
+        let why = operation.undo.expect("a reason");
+        assert!(why.contains("yagura control detach") && why.contains("host:a"), "{why}");
+        assert_eq!(why.contains("keep the room"), growth, "{why}");
+    }
+    world.at_rest().await;
+    let volume = world.provisioner.volume(&owner(), &name("old")).await.expect("there");
+    assert_eq!((volume.bytes, volume.holders[0].namespace.unwrap().bytes), (5 * GIB, 9 * GIB + HEAD));
+    // Asked for again it takes no more room than it has.
+    host.live();
+    let id = world.provisioner.grow_volume(&once(), &owner(), &name("old"), 8 * GIB).await.expect("begun");
+    done(&world.end(id).await);
+    world.at_rest().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_undoes_what_nobody_wants_any_more_and_keeps_what_is_wanted() {
+    let world = used().await;
+    let mut host = Host::new(&world).await;
+    // It is told, takes the snapshot, and is long in saying so: the volume is detached by force, and another takes it.
+    let id = take(&world, "old", "s").await.expect("begun");
+    let worker = world.worker();
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(host.ask().await.expect("it has the volume"), None);
+    let taken = host.ended.clone().expect("it was taken");
+    // Said twice, since the answer was lost: it is there.
+    assert_eq!(host.ask().await.expect("noted"), Some(Noted::Wanted));
+    sleep(Duration::from_secs(5)).await;
+    worker.abort();
+    done(&world.provisioner.operation(None, id).await.expect("there"));
+    host.ended = Some(taken);
+    assert_eq!(host.ask().await.expect("noted before"), Some(Noted::Wanted));
+    world.at_rest().await;
+    // A snapshot that ended failed.
+    let moment = control::provision::Moment { round: 99, host: 1, attempt: 0, slots: 1 };
+    world.drives.mirrors.lock().unwrap().get_mut(&host.volume).unwrap().moments.push(moment);
+    let done = control::provision::Done { bytes: 5 * GIB, snapshots: vec![moment], taken: Some(moment) };
+    host.ended = Some(Ended { operation: Uuid::new_v4(), outcome: Outcome::Done(done) });
+    assert_eq!(host.ask().await.expect("said"), Some(Noted::Unwanted));
+    assert_eq!(world.drives.mirrors.lock().unwrap()[&host.volume].moments.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_host_that_has_the_volume_is_told() {
+    let world = used().await;
+    let mut host = Host::new(&world).await;
+    let limits = Limits { iops: Some(1000), bandwidth: None, burst: Some(5) };
+    world.provisioner.set_limits(&once(), &owner(), &name("old"), limits).await.expect("set");
+    let report = Report::default();
+    let wish = world.provisioner.ask(&owner(), &name("old"), host.attachment, &report).await.expect("told");
+    assert_eq!((wish.limits, wish.work), (limits, None));
+    let stranger = world.provisioner.ask(&owner(), &name("old"), Uuid::new_v4(), &report).await;
+    assert!(matches!(stranger, Err(Error::NotAttached { .. })), "{stranger:?}");
+    // Asking writes nothing.
+    let before = world.keys("/").await;
+    for _ in 0..10 {
+        host.ask().await.expect("it has the volume");
+    }
+    assert_eq!(world.keys("/").await, before);
+    // A host that takes the volume from it goes on with what it was told.
+    let new = NewSnapshot { name: name("s") };
+    let id = world.provisioner.take_snapshot(&once(), &owner(), &name("old"), &new).await.expect("begun");
+    let worker = world.worker();
+    sleep(Duration::from_secs(3)).await;
+    host.ask().await.expect("told");
+    let other = Nqn::new("nqn.2026-11.io.yagura:host:b").unwrap();
+    let taken = world.provisioner.attach(&once(), &owner(), &name("old"), &other, true).await.expect("by force");
+    let lost = host.ask().await;
+    assert!(matches!(lost, Err(Error::NotAttached { .. })), "{lost:?}");
+    (host.attachment, host.ended) = (taken.attachment.expect("attached").id, None);
+    let next = host.live();
+    sleep(Duration::from_secs(10)).await;
+    done(&world.provisioner.operation(None, id).await.expect("there"));
+    worker.abort();
+    next.abort();
+    world.at_rest().await;
+}

@@ -1,0 +1,60 @@
+//! Deletes at the replicas what no record names: snapshots that were deleted, and what attempts have left that ended, or whose host
+//! has died (DELETE in the model's README).
+//!
+//! Invariants:
+//! - Deleted is only what neither the stable nor the proposed record gives to that replica, of a ballot not above the own one, and
+//!   not of the attempt that goes on. That is looked at just before each deletion: what the list says was true when it was read.
+//! - A replica names its snapshots by numbers that it uses again, and is asked to delete by number. So this is done by the one who
+//!   has the replica's reservation, over the connection that the list was read over, one after the other: a deletion that comes
+//!   late is refused, or was aborted by whoever has preempted.
+
+use std::rc::{Rc, Weak};
+
+use crate::conn::{Conn, Lost};
+use crate::record::HOLDERS_MAX;
+use crate::shared::Shared;
+use crate::snapshot_name::SnapshotName;
+
+/// A connection over which was looked, and how much there was that may have left garbage by then.
+type Looked = (Weak<Conn>, u64);
+
+/// Ends when the volume is over.
+pub(crate) async fn collect(shared: Rc<Shared>) {
+    let mut looked: [Option<Looked>; HOLDERS_MAX] = [const { None }; HOLDERS_MAX];
+    while !shared.is_over() {
+        let changed = shared.changed.notified();
+        let littered = shared.littered();
+        let is_done = |conn: &Rc<Conn>| {
+            let before = looked[conn.slot].as_ref();
+            before.is_some_and(|(over, count)| Weak::as_ptr(over) == Rc::as_ptr(conn) && *count == littered)
+        };
+        let replicas = 0..usize::from(shared.shape.replicas);
+        let mut conns = replicas.filter_map(|slot| shared.usable(slot)).filter(|conn| conn.offers_snapshots());
+        let Some(conn) = conns.find(|conn| !is_done(conn)) else {
+            changed.await;
+            continue;
+        };
+        match collect_at(&shared, &conn).await {
+            Ok(()) => {}
+            Err(Lost::Ended) => shared.sweep(),
+            // It is tried again with the next snapshot, or over the next connection.
+            Err(Lost::Refused(error)) => {
+                tracing::warn!(holder = conn.name(), %error, "snapshots that nobody needs stay at a replica for now");
+            }
+        }
+        looked[conn.slot] = Some((Rc::downgrade(&conn), littered));
+    }
+}
+
+async fn collect_at(shared: &Shared, conn: &Rc<Conn>) -> Result<(), Lost> {
+    for copy in conn.copies().await? {
+        let name = SnapshotName::of_tag(&copy.tag, shared.shape.volume).filter(|_| !copy.writable);
+        let Some(name) = name else { continue };
+        let is_garbage = shared.mirror.borrow().is_garbage(name, conn.slot) && shared.taking.get() != Some(name);
+        if is_garbage && shared.usable(conn.slot).is_some_and(|now| Rc::ptr_eq(&now, conn)) {
+            conn.delete_copy(copy.nsid).await?;
+            tracing::info!(holder = conn.name(), %name, "a snapshot that no record names was deleted");
+        }
+    }
+    Ok(())
+}

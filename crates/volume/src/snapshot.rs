@@ -1,0 +1,214 @@
+//! Takes and deletes snapshots of an attached volume (TAKE and DELETE in the model's README).
+//!
+//! Invariants:
+//! - Replicas are asked while nothing is written: no write, settling, copying or mending is in flight and every region is settled.
+//!   All of these hold the lock of their blocks alone, so a shared lock of all blocks holds them off, and lets reads pass.
+//! - Asked are members of NEED that have the current record, which has the volume's size, over a connection that counts. Who joins
+//!   is not.
+//! - A replica counts that has answered over a connection that is still the same, in the life that the record says, and as long as
+//!   the size is the same.
+//! - A snapshot is there when a record that names it is stable, and gone when one is that does not.
+//!
+//! Writes are held until the last replica has answered, or [`ANSWER_TIME_MAX`] is over: who has not answered by then is not named.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use device::{Mode, RangeGuard};
+use engine::task::{self, TaskSet};
+use engine::time;
+use fabric::host::CopyTag;
+
+use crate::conn::{Conn, Lost};
+use crate::error::Error;
+use crate::record::{HOLDERS_MAX, Set, snapshots_max};
+use crate::shared::Shared;
+use crate::snapshot_name::SnapshotName;
+
+/// How long writes are held for replicas that do not answer. Chosen: a drive answers in milliseconds; one that does not is as well
+/// missed.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
+/// How long new writes are held for those in flight. Chosen: the same.
+const HOLD_TIME_MAX: Duration = Duration::from_secs(1);
+/// Attempts before the snapshot is given up. Guessed: each fails only if a replica is lost meanwhile, or slow.
+const TRIES_MAX: u32 = 5;
+/// The pause between two, in which writes go on. Guessed: longer than they were held.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// See [`Volume::snapshot`](crate::Volume::snapshot).
+pub(crate) async fn take(shared: &Rc<Shared>) -> Result<SnapshotName, Error> {
+    let _turn = shared.takes.acquire(1).await;
+    let mut reasons = String::new();
+    for attempt in 0..TRIES_MAX {
+        if attempt > 0 {
+            time::sleep(PAUSE).await;
+        }
+        let max = snapshots_max(shared.shape.block_size);
+        if shared.mirror.borrow().current().snapshots.len() >= max {
+            return Err(Error::TooManySnapshots { max });
+        }
+        settled(shared).await?;
+        let _ = time::timeout(ANSWER_TIME_MAX, all_current(shared)).await;
+        let Some(guard) = hold(shared).await else {
+            "the writes in flight take too long".clone_into(&mut reasons);
+            continue;
+        };
+        match ask_and_propose(shared, guard).await? {
+            Ok(name) => {
+                if until_stable(shared, name).await? {
+                    return Ok(name);
+                }
+                "those that had it were replaced".clone_into(&mut reasons);
+            }
+            Err(said) => reasons = said,
+        }
+    }
+    Err(Error::NotTaken { reasons })
+}
+
+/// Waits until no region may differ between replicas, as long as at least one is settled from time to time.
+async fn settled(shared: &Shared) -> Result<(), Error> {
+    loop {
+        let changed = shared.changed.notified();
+        shared.check_whole()?;
+        let left = shared.unsettled.borrow().len();
+        let is_ready = shared.mirror.borrow().is_stable();
+        if left == 0 && is_ready {
+            return Ok(());
+        }
+        let waited = time::timeout(shared.options.wait_max, changed).await;
+        if waited.is_err() && shared.unsettled.borrow().len() == left {
+            return Err(Error::Device { holder: shared.name(), source: device::Error::NotConnected(shared.name()) });
+        }
+    }
+}
+
+/// Waits until each of NEED has the current record: who has not is not asked.
+async fn all_current(shared: &Shared) {
+    loop {
+        let changed = shared.changed.notified();
+        let is_all = {
+            let mirror = shared.mirror.borrow();
+            mirror.need().iter().all(|slot| mirror.is_current(slot))
+        };
+        if is_all || shared.is_over() {
+            return;
+        }
+        changed.await;
+    }
+}
+
+/// New changes wait, and those in flight have ended; `None`: they do not end.
+async fn hold(shared: &Shared) -> Option<RangeGuard> {
+    time::timeout(HOLD_TIME_MAX, shared.locks.lock(0, u64::MAX, Mode::Shared)).await.ok()
+}
+
+/// The attempt ends with this, and what it has left is garbage.
+struct Attempt<'a>(&'a Shared);
+
+impl<'a> Attempt<'a> {
+    fn begin(shared: &'a Shared, name: SnapshotName) -> Attempt<'a> {
+        shared.taking.set(Some(name));
+        Attempt(shared)
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        self.0.taking.set(None);
+        self.0.litter();
+    }
+}
+
+/// One attempt, with changes held. Within: what the replicas say of whom none counts.
+async fn ask_and_propose(shared: &Rc<Shared>, guard: RangeGuard) -> Result<Result<SnapshotName, String>, Error> {
+    shared.check_whole()?;
+    let name = shared.next_name();
+    let tag = name.tag(shared.shape.volume).ok_or(Error::Impossible("the volume was attached too often for that"))?;
+    let blocks = shared.mirror.borrow().current().blocks;
+    let need = shared.mirror.borrow().need();
+    let conns: Vec<Rc<Conn>> = need.iter().filter_map(|slot| shared.usable(slot)).collect();
+    if !conns.is_empty() && !conns.iter().any(|conn| conn.offers_snapshots()) {
+        return Err(Error::NoCopies);
+    }
+    let attempt = Attempt::begin(shared, name);
+    let may = |conn: &Rc<Conn>| conn.offers_snapshots() && shared.mirror.borrow().is_current(conn.slot);
+    let conns = conns.into_iter().filter(may).collect();
+    let (answered, reasons) = ask(shared, conns, tag).await;
+    // In one step from here.
+    let counts = |conn: &&Rc<Conn>| shared.usable(conn.slot).is_some_and(|now| Rc::ptr_eq(&now, conn));
+    let counted = answered.iter().filter(counts).fold(Set::default(), |set, conn| set.with(Set::one(conn.slot)));
+    let is_as_large = shared.mirror.borrow().current().blocks == blocks;
+    let is_proposed = is_as_large && shared.propose(|mirror| mirror.add_snapshot(name, counted));
+    drop((attempt, guard));
+    Ok(if is_proposed { Ok(name) } else { Err(reasons) })
+}
+
+/// Who has taken it in time. Those that have not may take it yet: they are waited for by somebody else, and it is garbage then.
+async fn ask(shared: &Rc<Shared>, conns: Vec<Rc<Conn>>, tag: CopyTag) -> (Vec<Rc<Conn>>, String) {
+    let deadline = time::now() + ANSWER_TIME_MAX;
+    let mut asked = TaskSet::new(HOLDERS_MAX);
+    for conn in conns {
+        let pushed = asked.push(async move { (conn.snapshot(tag).await, conn) });
+        debug_assert!(pushed.is_ok(), "a slot for each holder");
+    }
+    let (mut answered, mut reasons) = (Vec::new(), Vec::new());
+    while !asked.is_empty() {
+        let left = deadline.duration_since(time::now());
+        let Ok(Some((_, (said, conn)))) = time::timeout(left, asked.next()).await else {
+            reasons.push("not all have answered in time".to_owned());
+            break;
+        };
+        match said {
+            Ok(()) => answered.push(conn),
+            Err(Lost::Refused(error)) => {
+                tracing::warn!(holder = conn.name(), %error, "a replica does not take a snapshot, and is not named");
+                reasons.push(format!("{}: {error}", conn.name()));
+            }
+            Err(Lost::Ended) => {
+                reasons.push(format!("the connection to {} was lost", conn.name()));
+                shared.sweep();
+            }
+        }
+    }
+    if !asked.is_empty() {
+        let shared = Rc::clone(shared);
+        task::spawn(async move {
+            while asked.next().await.is_some() {}
+            shared.litter();
+        })
+        .detach();
+    }
+    (answered, reasons.join("; "))
+}
+
+/// Whether it is there; false: whoever had it was replaced meanwhile.
+async fn until_stable(shared: &Shared, name: SnapshotName) -> Result<bool, Error> {
+    loop {
+        let changed = shared.changed.notified();
+        {
+            let mirror = shared.mirror.borrow();
+            let is_there = mirror.stable().is_some_and(|record| !record.snapshot(name).is_empty());
+            if is_there || mirror.current().snapshot(name).is_empty() {
+                return Ok(is_there);
+            }
+        }
+        shared.check_whole()?;
+        changed.await;
+    }
+}
+
+/// See [`Volume::delete_snapshot`](crate::Volume::delete_snapshot).
+pub(crate) async fn delete(shared: &Rc<Shared>, name: SnapshotName) -> Result<(), Error> {
+    loop {
+        let changed = shared.changed.notified();
+        shared.check_whole()?;
+        shared.propose(|mirror| mirror.delete_snapshot(name));
+        let is_gone = shared.mirror.borrow().stable().is_some_and(|record| record.snapshot(name).is_empty());
+        if is_gone && shared.mirror.borrow().current().snapshot(name).is_empty() {
+            shared.litter();
+            return Ok(());
+        }
+        changed.await;
+    }
+}

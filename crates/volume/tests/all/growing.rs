@@ -1,0 +1,165 @@
+//! Volumes that grow while they are used.
+
+use std::time::Duration;
+
+use device::Namespace;
+use engine::sim::{SimConfig, World};
+use engine::time;
+use volume::{Error, Set, Volume};
+
+use crate::basics::{get, put};
+use crate::cluster::{BLOCK, BLOCKS, Cluster, DISK, DISK_BYTES, attach, format, run, run_in, whole};
+
+const GROWN: u64 = 300;
+
+fn bytes(blocks: u64) -> u64 {
+    blocks * BLOCK as u64
+}
+
+/// Where the data begins on each node.
+fn data_first(world: &World, cluster: &Cluster) -> u64 {
+    volume::Label::decode(&world.peek(cluster.nodes[0], DISK, 0, BLOCK)).expect("a holder has a label").data_first
+}
+
+async fn all_zero(volume: &Volume, blocks: std::ops::Range<u64>) {
+    for lba in blocks {
+        assert_eq!(get(volume, lba).await, Ok(0), "block {lba}");
+    }
+}
+
+fn equal(world: &World, cluster: &Cluster, replicas: usize) {
+    for slot in 1..replicas {
+        let same = cluster.data_of(world, 0, GROWN) == cluster.data_of(world, slot, GROWN);
+        assert!(same, "replicas 0 and {slot} differ");
+    }
+}
+
+#[test]
+fn what_a_volume_grows_by_reads_as_zeroes() {
+    for replicas in 1..=3 {
+        run(31, replicas, 0, async |world, cluster| {
+            format(&cluster.places, replicas).await;
+            let volume = attach(&cluster.places, "a").await;
+            put(&volume, 127, 7).await.expect("all is well");
+            // What somebody has left behind the volume, other bytes on each.
+            let behind = bytes(data_first(world, cluster) + BLOCKS);
+            (0..usize::from(replicas)).for_each(|node| world.corrupt(cluster.nodes[node], DISK, behind, bytes(100)));
+            assert!(matches!(put(&volume, 128, 1).await, Err(device::Error::OutOfRange { .. })));
+            volume.grow(bytes(GROWN)).await.expect("there is room");
+            assert_eq!((volume.info().blocks, volume.shape().blocks), (GROWN, BLOCKS));
+            all_zero(&volume, BLOCKS..GROWN).await;
+            put(&volume, 299, 9).await.expect("it is of the volume");
+            assert_eq!(get(&volume, 127).await, Ok(7));
+            volume.grow(bytes(GROWN)).await.expect("it is as large already");
+            volume.detach().await.expect("it is attached");
+            equal(world, cluster, replicas.into());
+            let second = attach(&cluster.places, "b").await;
+            assert_eq!((second.info().blocks, second.regions_marked()), (GROWN, 0));
+            assert_eq!((get(&second, 299).await, get(&second, 127).await), (Ok(9), Ok(7)));
+            assert!(second.verify(None).await.is_ok_and(|report| report.is_clean()));
+            let inspected = volume::inspect(&*cluster.places.reach(0, "x"), true).await.expect("it is up");
+            assert_eq!(inspected.bytes(), bytes(GROWN));
+        });
+    }
+}
+
+#[test]
+fn who_has_not_the_room_is_named() {
+    let world = World::new(32, SimConfig::default());
+    let small = 7 << 20;
+    let cluster = Cluster::start_sized(&world, 3, 0, |index| if index == 1 { small } else { DISK_BYTES });
+    run_in(&world, async {
+        format(&cluster.places, 3).await;
+        let volume = attach(&cluster.places, "a").await;
+        for wrong in [bytes(GROWN) + 1, bytes(1)] {
+            assert!(matches!(volume.grow(wrong).await, Err(Error::Impossible(_))));
+        }
+        assert!(matches!(volume.grow(1 << 40).await, Err(Error::LogTooSmall { bytes_max }) if bytes_max >= 64 << 30));
+        let more = bytes(600);
+        match volume.grow(more).await {
+            Err(Error::TooSmall { holder, blocks, needed }) => {
+                assert!(holder.contains("node1"), "{holder}");
+                assert_eq!((blocks, needed), (small / BLOCK as u64, data_first(&world, &cluster) + 600));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!((volume.info().blocks, volume.in_sync()), (BLOCKS, Set::first(3)), "as it was");
+        // Once that one has grown.
+        cluster.grow(&world, 1, DISK_BYTES).await;
+        volume.grow(more).await.expect("there is room");
+        put(&volume, 599, 3).await.expect("it is of the volume");
+        whole(&volume).await;
+    });
+}
+
+#[test]
+fn a_replica_that_was_away_comes_back_to_a_larger_volume() {
+    for replicas in [2, 3] {
+        run(33, replicas, 1, async |world, cluster| {
+            let shape = format(&cluster.places, replicas).await;
+            let volume = attach(&cluster.places, "a").await;
+            world.crash(cluster.nodes[1]);
+            put(&volume, 5, 1).await.expect("the others go on");
+            volume.grow(bytes(GROWN)).await.expect("those that are needed have the room");
+            put(&volume, 200, 2).await.expect("the others go on");
+            time::sleep(Duration::from_secs(1)).await;
+            cluster.restart(world, 1);
+            whole(&volume).await;
+            equal(world, cluster, replicas.into());
+            // So does one that was formatted since.
+            world.crash(cluster.nodes[0]);
+            put(&volume, 201, 3).await.expect("the others go on");
+            let spare = cluster.places.reach(3, "a");
+            volume::format_replacement(spare.clone(), shape, 0, false).await.expect("it is blank");
+            cluster.places.replace(0, 3);
+            volume.set_reach(0, spare);
+            whole(&volume).await;
+            equal(world, cluster, replicas.into());
+        });
+    }
+}
+
+#[test]
+fn a_replica_without_room_for_a_volume_that_has_grown_does_not_join() {
+    let world = World::new(34, SimConfig::default());
+    let cluster = Cluster::start_sized(&world, 3, 0, |index| if index == 2 { 7 << 20 } else { DISK_BYTES });
+    run_in(&world, async {
+        format(&cluster.places, 3).await;
+        let volume = attach(&cluster.places, "a").await;
+        world.crash(cluster.nodes[2]);
+        put(&volume, 5, 1).await.expect("the others go on");
+        volume.grow(bytes(600)).await.expect("those that are needed have the room");
+        time::sleep(Duration::from_secs(10)).await;
+        cluster.restart(&world, 2);
+        time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(volume.in_sync(), Set::first(2));
+        assert!(volume.reason(2).contains("are needed"), "{}", volume.reason(2));
+        cluster.grow(&world, 2, DISK_BYTES).await;
+        whole(&volume).await;
+        assert_eq!(volume.in_sync(), Set::first(3));
+    });
+}
+
+/// The host dies while it grows: the next one begins anew, or finds it done.
+#[test]
+fn a_volume_is_grown_by_the_next_host() {
+    for micros in [300, 700, 1_100, 1_600, 2_300] {
+        run(35, 3, 0, async |world, cluster| {
+            format(&cluster.places, 3).await;
+            let (node, attached) = crate::basics::host(world, cluster, "a");
+            let volume = attached.await;
+            let grower = volume.clone();
+            let grown = world.spawn_on(node, async move { grower.grow(bytes(GROWN)).await.is_ok() });
+            time::sleep(Duration::from_micros(micros)).await;
+            drop(volume);
+            world.crash(node);
+            let was_told = grown.outcome().await == Some(true);
+            let second = attach(&cluster.places, "b").await;
+            assert!(second.info().blocks == GROWN || second.info().blocks == BLOCKS && !was_told, "after {micros} µs");
+            second.grow(bytes(GROWN)).await.expect("there is room");
+            all_zero(&second, BLOCKS..GROWN).await;
+            whole(&second).await;
+            equal(world, cluster, 3);
+        });
+    }
+}

@@ -1,0 +1,108 @@
+//! Drives that are reached: their namespaces, and what failed, in the words of [`Drives`](::control::provision::Drives).
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Instant as StdInstant;
+
+use ::control::provision::{Blank, DriveError, NAMESPACES_MAX, Namespace, Until};
+use ::volume::{NvmeReach, Reach};
+use fabric::host::{ConnectError, Manager, Options};
+use uuid::Uuid;
+
+/// A namespace of a drive, as a volume's holder.
+pub fn reach(options: &Options, nsid: u32) -> NvmeReach {
+    NvmeReach::new(Options { nsid, ..options.clone() })
+}
+
+/// What failed before anything was changed.
+pub fn unreached(error: ConnectError) -> DriveError {
+    match error {
+        ConnectError::Refused { .. } => DriveError::Refused(error.to_string()),
+        _ => DriveError::Unreachable(error.to_string()),
+    }
+}
+
+/// What failed where a change was asked for.
+pub fn changed(error: ConnectError) -> DriveError {
+    match error {
+        ConnectError::Refused { .. } => DriveError::Refused(error.to_string()),
+        _ => DriveError::Unknown(error.to_string()),
+    }
+}
+
+/// Runs for as long as it is not `until`, which may move: the clock is looked at before each piece of work.
+pub async fn within<T>(until: &Until, work: impl Future<Output = Result<T, DriveError>>) -> Result<T, DriveError> {
+    let left = || until.get().into_std().saturating_duration_since(StdInstant::now());
+    let (mut work, mut over) = (pin!(work), pin!(engine::time::sleep(left())));
+    std::future::poll_fn(|context| {
+        loop {
+            if left().is_zero() {
+                return Poll::Ready(Err(DriveError::Unknown("its time was over".into())));
+            }
+            if over.as_mut().poll(context).is_pending() {
+                return work.as_mut().poll(context);
+            }
+            over.set(engine::time::sleep(left()));
+        }
+    })
+    .await
+}
+
+pub fn in_time(until: StdInstant) -> Result<(), DriveError> {
+    let late = || DriveError::Unreachable("its time was over before anything was asked for".into());
+    if StdInstant::now() < until { Ok(()) } else { Err(late()) }
+}
+
+/// All namespaces of a drive but for snapshots, each with what tells it from every other.
+pub async fn listed(manager: &Manager) -> Result<Vec<Namespace>, DriveError> {
+    let mut all = manager.namespaces().await.map_err(unreached)?;
+    if manager.extension().await.map_err(unreached)?.copies {
+        let copies = manager.copies(None).await.map_err(unreached)?;
+        let snapshots: BTreeSet<_> = copies.iter().filter(|copy| !copy.writable).map(|copy| copy.nguid).collect();
+        all.retain(|found| !snapshots.contains(&found.nguid));
+    }
+    if all.len() > NAMESPACES_MAX {
+        return Err(DriveError::Refused(format!(
+            "it has {} namespaces, {NAMESPACES_MAX} at most are managed",
+            all.len()
+        )));
+    }
+    let named = all.into_iter().map(|found| match found.nguid {
+        nguid if nguid == [0; 16] => {
+            Err(DriveError::Refused(format!("its namespace {} has no NGUID, by which it could be told", found.nsid)))
+        }
+        nguid => Ok(Namespace { nsid: found.nsid, uid: Uuid::from_bytes(nguid), bytes: found.bytes }),
+    });
+    named.collect()
+}
+
+/// The holders, each of which is there.
+pub async fn reaches(holders: &[(Options, Blank)]) -> Result<Vec<Rc<dyn Reach>>, DriveError> {
+    let mut reaches: Vec<Rc<dyn Reach>> = Vec::with_capacity(holders.len());
+    for (options, holder) in holders {
+        let manager = Manager::connect(options.clone()).await.map_err(unreached)?;
+        // One that has grown meanwhile is still the same.
+        let is_it = |found: &Namespace| (found.nsid, found.uid) == (holder.namespace.nsid, holder.namespace.uid);
+        if !listed(&manager).await?.iter().any(is_it) {
+            let nsid = holder.namespace.nsid;
+            return Err(DriveError::Refused(format!("{}: namespace {nsid} is another one, or gone", holder.place.nqn)));
+        }
+        reaches.push(Rc::new(reach(options, holder.namespace.nsid)));
+    }
+    Ok(reaches)
+}
+
+/// What a format, or an adoption, failed with.
+pub fn unformatted(error: ::volume::Error) -> DriveError {
+    use ::volume::Error as Of;
+    use device::Error::{Aborted, Disconnected, NotConnected, Reserved};
+    match error {
+        Of::Unreachable { .. }
+        | Of::Device { source: Aborted | Disconnected(_) | NotConnected(_) | Reserved(_), .. } => {
+            DriveError::Unknown(error.to_string())
+        }
+        _ => DriveError::Refused(error.to_string()),
+    }
+}
