@@ -83,7 +83,7 @@ pub use secure::TlsPolicy;
 pub use serve::{Handed, listen};
 use shared::Shared;
 pub use stats::{CommandKind, Stats};
-pub use store::{ATTACHMENT_ATTRIBUTE, NamespaceStore, NewNamespace, Room, StoreError};
+pub use store::{ATTACHMENT_ATTRIBUTE, CopyStore, NamespaceStore, NewCopy, NewNamespace, Room, StoreError};
 
 /// A target. Clones are the same target; it may be served from several reactors, and changed from any thread.
 #[derive(Clone)]

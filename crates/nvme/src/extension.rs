@@ -58,11 +58,12 @@ impl Extension {
     }
 
     /// Whether it has this command.
-    pub fn has(self, command: &ExtensionCommand) -> bool {
-        match command {
-            ExtensionCommand::Copy(_) | ExtensionCommand::Copies { .. } | ExtensionCommand::DeleteCopy => self.copies,
-            ExtensionCommand::Grow { .. } => self.grow,
-            ExtensionCommand::Differences { .. } => self.differences,
+    pub fn has(self, opcode: AdminOpcode) -> bool {
+        match opcode {
+            AdminOpcode::NAMESPACE_COPY | AdminOpcode::NAMESPACE_COPIES | AdminOpcode::DELETE_COPY => self.copies,
+            AdminOpcode::GROW_NAMESPACE => self.grow,
+            AdminOpcode::NAMESPACE_DIFFERENCES => self.differences,
+            _ => false,
         }
     }
 }
@@ -235,7 +236,8 @@ impl ExtensionCommand {
         }
     }
 
-    fn opcode(self) -> AdminOpcode {
+    /// Its opcode.
+    pub fn opcode(self) -> AdminOpcode {
         match self {
             ExtensionCommand::Copy(_) => AdminOpcode::NAMESPACE_COPY,
             ExtensionCommand::Copies { .. } => AdminOpcode::NAMESPACE_COPIES,
@@ -308,7 +310,8 @@ mod tests {
         offered.fill(&mut page);
         assert_eq!((&page.vendor[..8], page.vendor[8]), (&b"YAGURA\0\0"[..], 5));
         assert_eq!(Extension::of(&page), offered);
-        assert_eq!(COMMANDS.map(|command| offered.has(&command)), [true, true, true, true, false, true]);
+        assert_eq!(COMMANDS.map(|command| offered.has(command.opcode())), [true, true, true, true, false, true]);
+        assert!(!Extension::ALL.has(AdminOpcode::IDENTIFY));
         page.vendor[0] ^= 1;
         assert_eq!(Extension::of(&page), Extension::default(), "another vendor's bytes");
     }

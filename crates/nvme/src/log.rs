@@ -189,6 +189,8 @@ pub mod effects {
     pub const SUPPORTED: u32 = 1 << 0;
     /// The command changes the content of logical blocks.
     pub const CONTENT_CHANGE: u32 = 1 << 1;
+    /// The command changes what a namespace can do, or its size.
+    pub const NAMESPACE_CAPABILITY_CHANGE: u32 = 1 << 2;
     /// The command changes what namespaces there are.
     pub const NAMESPACE_INVENTORY_CHANGE: u32 = 1 << 3;
 }

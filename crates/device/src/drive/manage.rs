@@ -24,6 +24,20 @@ pub struct NamespaceSpec {
     pub block_size: u32,
 }
 
+/// A snapshot or a clone to be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CopySpec {
+    /// The number of the namespace that it begins as, which may be a snapshot.
+    pub source: u32,
+    /// Its name on the drive.
+    pub name: String,
+    /// It is a snapshot.
+    pub read_only: bool,
+}
+
+/// An attribute that a new namespace has from its first moment on.
+type First<'a> = Option<(&'static str, &'a [u8])>;
+
 impl Drive {
     fn changeable(&self) -> Result<(), DriveError> {
         self.inner.with(|core| match (core.writable(), &core.failed) {
@@ -42,7 +56,7 @@ impl Drive {
     pub fn create_with<'a>(
         &'a self,
         spec: &'a NamespaceSpec,
-        attribute: Option<(&'static str, &'a [u8])>,
+        attribute: First<'a>,
     ) -> LocalFuture<'a, Result<DriveNamespace, DriveError>> {
         Box::pin(async move {
             self.changeable()?;
@@ -53,23 +67,10 @@ impl Drive {
                 return Err(DriveError::BlockSize { asked: *block_size, unit });
             }
             check_size(*bytes, *block_size, self.inner.layout.extent_bytes)?;
-            let attribute_bytes = match attribute {
-                Some((key, value)) if key.len() > ATTRIBUTE_KEY_BYTES_MAX || value.len() > ATTRIBUTE_BYTES_MAX => {
-                    return Err(DriveError::Device(Error::OutOfSpace));
-                }
-                Some((key, value)) => key.len() + value.len() + 8,
-                None => 0,
-            };
             let nguid = random_nguid();
-            self.add(attribute_bytes, |core, namespace| {
-                let record = Record::Create { namespace, nguid, block_size: *block_size, bytes: *bytes, name };
-                room_for(core, &self.inner, name, 0, attribute_bytes as u64)?;
-                core.begin();
-                core.add(&record);
-                if let Some((key, value)) = attribute {
-                    core.add(&Record::Attribute { namespace, key, value });
-                }
-                Ok(core.end())
+            let (block_size, bytes) = (*block_size, *bytes);
+            self.add(name, attribute, |_, namespace| {
+                Ok((Record::Create { namespace, nguid, block_size, bytes, name }, 0))
             })
             .await
         })
@@ -77,39 +78,67 @@ impl Drive {
 
     /// Makes a read-only namespace that keeps what `source` holds now.
     pub fn snapshot<'a>(&'a self, source: u32, name: &'a str) -> LocalFuture<'a, Result<DriveNamespace, DriveError>> {
-        Box::pin(async move { self.share(source, name, true).await })
+        Box::pin(async move { self.share(&CopySpec { source, name: name.into(), read_only: true }, None).await })
     }
 
     /// Makes a writable namespace that begins with what `source` (a snapshot or another namespace) holds now.
     pub fn clone_of<'a>(&'a self, source: u32, name: &'a str) -> LocalFuture<'a, Result<DriveNamespace, DriveError>> {
-        Box::pin(async move { self.share(source, name, false).await })
+        Box::pin(async move { self.share(&CopySpec { source, name: name.into(), read_only: false }, None).await })
     }
 
-    async fn share(&self, source: u32, name: &str, read_only: bool) -> Result<DriveNamespace, DriveError> {
+    /// Makes either with an attribute: after a crash there are both, or neither.
+    pub fn copy_with<'a>(
+        &'a self,
+        spec: &'a CopySpec,
+        attribute: First<'a>,
+    ) -> LocalFuture<'a, Result<DriveNamespace, DriveError>> {
+        Box::pin(async move { self.share(spec, attribute).await })
+    }
+
+    async fn share(&self, spec: &CopySpec, attribute: First<'_>) -> Result<DriveNamespace, DriveError> {
+        let CopySpec { source, name, read_only } = spec;
+        let (source, read_only) = (*source, *read_only);
         self.changeable()?;
         check_name(name)?;
         let from = self.shared(source)?;
         // Nobody writes meanwhile: what is shared is one moment, and nobody finds his extent shared half way through a write.
         let _quiet = from.locks.lock(0, u64::MAX, Mode::Exclusive).await;
+        // A copy that is there after power loss would hold older blocks than it was told to hold.
+        self.inner.flush().await?;
         let nguid = random_nguid();
-        self.add(0, |core, namespace| {
+        self.add(name, attribute, |core, namespace| {
             let space = core.state.space(source).map_err(|_| DriveError::NoNamespace(source.to_string()))?;
             let entries = u64::from(space.map.len());
-            room_for(core, &self.inner, name, entries, 0)?;
-            Ok(core.log(&Record::Share { namespace, source, nguid, read_only, name }))
+            Ok((Record::Share { namespace, source, nguid, read_only, name }, entries))
         })
         .await
     }
 
-    async fn add(
+    /// Makes a namespace by the record that `record` says for its number, beside how many extents that maps.
+    async fn add<'a>(
         &self,
-        attribute_bytes: usize,
-        record: impl FnOnce(&mut Core, u32) -> Result<u64, DriveError>,
+        name: &str,
+        attribute: First<'_>,
+        record: impl FnOnce(&Core, u32) -> Result<(Record<'a>, u64), DriveError>,
     ) -> Result<DriveNamespace, DriveError> {
+        let attribute_bytes = match attribute {
+            Some((key, value)) if key.len() > ATTRIBUTE_KEY_BYTES_MAX || value.len() > ATTRIBUTE_BYTES_MAX => {
+                return Err(DriveError::Device(Error::OutOfSpace));
+            }
+            Some((key, value)) => key.len() + value.len() + 8,
+            None => 0,
+        };
         let admission = self.inner.admit(journal_need(&[64 + NAME_BYTES_MAX + 32 + attribute_bytes])).await?;
         let (sequence, shared) = self.inner.with(|core| {
             let number = core.state.next_namespace;
-            let sequence = record(core, number)?;
+            let (record, entries) = record(core, number)?;
+            room_for(core, &self.inner, name, entries, attribute_bytes as u64)?;
+            core.begin();
+            core.add(&record);
+            if let Some((key, value)) = attribute {
+                core.add(&Record::Attribute { namespace: number, key, value });
+            }
+            let sequence = core.end();
             let space = core.state.space(number).map_err(|misfit| DriveError::ReadOnly(misfit.into()))?;
             let shared = Shared::new(number, space);
             // In the same step as the record: whoever sees the namespace can open it.

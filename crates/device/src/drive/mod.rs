@@ -20,6 +20,7 @@ mod check;
 mod checkpoint;
 mod commit;
 mod core;
+mod differences;
 mod dump;
 mod error;
 mod frame;
@@ -54,9 +55,10 @@ use engine::file::File;
 use engine::task::LocalFuture;
 
 pub use self::check::Report;
+pub use self::differences::Differences;
 pub use self::error::DriveError;
 pub use self::layout::{EXTENT_BYTES, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN};
-pub use self::manage::NamespaceSpec;
+pub use self::manage::{CopySpec, NamespaceSpec};
 pub use self::namespace::DriveNamespace;
 pub use self::scrub::{Damage, Scrub};
 pub use self::state::{NAME_BYTES_MAX, NAMESPACE_BYTES_MAX, NAMESPACES_MAX};
@@ -227,6 +229,15 @@ impl Drive {
             named.next().map(|(&number, _)| number)
         });
         found.ok_or_else(|| DriveError::NoNamespace(format!("{name:?}")))
+    }
+
+    /// The number of the namespace with this NGUID.
+    pub fn find_nguid(&self, nguid: [u8; 16]) -> Result<u32, DriveError> {
+        let found = self.inner.with(|core| {
+            let mut same = core.state.namespaces.iter().filter(|(_, space)| space.nguid == nguid);
+            same.next().map(|(&number, _)| number)
+        });
+        found.ok_or_else(|| DriveError::NoNamespace(format!("with the NGUID {:032x}", u128::from_be_bytes(nguid))))
     }
 
     /// Every namespace, by number.

@@ -392,3 +392,52 @@ fn a_write_without_room_for_all_copies_changes_nothing() {
         sound(&drive).await;
     });
 }
+
+/// What a copy and its source do not share, in looks of any size, beside their bytes.
+#[test]
+fn differences_name_all_that_was_written_since() {
+    simulated(1, async {
+        let drive = Drive::format(Path::new(PATH), &options(4096)).await.expect("formatted");
+        let a = drive.create(&spec("a", (1 << 20) + 4096, 4096)).await.expect("created");
+        for lba in [0, 20, 100, 256] {
+            a.write(Lba(lba), filled(1, 1), Durability::Stable).await.expect("written");
+        }
+        let all = |newer: u32, base: Option<u32>, most: usize| {
+            let (mut found, mut from) = (Vec::new(), Some(0));
+            while let Some(at) = from {
+                let looked = drive.differences(newer, base, at, most).expect("they are there");
+                assert!(looked.ranges.len() <= most && looked.next.is_none_or(|next| next > at));
+                found.extend(looked.ranges);
+                from = looked.next;
+            }
+            found
+        };
+        const EXTENT: u64 = 64 << 10;
+        let blocks = (1 << 20) + 4096;
+        // The last extent is told up to the end of the namespace.
+        let allocated = [0..EXTENT, EXTENT..2 * EXTENT, 6 * EXTENT..7 * EXTENT, 16 * EXTENT..blocks];
+        let joined = [0..2 * EXTENT, allocated[2].clone(), allocated[3].clone()];
+        assert_eq!((all(a.number(), None, 1), all(a.number(), None, 255)), (joined.to_vec(), joined.to_vec()));
+        let s = drive.snapshot(a.number(), "s").await.expect("a snapshot");
+        assert_eq!(all(a.number(), Some(s.number()), 255), []);
+        a.write(Lba(21), filled(2, 1), Durability::Stable).await.expect("written");
+        a.write(Lba(40), filled(2, 1), Durability::Stable).await.expect("written");
+        a.deallocate(Lba(96), 16).await.expect("deallocated");
+        let changed = [EXTENT..3 * EXTENT, 6 * EXTENT..7 * EXTENT];
+        assert_eq!(all(a.number(), Some(s.number()), 255), changed);
+        assert_eq!(all(s.number(), Some(a.number()), 1), changed, "the other way round");
+        for lba in 0..=256 {
+            let told = changed.iter().any(|range| range.contains(&(lba * 4096)));
+            assert!(told || byte_at(&a, lba).await == byte_at(&s, lba).await, "block {lba} differs untold");
+        }
+        drive.grow(a.number(), 2 << 20).await.expect("grown");
+        a.write(Lba(511), filled(3, 1), Durability::Stable).await.expect("written");
+        let grown = [changed[0].clone(), changed[1].clone(), 31 * EXTENT..32 * EXTENT];
+        assert_eq!(all(a.number(), Some(s.number()), 255), grown);
+        let middle = drive.differences(a.number(), Some(s.number()), 2 * EXTENT + 4096, 255).expect("they are there");
+        assert_eq!(middle.ranges[0], 2 * EXTENT + 4096..3 * EXTENT, "from where it was asked");
+        let beyond = drive.differences(s.number(), None, 1 << 40, 255).expect("it is there");
+        assert_eq!((beyond.ranges, beyond.next), (vec![], None));
+        assert!(matches!(drive.differences(a.number(), Some(99), 0, 1), Err(DriveError::NoNamespace(_))));
+    });
+}

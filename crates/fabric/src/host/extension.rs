@@ -216,7 +216,7 @@ impl RemoteNamespace {
         ask: impl AsyncFnOnce(Admin<'_>) -> Result<T, ConnectError>,
     ) -> Result<T, Error> {
         let up = self.up()?;
-        let offered = Extension::of(&up.association.controller.page).has(&asked);
+        let offered = Extension::of(&up.association.controller.page).has(asked.opcode());
         let Some(admin) = up.association.admin().filter(|_| offered) else {
             return Err(Error::Unsupported("snapshots over this connection"));
         };
@@ -281,7 +281,7 @@ impl Manager {
 
     /// The admin queue, where the target has such commands.
     async fn extended(&self, asked: ExtensionCommand) -> Result<Admin<'_>, ConnectError> {
-        let offered = self.extension().await?.has(&asked);
+        let offered = self.extension().await?.has(asked.opcode());
         offered.then(|| self.admin()).ok_or_else(|| none_offered(asked))
     }
 

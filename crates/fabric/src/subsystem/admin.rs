@@ -71,15 +71,16 @@ impl Connection {
         io::plan_from_host(command, size_of::<ConnectData>() as u32, capsule_bytes)
     }
 
-    /// Of the admin commands these have data from the host: Set Features for some features, and Namespace Management and
-    /// Attachment.
+    /// Of the admin commands these have data from the host: Set Features for some features, Namespace Management and Attachment,
+    /// and Namespace Copy.
     pub(super) fn plan_admin(&self, command: &Submission, capsule_bytes: u32) -> Result<Plan, Status> {
         let ready = self.controller.as_ref().is_some_and(|controller| controller.is_ready());
         if command.fabrics_type().is_none() && !ready {
             return Err(Status::SEQUENCE_ERROR.do_not_retry());
         }
         // Looked at first: a host that asks for what is not served is told so, and not that its data has the wrong length.
-        let managed = |controller: &Arc<Controller>| self.shared.may_manage(controller);
+        let opcode = AdminOpcode(command.opcode);
+        let managed = |controller: &Arc<Controller>| self.shared.manages_by(controller, opcode);
         let of_manage = || manage::data_bytes(command).filter(|_| self.controller.as_ref().is_some_and(managed));
         match features::data_bytes(command).or_else(of_manage) {
             Some(bytes) => io::plan_from_host(command, bytes, capsule_bytes),
@@ -283,7 +284,7 @@ impl Connection {
                 controller.kept_alive(now);
                 Ok((None, 0))
             }
-            AdminOpcode::NAMESPACE_MANAGEMENT | AdminOpcode::NAMESPACE_ATTACHMENT if !controller.is_discovery() => {
+            _ if manage::is_one(opcode) && !controller.is_discovery() => {
                 return self.manage(slot, &command, &controller);
             }
             AdminOpcode::ABORT if !controller.is_discovery() => return self.abort(slot, &command, &controller),

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use device::{ATTRIBUTE_BYTES_MAX, AnyNamespace, Namespace};
 use nvme::Nqn;
+use nvme::extension::CopyKind;
 
 use super::controller::Controller;
 use super::shared::{Refused, Shared, State, Subsystem};
@@ -26,8 +27,9 @@ use super::store::NamespaceStore;
 
 /// The attribute of a namespace in which its [`Attachment`] is kept.
 pub(super) const ATTRIBUTE: &str = "attachment";
-/// The first byte of a record.
+/// The first byte of a record, and of one of a copy.
 const VERSION: u8 = 1;
+const VERSION_OF_COPY: u8 = 2;
 const SHARED: u8 = 1 << 0;
 const ANY_HOST: u8 = 1 << 1;
 
@@ -60,6 +62,15 @@ impl Hosts {
     }
 }
 
+/// What a namespace is a copy of, and by which name its host knows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct CopyOf {
+    pub kind: CopyKind,
+    /// NGUID of the source.
+    pub source: [u8; 16],
+    pub tag: [u8; 32],
+}
+
 /// Where a namespace belongs, as it is kept with it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Attachment {
@@ -69,6 +80,8 @@ pub(super) struct Attachment {
     /// Several controllers may have it at a time (NMIC bit 0).
     pub shared: bool,
     pub hosts: Hosts,
+    /// Of a namespace that a host had copied from another one. In the same record, so that it is never there without.
+    pub copy: Option<CopyOf>,
 }
 
 impl Attachment {
@@ -80,13 +93,15 @@ impl Attachment {
     }
 
     /// ```text
-    ///  0 version 1 | 1 flags: bit 0 shared, bit 1 any host but those named | 2 NSID | 6 ANA group
+    ///  0 version 1, of a copy 2 | 1 flags: bit 0 shared, bit 1 any host but those named | 2 NSID | 6 ANA group
     ///  10 length of the subsystem's name, name | number of hosts, and of each the length of its name, and the name
+    ///  of a copy: kind, NGUID of the source, tag
     /// ```
     /// `None` where it is longer than an attribute may be.
     pub fn encode(&self) -> Option<Vec<u8>> {
         let flags = if self.shared { SHARED } else { 0 } | if self.hosts.any { ANY_HOST } else { 0 };
-        let mut bytes = vec![VERSION, flags];
+        let version = if self.copy.is_some() { VERSION_OF_COPY } else { VERSION };
+        let mut bytes = vec![version, flags];
         bytes.extend(self.nsid.to_le_bytes());
         bytes.extend(self.group.to_le_bytes());
         let name = |bytes: &mut Vec<u8>, nqn: &Nqn| {
@@ -96,12 +111,17 @@ impl Attachment {
         name(&mut bytes, &self.subsystem);
         bytes.push(u8::try_from(self.hosts.named.len()).ok()?);
         self.hosts.named.iter().for_each(|host| name(&mut bytes, host));
+        if let Some(CopyOf { kind, source, tag }) = &self.copy {
+            bytes.push(kind.code() as u8);
+            bytes.extend(source);
+            bytes.extend(tag);
+        }
         (bytes.len() <= ATTRIBUTE_BYTES_MAX).then_some(bytes)
     }
 
     pub fn decode(bytes: &[u8]) -> Option<Attachment> {
-        let (&[VERSION, flags, ref words @ ..], mut rest) = bytes.split_first_chunk::<10>()? else { return None };
-        if flags & !(SHARED | ANY_HOST) != 0 {
+        let (&[version, flags, ref words @ ..], mut rest) = bytes.split_first_chunk::<10>()?;
+        if ![VERSION, VERSION_OF_COPY].contains(&version) || flags & !(SHARED | ANY_HOST) != 0 {
             return None;
         }
         let word = |at: usize| u32::from_le_bytes([words[at], words[at + 1], words[at + 2], words[at + 3]]);
@@ -111,7 +131,8 @@ impl Attachment {
         rest = tail;
         let named = (0..count).map(|_| take_name(&mut rest)).collect::<Option<BTreeSet<Nqn>>>()?;
         let hosts = Hosts { any: flags & ANY_HOST != 0, named };
-        rest.is_empty().then_some(Attachment { subsystem, nsid, group, shared: flags & SHARED != 0, hosts })
+        let copy = if version == VERSION_OF_COPY { Some(take_copy(&mut rest)?) } else { None };
+        rest.is_empty().then_some(Attachment { subsystem, nsid, group, shared: flags & SHARED != 0, hosts, copy })
     }
 }
 
@@ -121,6 +142,15 @@ fn take_name(rest: &mut &[u8]) -> Option<Nqn> {
     let (name, tail) = tail.split_at_checked(usize::from(length))?;
     *rest = tail;
     std::str::from_utf8(name).ok()?.parse().ok()
+}
+
+/// What a namespace is a copy of, from the start of `rest`.
+fn take_copy(rest: &mut &[u8]) -> Option<CopyOf> {
+    let (&[kind], tail) = rest.split_first_chunk()?;
+    let (&source, tail) = tail.split_first_chunk()?;
+    let (&tag, tail) = tail.split_first_chunk()?;
+    *rest = tail;
+    Some(CopyOf { kind: CopyKind::from_code(kind.into())?, source, tag })
 }
 
 /// A namespace of a store.
@@ -219,7 +249,7 @@ mod tests {
         let mut hosts = Hosts::default();
         hosts.set(&nqn("a"), true);
         hosts.set(&nqn("b"), true);
-        Attachment { subsystem: nqn("s"), nsid: 7, group: 3, shared: true, hosts }
+        Attachment { subsystem: nqn("s"), nsid: 7, group: 3, shared: true, hosts, copy: None }
     }
 
     #[test]
@@ -239,7 +269,13 @@ mod tests {
 
     #[test]
     fn a_record_is_read_as_it_was_written_and_nothing_else_is() {
-        let records = [attachment(), Attachment { shared: false, hosts: Hosts::any(), ..attachment() }];
+        let copy = |kind| Some(CopyOf { kind, source: [1; 16], tag: [2; 32] });
+        let records = [
+            attachment(),
+            Attachment { shared: false, hosts: Hosts::any(), ..attachment() },
+            Attachment { copy: copy(CopyKind::Snapshot), ..attachment() },
+            Attachment { copy: copy(CopyKind::Clone), hosts: Hosts::any(), ..attachment() },
+        ];
         for record in records {
             let bytes = record.encode().expect("it fits");
             assert_eq!(Attachment::decode(&bytes), Some(record));
@@ -248,8 +284,10 @@ mod tests {
             }
             let longer = [&bytes[..], &[0]].concat();
             assert_eq!(Attachment::decode(&longer), None);
-            let newer = [&[2], &bytes[1..]].concat();
-            assert_eq!(Attachment::decode(&newer), None);
+            for other in [0, 3 - bytes[0], 3] {
+                let record = [&[other], &bytes[1..]].concat();
+                assert_eq!(Attachment::decode(&record), None, "of version {other}");
+            }
         }
     }
 

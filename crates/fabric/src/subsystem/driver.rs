@@ -210,10 +210,10 @@ async fn to_its_end(slot: Option<u16>, work: impl Future<Output = Outcome> + 'st
     task::to_its_end(work).await.unwrap_or(cut_off)
 }
 
-/// Carries out Namespace Management or Attachment.
+/// Carries out Namespace Management or Attachment, or a command of our own.
 pub(super) async fn manage(slot: u16, request: Box<Request>) -> Outcome {
-    let (status, dword0) = request.execute().await;
-    Outcome { slot: Some(slot), result: Ok(()), status: Some(status), data: Buf::default(), dword0 }
+    let (status, dword0, data) = request.execute().await;
+    Outcome { slot: Some(slot), result: Ok(()), status: Some(status), data, dword0 }
 }
 
 /// Carries out one operation.

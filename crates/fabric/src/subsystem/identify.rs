@@ -187,6 +187,7 @@ fn controller_page(shared: &Shared, controller: &Controller, namespaces: &[Attac
     let fused = infos().any(|info| info.compare_and_write_blocks_max > 0);
     page.fuses = u16::from(fused || namespaces.is_empty()).into();
     page.psd[0].max_power = 0.into(); // not reported
+    shared.extension(controller).fill(&mut page);
     page
 }
 

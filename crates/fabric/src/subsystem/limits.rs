@@ -42,6 +42,8 @@ pub const SHARED_DATA_BYTES_MAX: u64 = 512 << 20;
 pub const SEND_BYTES_MAX: usize = 2 << 20;
 /// Namespace identifiers of a subsystem: 1 to this. Chosen: a Changed Namespace List holds as many.
 pub const NSID_MAX: u32 = 1024;
+/// Snapshots that hosts take of one namespace. Chosen: one a day for more than half a year, and a quarter of all identifiers.
+pub const SNAPSHOTS_MAX: usize = 256;
 /// Subsystems of a target. Guessed.
 pub const SUBSYSTEMS_MAX: usize = 256;
 /// Ports of a target. Guessed: several addresses for each network of a large machine.

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use device::Writability;
 use engine::{Buf, View};
 use nvme::ana::GROUPS_ONLY;
+use nvme::extension::ExtensionCommand;
 use nvme::feature::FeatureId;
 use nvme::identify::ascii_field;
 use nvme::log::{ChangedNamespaces, EffectsLog, FirmwareLog, LogId, LogRequest, SmartLog, effects};
@@ -186,6 +187,15 @@ fn commands_and_effects(shared: &Shared, controller: &Controller) -> EffectsLog 
             let inventory = effects::SUPPORTED | effects::NAMESPACE_INVENTORY_CHANGE;
             page.admin[usize::from(opcode.0)] = inventory.into();
         }
+    }
+    let extension = shared.extension(controller);
+    for opcode in ExtensionCommand::OPCODES.into_iter().filter(|&opcode| extension.has(opcode)) {
+        let changes = match opcode {
+            AdminOpcode::NAMESPACE_COPY | AdminOpcode::DELETE_COPY => effects::NAMESPACE_INVENTORY_CHANGE,
+            AdminOpcode::GROW_NAMESPACE => effects::NAMESPACE_CAPABILITY_CHANGE,
+            _ => 0,
+        };
+        page.admin[usize::from(opcode.0)] = (effects::SUPPORTED | changes).into();
     }
     for opcode in [NvmOpcode::READ, NvmOpcode::COMPARE, NvmOpcode::FLUSH, NvmOpcode::VERIFY] {
         page.io[usize::from(opcode.0)] = effects::SUPPORTED.into();

@@ -1,5 +1,5 @@
 //! Namespace Management and Namespace Attachment (NVMe Base 2.0c §5.22, §5.23, §8.12), for hosts that have the right to manage. To
-//! the others these commands are not there, as OACS and the effects log say.
+//! the others these commands are not there, as OACS and the effects log say. Our own commands ([`extension`]) go the same way.
 //!
 //! A command is executed as I/O is, beside the other commands of its queue, because it writes to a medium. All changes of a
 //! target, also those of its operator, take turns; each is durable before it is published, and published before it is
@@ -13,6 +13,8 @@
 use std::sync::Arc;
 
 use device::{AnyNamespace, Mode, Namespace};
+use engine::Buf;
+use nvme::extension::ExtensionCommand;
 use nvme::identify::IdentifyNamespace;
 use nvme::management::{ManagementCommand, controller_list};
 use nvme::opcode::AdminOpcode;
@@ -35,6 +37,7 @@ use super::slots::Stage;
 use super::store::{BLOCK_SIZES, NamespaceStore, NewNamespace, Room, StoreError};
 
 mod deletion;
+mod extension;
 
 pub use deletion::DeleteError;
 
@@ -51,12 +54,20 @@ const INVALID_NAMESPACE: Status = Status::INVALID_NAMESPACE.do_not_retry();
 /// Controllers, each with the identifier by which it knows a namespace.
 type Watchers = Vec<(Arc<Controller>, u32)>;
 
-/// Bytes that one of the two commands brings.
-pub(super) fn data_bytes(command: &Submission) -> Option<u32> {
-    ManagementCommand::from_submission(command).map(ManagementCommand::data_bytes).filter(|&bytes| bytes > 0)
+/// Whether it is one of the commands that are executed here.
+pub(super) fn is_one(opcode: AdminOpcode) -> bool {
+    let standard = [AdminOpcode::NAMESPACE_MANAGEMENT, AdminOpcode::NAMESPACE_ATTACHMENT];
+    standard.contains(&opcode) || ExtensionCommand::OPCODES.contains(&opcode)
 }
 
-/// One of the two commands on its way.
+/// Bytes that one of the commands brings.
+pub(super) fn data_bytes(command: &Submission) -> Option<u32> {
+    let standard = ManagementCommand::from_submission(command).map(ManagementCommand::data_bytes);
+    let own = || ExtensionCommand::from_submission(command).map(ExtensionCommand::data_bytes);
+    standard.or_else(own).filter(|&bytes| bytes > 0)
+}
+
+/// One of the commands on its way.
 pub(super) struct Request {
     shared: Arc<Shared>,
     controller: Arc<Controller>,
@@ -67,8 +78,14 @@ pub(super) struct Request {
 impl Connection {
     /// Lets the command wait to be executed; `data` is here as [`data_bytes`] says.
     pub(super) fn manage(&mut self, slot: u16, command: &Submission, controller: &Arc<Controller>) {
-        if !self.shared.may_manage(controller) {
+        if !self.shared.manages_by(controller, AdminOpcode(command.opcode)) {
             return self.answer(slot, Status::INVALID_OPCODE.do_not_retry(), 0);
+        }
+        let page = ExtensionCommand::from_submission(command).map_or(0, ExtensionCommand::page_bytes);
+        if page > 0
+            && let Err(status) = io::check_to_host(command, page)
+        {
+            return self.answer(slot, status, 0);
         }
         let entry = self.slots.at(slot);
         align_in_capsule(entry);
@@ -80,11 +97,15 @@ impl Connection {
 }
 
 impl Request {
-    /// Carries it out: the status, and dword 0 of the completion.
-    pub async fn execute(self) -> (Status, u32) {
-        match self.run().await {
-            Ok(result) => (Status::SUCCESS, result),
-            Err(status) => (status, 0),
+    /// Carries it out: the status, dword 0 of the completion, and data for the host.
+    pub async fn execute(self) -> (Status, u32, Buf) {
+        let done = match ExtensionCommand::OPCODES.contains(&AdminOpcode(self.command.opcode)) {
+            true => self.extend().await,
+            false => self.run().await.map(|result| (result, Buf::default())),
+        };
+        match done {
+            Ok((result, data)) => (Status::SUCCESS, result, data),
+            Err(status) => (status, 0, Buf::default()),
         }
     }
 
@@ -116,27 +137,35 @@ impl Request {
         let subsystem = self.nqn().clone();
         let for_all = shared && self.shared.lock().makes_for_all(&self.controller);
         let hosts = if for_all { Hosts::any() } else { Hosts::default() };
-        let attachment = Attachment { subsystem, nsid, group, shared, hosts };
+        let attachment = Attachment { subsystem, nsid, group, shared, hosts, copy: None };
         let record = attachment.encode().ok_or(Status::INTERNAL_ERROR)?;
         let new = NewNamespace { bytes, block_size, record: &record };
         let made = store.create(new).await.map_err(|error| status_of(&error))?;
-        let nguid = made.info().nguid;
-        let managed = Managed { store: store.clone(), attachment, controllers: Default::default() };
+        let managed = Managed { store, attachment, controllers: Default::default() };
         let right = self.check_right(&self.shared.lock());
-        if let Err(status) = right {
-            tracing::warn!(nsid, "a namespace was made in vain: its host may manage no more");
-            store.delete(nguid).await.map_err(|error| status_of(&error))?;
-            return Err(status);
-        }
-        match self.shared.insert(self.nqn(), nsid, group, made, Some(managed)) {
-            Ok(()) => Ok(nsid),
-            Err(error) => {
-                // The operator has added one under the same identifier meanwhile.
-                tracing::warn!(%error, nsid, "a namespace was made in vain");
-                store.delete(nguid).await.map_err(|error| status_of(&error))?;
-                Err(Status::INTERRUPTED)
+        self.take_in(made, managed, right).await
+    }
+
+    /// Lets everybody see a namespace that was made, if its host has the right to that still; else it is deleted again.
+    async fn take_in(&self, made: AnyNamespace, managed: Managed, right: Result<(), Status>) -> Result<u32, Status> {
+        let (nguid, store) = (made.info().nguid, managed.store.clone());
+        let (nsid, group) = (managed.attachment.nsid, managed.attachment.group);
+        let refused = match right {
+            Ok(()) => match self.shared.insert(self.nqn(), nsid, group, made, Some(managed)) {
+                Ok(()) => return Ok(nsid),
+                Err(error) => {
+                    // The operator has added one under the same identifier meanwhile.
+                    tracing::warn!(%error, nsid, "a namespace was made in vain");
+                    Status::INTERRUPTED
+                }
+            },
+            Err(status) => {
+                tracing::warn!(nsid, "a namespace was made in vain: its host may manage no more");
+                status
             }
-        }
+        };
+        store.delete(nguid).await.map_err(|error| status_of(&error))?;
+        Err(refused)
     }
 
     /// The store with the most room of those that offer the format, and the lowest identifier that is free.
@@ -337,6 +366,7 @@ fn free_nsid(subsystem: &Subsystem) -> Option<u32> {
 fn status_of(error: &StoreError) -> Status {
     match error {
         StoreError::NoRoom(_) => Status::INSUFFICIENT_CAPACITY.do_not_retry(),
+        StoreError::Unknown => INVALID_FIELD,
         StoreError::Device(device::Error::OutOfSpace) => Status::INSUFFICIENT_CAPACITY.do_not_retry(),
         StoreError::Device(error) => io::status_of(error),
     }
@@ -414,7 +444,7 @@ impl Shared {
             Some(kept) => Attachment { subsystem, ..kept },
             None => {
                 let nsid = free_nsid(self.lock().subsystem(nqn)?).ok_or(AdoptError::NoNamespaceId)?;
-                Attachment { subsystem, nsid, group: ANA_GROUP_DEFAULT, shared: true, hosts: Hosts::any() }
+                Attachment { subsystem, nsid, group: ANA_GROUP_DEFAULT, shared: true, hosts: Hosts::any(), copy: None }
             }
         };
         let nsid = attachment.nsid;
@@ -424,17 +454,18 @@ impl Shared {
         }
         let (group, controllers) = (attachment.group, Default::default());
         self.insert(nqn, nsid, group, namespace, Some(Managed { store, attachment, controllers }))?;
-        self.greet_all(nqn, nsid);
+        self.greet_all(nqn, nsid, None);
         Ok(nsid)
     }
 
-    /// Attaches a namespace that has come to the controllers that are there already.
-    fn greet_all(&self, nqn: &Nqn, nsid: u32) {
+    /// Attaches a namespace that has come to the controllers that are there already; a private one to `first`, if it may be.
+    fn greet_all(&self, nqn: &Nqn, nsid: u32, first: Option<&Controller>) {
         let mut state = self.lock();
         let State { subsystems, controllers, .. } = &mut *state;
         let Some(subsystem) = subsystems.get_mut(nqn) else { return };
         subsystem.attachment_changed(nsid);
-        let here = controllers.values().filter(|controller| controller.subsystem() == nqn);
+        let first = first.and_then(|first| controllers.get(&first.id()));
+        let here = first.into_iter().chain(controllers.values()).filter(|controller| controller.subsystem() == nqn);
         let told: Vec<u16> = here
             .filter(|controller| {
                 subsystem.greet(controller);

@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::{AnyNamespace, Mode, Namespace, RangeLocks};
+use device::{AnyNamespace, Mode, Namespace, RangeGuard, RangeLocks};
 use engine::Buf;
 use nvme::Status;
 use nvme::reservation::{
@@ -107,6 +107,12 @@ impl Reservations {
             *rights = Rights { version: self.version.load(Ordering::Relaxed), access: published.state.access(host) };
         }
         rights.access.covers(wanted)
+    }
+
+    /// While this is held the reservation stays as it is: whoever changes it waits. Nothing that a change waits for, as commands
+    /// on the namespace that execute, may wait for who holds it.
+    pub async fn hold(&self) -> RangeGuard {
+        self.turn.lock(0, 1, Mode::Shared).await
     }
 
     /// Whether a host of another name has registered with this one's identifier.

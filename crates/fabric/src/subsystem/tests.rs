@@ -10,6 +10,7 @@ mod capsules;
 mod changes;
 mod copy;
 mod effects;
+mod extension;
 mod features;
 mod identifiers;
 mod io;
@@ -21,6 +22,7 @@ mod reservation_features;
 mod reservations;
 mod rights;
 mod secure;
+mod shelf;
 mod terms;
 
 use device::Memory;

@@ -7,6 +7,7 @@ mod common;
 mod concatenation;
 mod crowd;
 mod discovery;
+mod host_extension;
 mod host_loopback;
 mod host_manager;
 mod host_queues;

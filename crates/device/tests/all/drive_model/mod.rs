@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use device::drive::CopySpec;
 use device::{Drive, Durability, Error, Lba, Namespace, NamespaceSpec};
 use engine::{Buf, View, task};
 
@@ -190,15 +191,18 @@ impl Life {
 
     pub async fn share(&self, source: u32, name: &str, read_only: bool) -> u32 {
         let promise = self.model.with(&self.name(source), |promise| promise.clone());
-        let attribute = vec![vec![]];
+        // With its attribute or not at all.
+        let attribute = vec![name.as_bytes().to_vec()];
         let promise = Promise { may_be_absent: true, may_have: 0, attribute, read_only, ..promise };
         self.model.namespaces.borrow_mut().insert(name.to_owned(), promise);
-        let made = match read_only {
-            true => self.drive.snapshot(source, name).await,
-            false => self.drive.clone_of(source, name).await,
-        };
-        self.model.with(name, |promise| promise.may_be_absent = false);
-        made.expect("made").number()
+        let spec = CopySpec { source, name: name.into(), read_only };
+        let made = self.drive.copy_with(&spec, Some(("one", name.as_bytes()))).await.expect("made");
+        // What it holds is stable, whatever its source was written with.
+        self.model.with(name, |promise| {
+            promise.may_be_absent = false;
+            promise.blocks.iter_mut().for_each(|may| *may = may.last().copied().into_iter().collect());
+        });
+        made.number()
     }
 
     pub async fn delete(&self, number: u32) {

@@ -59,7 +59,7 @@ impl Shared {
     /// Deletes a namespace, if `check` finds nothing against it in the step in which it is taken out of sight: what was looked at
     /// before, while another one was deleted, may be otherwise. Where the store can't delete it, it is there again. `asked`: the
     /// controller whose host knows by the completion.
-    async fn delete<E: From<DeleteError>>(
+    pub(super) async fn delete<E: From<DeleteError>>(
         &self,
         nqn: &Nqn,
         nsid: u32,

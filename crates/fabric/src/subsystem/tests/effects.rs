@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use device::Namespace;
+use nvme::extension::{Extension, ExtensionCommand};
 use nvme::identify::{Cns, IdentifyController, oncs};
 use nvme::log::LogId;
 use nvme::opcode::AdminOpcode;
@@ -30,14 +31,25 @@ fn served(queue: &mut RawHost) -> Vec<u8> {
 /// Identify, got Invalid Command Opcode.
 #[test]
 fn the_effects_log_names_what_is_served_and_nothing_else() {
-    let full = [(true, false), (false, false), (true, true), (false, true)].map(|kinds| (Profile::FULL, kinds));
-    for (profile, (marks, managed)) in full.into_iter().chain([(Profile::MINIMAL, (true, false))]) {
+    // Marks; a store that its hosts may use; one that has our own commands.
+    let full = [
+        (true, false, false),
+        (false, false, false),
+        (true, true, false),
+        (false, true, false),
+        (true, false, true),
+        (true, true, true),
+    ];
+    let full = full.map(|kinds| (Profile::FULL, kinds));
+    for (profile, (marks, managed, copying)) in full.into_iter().chain([(Profile::MINIMAL, (true, false, false))]) {
         let target = Target::new(TargetConfig { profile, ..TargetConfig::default() });
         target.add_port(PortConfig::new(PortId(1))).unwrap();
         target.add_subsystem(subsystem(), "SERIAL").unwrap();
         target.add_namespace(&subsystem(), 1, memory()).unwrap();
+        if managed || copying {
+            target.add_store(&subsystem(), Arc::new(Shelf::that_copies(copying))).unwrap();
+        }
         if managed {
-            target.add_store(&subsystem(), Arc::new(Shelf::default())).unwrap();
             let config = HostConfig { manage: true, ..HostConfig::default() };
             target.allow_host(&subsystem(), &crate::subsystem::raw_host::host(), config).unwrap();
         }
@@ -53,10 +65,16 @@ fn the_effects_log_names_what_is_served_and_nothing_else() {
         let listed = |at: usize| -> Vec<u8> {
             (0..=u8::MAX).filter(|&opcode| page[at + 4 * usize::from(opcode)] & 1 == 1).collect()
         };
-        let what = format!("{profile:?}, marks: {marks}, managed: {managed}");
+        let what = format!("{profile:?}, marks: {marks}, managed: {managed}, copying: {copying}");
         assert_eq!((listed(0), listed(1024)), (served(&mut admin), served(&mut io)), "{what}");
         let page = identify(&mut admin, Cns::CONTROLLER, 0).unwrap();
-        let oncs = IdentifyController::read_from_bytes(&page).unwrap().oncs.get();
+        let page = IdentifyController::read_from_bytes(&page).unwrap();
+        let extension = Extension { copies: copying, grow: copying && managed, differences: copying };
+        assert_eq!(Extension::of(&page), extension, "{what}");
+        for opcode in ExtensionCommand::OPCODES {
+            assert_eq!(extension.has(opcode), listed(0).contains(&opcode.0), "{what}: {opcode}");
+        }
+        let oncs = page.oncs.get();
         let promised = oncs & oncs::WRITE_UNCORRECTABLE != 0;
         assert_eq!(promised, listed(1024).contains(&NvmOpcode::WRITE_UNCORRECTABLE.0), "{what}");
     }

@@ -1,6 +1,6 @@
 //! Namespace Management and Attachment: every answer they can give, and who learns what.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use device::{AnyNamespace, Error, Memory, Namespace};
@@ -22,7 +22,7 @@ use super::*;
 use crate::subsystem::raw_host::subsystem;
 use crate::subsystem::store::BLOCK_SIZES;
 use crate::subsystem::{
-    ATTACHMENT_ATTRIBUTE, HostConfig, NSID_MAX, NamespaceStore, NewNamespace, Room, StoreError, Target,
+    ATTACHMENT_ATTRIBUTE, CopyStore, HostConfig, NSID_MAX, NamespaceStore, NewNamespace, Room, StoreError, Target,
 };
 
 const TOTAL: u64 = 64 << 20;
@@ -35,10 +35,18 @@ pub(super) struct Shelf {
     pub(super) failing: AtomicBool,
     pub(super) held: Arc<AtomicBool>,
     coarse: bool,
+    /// It has the extension (see its tests), and has made so many copies.
+    copying: bool,
+    pub(super) copied: AtomicU32,
 }
 
 impl Shelf {
-    fn check(&self) -> Result<(), StoreError> {
+    /// One that has the extension, or has not.
+    pub(super) fn that_copies(copying: bool) -> Shelf {
+        Shelf { copying, ..Shelf::default() }
+    }
+
+    pub(super) fn check(&self) -> Result<(), StoreError> {
         if self.failing.load(Ordering::Relaxed) {
             return Err(StoreError::Device(Error::WriteFault("told to fail".into())));
         }
@@ -79,12 +87,21 @@ impl NamespaceStore for Shelf {
             Ok(())
         })
     }
+
+    fn copying(&self) -> Option<&dyn CopyStore> {
+        self.copying.then_some(self as &dyn CopyStore)
+    }
 }
 
 /// A target whose subsystem has a namespace of the operator's, number 1, and a store.
 pub(super) fn target() -> (Target, Arc<Shelf>) {
+    target_with(Shelf::default())
+}
+
+/// The same with this store.
+pub(super) fn target_with(shelf: Shelf) -> (Target, Arc<Shelf>) {
     let session = RawHost::new(memory());
-    let shelf = Arc::new(Shelf::default());
+    let shelf = Arc::new(shelf);
     session.target.add_store(&subsystem(), shelf.clone()).expect("the subsystem is there");
     (session.target.clone(), shelf)
 }
