@@ -186,8 +186,11 @@ mod tests {
 
     #[test]
     fn mounts_are_read_as_the_kernel_writes_them() {
-        let text = b"36 35 98:0 / /mnt rw,noatime master:1 - ext3 /dev/root rw\n37 35 0:1 /a\\040b /x\\040y\\134 ro - tmpfs none rw\n";
-        let found: Vec<_> = mounted_at(text).collect();
+        let text = [
+            "36 35 98:0 / /mnt rw,noatime master:1 - ext3 /dev/root rw\n",
+            "37 35 0:1 /a\\040b /x\\040y\\134 ro - tmpfs none rw\n",
+        ];
+        let found: Vec<_> = mounted_at(text.concat().as_bytes()).collect();
         assert_eq!(found, [PathBuf::from("/mnt"), PathBuf::from("/x y\\")]);
         assert_eq!(is_mounted(Path::new("/proc")), Ok(true));
         assert_eq!(is_mounted(Path::new("/proc/self")), Ok(false));

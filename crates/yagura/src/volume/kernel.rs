@@ -2,8 +2,8 @@
 //! `nvme connect` does.
 //!
 //! The kernel keeps the device, and what waits to be written to it, when the process is gone: it connects again once somebody
-//! serves the volume at the same port. So whoever finds such a device goes on with it, and only if no other host had the volume meanwhile:
-//! otherwise the kernel would write what it had in mind over what that host has written.
+//! serves the volume at the same port. So whoever finds such a device goes on with it, and only if no other host had the volume
+//! meanwhile: otherwise the kernel would write what it had in mind over what that host has written.
 
 use std::fs;
 use std::io::{ErrorKind, Write};

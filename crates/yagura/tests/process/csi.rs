@@ -1,5 +1,5 @@
-//! The driver of the Container Storage Interface, judged by csi-sanity: a control plane and three targets as they are, and a machine
-//! of which the calls alone count, since not every kernel has NVMe/TCP and not everybody may mount.
+//! The driver of the Container Storage Interface, judged by csi-sanity: a control plane and three targets as they are, and a
+//! machine of which the calls alone count, since not every kernel has NVMe/TCP and not everybody may mount.
 
 use std::collections::BTreeSet;
 use std::path::Path;
