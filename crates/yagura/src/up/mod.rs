@@ -220,7 +220,7 @@ fn nodes(args: &UpArgs, state: &State, pids: &[Option<u32>]) -> Vec<NodeReady> {
 /// The control plane, told of the drives. The store is served without it, too.
 async fn volumes(starting: Result<Option<Starting>, Failure>, state: &mut State) -> Option<Volumes> {
     let registered =
-        async { Ok(starting?.ok_or_else(|| Failure::refused("there are no drives"))?.registered(state).await?) };
+        async { starting?.ok_or_else(|| Failure::refused("there are no drives"))?.registered(state).await };
     let registered: Result<Volumes, Failure> = registered.await;
     registered.map_err(|failure| tracing::error!("volumes are not served: {}", failure.sentence())).ok()
 }
