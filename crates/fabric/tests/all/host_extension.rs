@@ -75,6 +75,16 @@ fn refused<T>(outcome: Result<T, ConnectError>) -> Status {
     }
 }
 
+/// The operator's admin queue, as soon as the target listens.
+async fn operator(address: SocketAddr) -> Manager {
+    loop {
+        match Manager::connect(by(address, "operator", 1)).await {
+            Ok(manager) => return manager,
+            Err(_) => time::sleep(Duration::from_millis(10)).await,
+        }
+    }
+}
+
 /// What is told to differ, and whether all that does is told.
 async fn compared(manager: &Manager, newer: &RemoteNamespace, base: &RemoteNamespace) -> Vec<std::ops::Range<u64>> {
     let told = manager.differences(newer.nsid(), Some(base.nsid())).await.expect("differences");
@@ -87,7 +97,7 @@ async fn compared(manager: &Manager, newer: &RemoteNamespace, base: &RemoteNames
 
 /// Before the power fails: namespace 1, its snapshot 2 and the snapshot's clone 3.
 async fn live(address: SocketAddr) -> RemoteNamespace {
-    let manager = Manager::connect(by(address, "operator", 1)).await.expect("a manager");
+    let manager = operator(address).await;
     let formats = manager.formats(&manager.capacity().await.expect("a capacity")).await.expect("formats");
     let wanted = Wanted { bytes: BYTES, block_size: BLOCK as u32, thin: true };
     assert_eq!(manager.create(&formats, wanted).await, Ok(1));
@@ -145,7 +155,7 @@ async fn grow(manager: &Manager, user: &RemoteNamespace) {
 }
 
 async fn afterwards(address: SocketAddr) {
-    let manager = Manager::connect(by(address, "operator", 1)).await.expect("a manager");
+    let manager = operator(address).await;
     let user = RemoteNamespace::connect(by(address, "user", 1)).await.expect("the namespace");
     let snapshot = user.sibling(2).await.expect("it has the snapshot still");
     assert_eq!([byte_at(&snapshot, 0).await, byte_at(&snapshot, 100).await, byte_at(&user, 300).await], [1, 1, 2]);

@@ -47,7 +47,7 @@ fn the_effects_log_names_what_is_served_and_nothing_else() {
         target.add_subsystem(subsystem(), "SERIAL").unwrap();
         target.add_namespace(&subsystem(), 1, memory()).unwrap();
         if managed || copying {
-            target.add_store(&subsystem(), Arc::new(Shelf { copying, ..Shelf::default() })).unwrap();
+            target.add_store(&subsystem(), Arc::new(Shelf::that_copies(copying))).unwrap();
         }
         if managed {
             let config = HostConfig { manage: true, ..HostConfig::default() };

@@ -36,11 +36,16 @@ pub(super) struct Shelf {
     pub(super) held: Arc<AtomicBool>,
     coarse: bool,
     /// It has the extension (see its tests), and has made so many copies.
-    pub(super) copying: bool,
+    copying: bool,
     pub(super) copied: AtomicU32,
 }
 
 impl Shelf {
+    /// One that has the extension, or has not.
+    pub(super) fn that_copies(copying: bool) -> Shelf {
+        Shelf { copying, ..Shelf::default() }
+    }
+
     pub(super) fn check(&self) -> Result<(), StoreError> {
         if self.failing.load(Ordering::Relaxed) {
             return Err(StoreError::Device(Error::WriteFault("told to fail".into())));
