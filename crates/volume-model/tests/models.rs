@@ -73,6 +73,11 @@ fn a_snapshot_is_of_one_moment_wherever_it_is_read() {
 }
 
 #[test]
+fn a_snapshot_that_is_gone_stays_gone() {
+    assert_eq!(states("snapshot", &[13, 15, 16, 17]), [37_809, 11_946, 10_602, 2_779]);
+}
+
+#[test]
 fn a_volume_grows_while_it_is_used() {
     assert_eq!(states("grow", &[0, 1, 2, 3, 6]), [2_511, 9_254, 23_514, 34_068, 7_665]);
 }

@@ -302,8 +302,8 @@ fn info(shape: &Shape, conns: &Conns) -> NamespaceInfo {
 /// As many regions count as the record says that the host goes on from. Whoever does not show the log of all of them is connected
 /// to again, if not one of those in sync is it: the host would know of no intent there.
 async fn cover(conns: &mut Conns, choice: &Choice, regions: u64) -> Result<(), Error> {
-    for slot in 0..HOLDERS_MAX {
-        let Some(conn) = &conns[slot] else { continue };
+    for (slot, held) in conns.iter_mut().enumerate() {
+        let Some(conn) = held else { continue };
         if conn.is_covered(regions) || conn.cover(regions).await.is_ok() {
             conn.count_regions(regions);
             continue;
@@ -313,7 +313,7 @@ async fn cover(conns: &mut Conns, choice: &Choice, regions: u64) -> Result<(), E
             return Err(Error::Device { holder: conn.name().to_owned(), source });
         }
         conn.end();
-        conns[slot] = None;
+        *held = None;
     }
     Ok(())
 }

@@ -48,7 +48,7 @@ pub(crate) async fn take(shared: &Rc<Shared>) -> Result<SnapshotName, Error> {
             return Err(Error::TooManySnapshots { max });
         }
         settled(shared).await?;
-        let _ = time::timeout(ANSWER_TIME_MAX, all_current(shared)).await;
+        all_current(shared).await;
         let Some(guard) = hold(shared).await else {
             "the writes in flight take too long".clone_into(&mut reasons);
             continue;
@@ -83,18 +83,19 @@ async fn settled(shared: &Shared) -> Result<(), Error> {
     }
 }
 
-/// Waits until each of NEED has the current record: who has not is not asked.
+/// Waits until each of NEED has the current record, and not for long: who has not is not asked.
 async fn all_current(shared: &Shared) {
+    let deadline = time::now() + ANSWER_TIME_MAX;
     loop {
         let changed = shared.changed.notified();
         let is_all = {
             let mirror = shared.mirror.borrow();
             mirror.need().iter().all(|slot| mirror.is_current(slot))
         };
-        if is_all || shared.is_over() {
+        let left = deadline.duration_since(time::now());
+        if is_all || shared.is_over() || time::timeout(left, changed).await.is_err() {
             return;
         }
-        changed.await;
     }
 }
 

@@ -5,6 +5,7 @@ mod basics;
 mod cluster;
 mod crash;
 mod crash_snapshots;
+mod drives;
 mod faulty;
 mod fencing;
 mod gated;

@@ -25,9 +25,9 @@ pub struct Kept {
     pub tag: CopyTag,
     pub label: Label,
     /// Label, record and the first blocks of the log.
-    pub head: Vec<u8>,
+    pub head: Rc<Vec<u8>>,
     /// The volume's blocks.
-    pub data: Vec<u8>,
+    pub data: Rc<Vec<u8>>,
 }
 
 enum Asked {
@@ -138,6 +138,7 @@ async fn take(node: &Node, namespace: &AnyNamespace, tag: CopyTag) -> Option<u32
     }
     node.count.set(node.count.get() + 1);
     let nsid = 100 + node.count.get();
+    let (head, data) = (Rc::new(head), Rc::new(data));
     node.kept.borrow_mut().push(Kept { nsid, tag, label, head, data });
     Some(nsid)
 }

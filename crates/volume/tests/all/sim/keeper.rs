@@ -28,7 +28,7 @@ const GARBAGE_TIME: Duration = Duration::from_secs(10);
 struct Told {
     name: SnapshotName,
     slots: Set,
-    data: Vec<u8>,
+    data: Rc<Vec<u8>>,
 }
 
 /// What all have been told.
@@ -43,9 +43,9 @@ pub struct Ledger {
 }
 
 /// The bytes of a snapshot at all that the record names for it.
-fn copies(places: &Places, volume: u128, record: &Record, name: SnapshotName) -> Vec<u8> {
+fn copies(places: &Places, volume: u128, record: &Record, name: SnapshotName) -> Rc<Vec<u8>> {
     let tag = name.tag(volume).expect("it fits");
-    let mut first: Option<Vec<u8>> = None;
+    let mut first: Option<Rc<Vec<u8>>> = None;
     for slot in record.snapshot(name).iter() {
         let mut all = (0..places.count()).flat_map(|node| places.shelf.of(node));
         let kept = all.find(|kept| kept.tag == tag && kept.label.life == record.lives[slot]);
