@@ -61,12 +61,12 @@ impl Request {
             // These only look.
             ExtensionCommand::Copies { after } => return Ok((0, self.copies(nsid, after)?)),
             ExtensionCommand::Differences { base, lba } => return Ok((0, self.differences(nsid, base, lba)?)),
-            ExtensionCommand::Copy(_) | ExtensionCommand::DeleteCopy | ExtensionCommand::Grow { .. } => {}
+            ExtensionCommand::Copy(_) | ExtensionCommand::DeleteCopy { .. } | ExtensionCommand::Grow { .. } => {}
         }
         let _turn = self.shared.management.lock(0, 1, Mode::Exclusive).await;
         let result = match asked {
             ExtensionCommand::Copy(kind) => self.copy(nsid, kind).await?,
-            ExtensionCommand::DeleteCopy => self.delete_copy(nsid).await.map(|()| 0)?,
+            ExtensionCommand::DeleteCopy { nguid } => self.delete_copy(nsid, nguid).await.map(|()| 0)?,
             ExtensionCommand::Grow { blocks } => self.grow(nsid, blocks).await.map(|()| 0)?,
             ExtensionCommand::Copies { .. } | ExtensionCommand::Differences { .. } => 0,
         };
@@ -182,17 +182,17 @@ impl Request {
         Ok(Ok(Planned { store: managed.store.clone(), source, attachment, record }))
     }
 
-    async fn delete_copy(&self, nsid: u32) -> Result<(), Status> {
+    async fn delete_copy(&self, nsid: u32, nguid: [u8; 16]) -> Result<(), Status> {
         let source = {
             let state = self.shared.lock();
-            self.check_delete_copy(&state, nsid)?.map(|source| source.reservations.clone())
+            self.check_delete_copy(&state, nsid, nguid)?.map(|source| source.reservations.clone())
         };
         let _hold = match &source {
             Some(reservations) => Some(reservations.hold().await),
             None => None,
         };
         let check = |state: &State| {
-            let now = self.check_delete_copy(state, nsid)?;
+            let now = self.check_delete_copy(state, nsid, nguid)?;
             let same = match (now, &source) {
                 (Some(now), Some(held)) => Arc::ptr_eq(&now.reservations, held),
                 (now, held) => now.is_none() && held.is_none(),
@@ -202,10 +202,19 @@ impl Request {
         self.shared.delete(self.nqn(), nsid, Some(self.controller.id()), check).await
     }
 
-    /// Whether this host may delete a snapshot; what comes back is its source, if that is there still.
-    fn check_delete_copy<'a>(&self, state: &'a State, nsid: u32) -> Result<Option<&'a Attached>, Status> {
+    /// Whether this host may delete a snapshot; what comes back is its source, if that is there still. Identifiers are given
+    /// again at once: without the NGUID a deletion that comes late, or again, would take another namespace.
+    fn check_delete_copy<'a>(
+        &self,
+        state: &'a State,
+        nsid: u32,
+        nguid: [u8; 16],
+    ) -> Result<Option<&'a Attached>, Status> {
         let subsystem = state.subsystems.get(self.nqn()).ok_or(INVALID_NAMESPACE)?;
         let attached = allocated(subsystem, nsid).map_err(|_| INVALID_NAMESPACE)?;
+        if attached.info.nguid != nguid {
+            return Err(INVALID_NAMESPACE);
+        }
         let copy = subsystem.managed.get(&nsid).and_then(|managed| managed.attachment.copy.as_ref());
         let copy = copy.filter(|copy| copy.kind == CopyKind::Snapshot).ok_or(INVALID_FIELD)?;
         let source = subsystem.namespaces.values().find(|other| other.info.nguid == copy.source);

@@ -79,8 +79,18 @@ fn snapshot(session: &mut RawHost, nsid: u32, tag: [u8; 32]) -> Result<u32, Stat
     copy(session, CopyKind::Snapshot, nsid, tag)
 }
 
+/// Deletes the one that has the identifier at this moment.
 fn delete_copy(session: &mut RawHost, nsid: u32) -> Result<(), Status> {
-    ask(session, ExtensionCommand::DeleteCopy, nsid).map(drop)
+    let nguid = nguid_of(&session.target, nsid);
+    delete_by_nguid(session, nsid, nguid)
+}
+
+fn delete_by_nguid(session: &mut RawHost, nsid: u32, nguid: [u8; 16]) -> Result<(), Status> {
+    ask(session, ExtensionCommand::DeleteCopy { nguid }, nsid).map(drop)
+}
+
+fn nguid_of(target: &Target, nsid: u32) -> [u8; 16] {
+    target.namespace(&subsystem(), nsid).map_or([0; 16], |namespace| namespace.info().nguid)
 }
 
 /// Identifier, kind, size and first byte of the tag of each on a page.
@@ -139,6 +149,19 @@ fn a_snapshot_is_taken_listed_cloned_and_deleted() {
     assert_eq!(delete(&mut manager, 2), Ok(()), "snapshots are independent of their source");
     assert_eq!((delete_copy(&mut manager, 5), delete(&mut manager, 4)), (Ok(()), Ok(())));
     assert_eq!(listed(&mut manager, NSID_ALL, 0), Ok(vec![]));
+}
+
+/// A deletion that was delayed on its way, or is asked for again, arrives when the identifier is another snapshot's.
+#[test]
+fn a_late_deletion_takes_no_other_snapshot() {
+    let (target, _, mut manager) = made();
+    assert_eq!(snapshot(&mut manager, 2, TAG), Ok(3));
+    let first = nguid_of(&target, 3);
+    assert_eq!(delete_by_nguid(&mut manager, 3, first), Ok(()));
+    assert_eq!(snapshot(&mut manager, 2, [6; 32]), Ok(3), "its identifier is given again");
+    assert_eq!(delete_by_nguid(&mut manager, 3, first), Err(Status::INVALID_NAMESPACE));
+    assert_eq!(delete_by_nguid(&mut manager, 2, first), Err(Status::INVALID_NAMESPACE));
+    assert_eq!(listed(&mut manager, 2, 0).map(|copies| copies.len()), Ok(1), "it is there still");
 }
 
 #[test]
@@ -436,7 +459,7 @@ proptest! {
     /// Whatever stands in the fields and in the data: an answer, and no change but the one asked for.
     #[test]
     fn no_command_of_ours_minds_any_fields(
-        which in 0..5_usize, nsid in prop_oneof![4 => 0..5_u32, 1 => any::<u32>()],
+        which in 0..5_usize, named in any::<bool>(), nsid in prop_oneof![4 => 0..5_u32, 1 => any::<u32>()],
         fields in proptest::array::uniform4(prop_oneof![3 => 0..9_u32, 1 => any::<u32>()]),
         bytes in prop_oneof![3 => Just(64_usize), 1 => 0..200_usize], byte in 0..3_u8,
     ) {
@@ -445,6 +468,9 @@ proptest! {
         let opcode = ExtensionCommand::OPCODES[which];
         let mut command = admin(opcode, 9, nsid, 4096);
         [command.cdw10, command.cdw11, command.cdw12, command.cdw13] = fields.map(Into::into);
+        if named && opcode == AdminOpcode::DELETE_COPY {
+            ExtensionCommand::DeleteCopy { nguid: nguid_of(&manager.target, nsid) }.fill(&mut command);
+        }
         let data = if opcode == AdminOpcode::NAMESPACE_COPY { vec![byte; bytes] } else { Vec::new() };
         if opcode == AdminOpcode::NAMESPACE_COPY {
             command.sgl = SglDescriptor::in_capsule(bytes as u32);
