@@ -10,8 +10,9 @@
 //! - Clones, growth, and what concerns all namespaces are for who may manage. Growth takes nothing from anybody: no reservation
 //!   stands in its way.
 //!
-//! A snapshot inherits the attachment of its source, read only; a clone is attached to nobody. Either is a namespace of its own
-//! that outlives its source. A snapshot of a snapshot is one like the others.
+//! A snapshot is for the hosts of its source, as long as the source is there; a clone, and a snapshot whose source is gone, is
+//! attached to nobody but those that a manager names. Either is a namespace of its own that outlives its source. What a snapshot
+//! holds may be read by whoever has the source, whatever reservation the source has.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -134,11 +135,7 @@ impl Request {
             CopyKind::Clone if self.manages(&self.shared.lock()) => Ok(()),
             CopyKind::Clone => Err(DENIED),
         };
-        let nsid = self.take_in(made, managed, right).await?;
-        if kind == CopyKind::Snapshot {
-            self.shared.greet_all(self.nqn(), nsid, Some(&self.controller));
-        }
-        Ok(nsid)
+        self.take_in(made, managed, right).await
     }
 
     /// What is to be made, or (the inner error) which copy was made before by this tag; or why not.
@@ -173,11 +170,10 @@ impl Request {
             return Err(unavailable);
         }
         let nsid = free_nsid(subsystem).ok_or(unavailable)?;
-        let copy = Some(CopyOf { kind, source, tag });
-        let attachment = match kind {
-            CopyKind::Snapshot => Attachment { nsid, copy, ..managed.attachment.clone() },
-            CopyKind::Clone => Attachment { nsid, copy, hosts: Hosts::default(), ..managed.attachment.clone() },
-        };
+        let copy = Some(CopyOf { kind, source, source_nsid: attached.nsid, tag });
+        // A snapshot follows its source; nobody minds who else reads it.
+        let shared = managed.attachment.shared || kind == CopyKind::Snapshot;
+        let attachment = Attachment { nsid, shared, copy, hosts: Hosts::default(), ..managed.attachment.clone() };
         let record = attachment.encode().ok_or(Status::ATTACHMENT_LIMIT_EXCEEDED.do_not_retry())?;
         Ok(Ok(Planned { store: managed.store.clone(), source, attachment, record }))
     }

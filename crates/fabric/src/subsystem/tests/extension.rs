@@ -18,7 +18,9 @@ use proptest::prelude::*;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::admin::{admin, send_event_request};
-use super::management::{Shelf, active, admin_of, attach, create, delete, namespace, target, target_with, wanted};
+use super::management::{
+    Shelf, active, admin_of, attach, create, delete, detach, namespace, target, target_with, wanted,
+};
 use super::*;
 use crate::subsystem::raw_host::subsystem;
 use crate::subsystem::{HostConfig, NSID_MAX, PortId, Target};
@@ -143,8 +145,8 @@ fn a_snapshot_is_taken_listed_cloned_and_deleted() {
         assert_eq!(delete_copy(&mut manager, nsid), Err(status), "{nsid} is no snapshot");
     }
     assert_eq!((delete_copy(&mut user, 3), delete_copy(&mut user, 3)), (Ok(()), Err(Status::INVALID_NAMESPACE)));
-    assert_eq!(active(&mut manager), [1, 2, 5]);
-    // Its source is gone: only who manages may delete it.
+    // Its source is gone: nobody has it, and only who manages may delete it.
+    assert_eq!(active(&mut manager), [1, 2]);
     assert_eq!(delete_copy(&mut user, 5), Err(Status::OPERATION_DENIED));
     assert_eq!(delete(&mut manager, 2), Ok(()), "snapshots are independent of their source");
     assert_eq!((delete_copy(&mut manager, 5), delete(&mut manager, 4)), (Ok(()), Ok(())));
@@ -408,6 +410,45 @@ fn a_namespace_has_so_many_snapshots_and_no_more() {
     assert!(found.into_iter().eq(3..260));
     assert_eq!(delete_copy(&mut manager, 100), Ok(()));
     assert_eq!(snapshot(&mut manager, 2, tag(257)), Ok(100));
+}
+
+/// A snapshot is whose source it is of, at every moment: it was whose source it had been of when it was taken.
+#[test]
+fn a_snapshot_is_attached_as_its_source_is() {
+    let (target, _, mut manager) = made();
+    let mut user = user(&target, &mut manager, 2);
+    let (mut twin, id) = (admin_of(&target, 3), user.controller);
+    assert_eq!(snapshot(&mut user, 2, TAG), Ok(3));
+    assert_eq!((active(&mut user), active(&mut twin)), (vec![1, 2, 3], vec![1]));
+    twin.turn();
+    assert!(send_event_request(&mut twin, 1).is_none());
+    let twin_id = twin.controller;
+    assert_eq!(attach(&mut manager, 2, &[twin_id]), Ok(()));
+    twin.turn();
+    assert!(twin.take_answer(1).is_some() && active(&mut twin) == [1, 2, 3], "whoever gets the source gets both");
+    assert_eq!(attach(&mut manager, 3, &[twin_id]), Err(Status::NAMESPACE_ALREADY_ATTACHED));
+    assert_eq!(detach(&mut manager, 2, &[id]), Ok(()));
+    assert_eq!(active(&mut user), [1], "and whoever loses it loses both");
+    assert_eq!(differences(&mut user, 3, 0, 0), Err(Status::INVALID_NAMESPACE));
+    assert_eq!(attach(&mut manager, 3, &[id]), Ok(()));
+    assert_eq!(active(&mut user), [1, 3], "a manager may name others for the snapshot");
+    assert_eq!(delete(&mut manager, 2), Ok(()));
+    assert_eq!((active(&mut user), active(&mut twin)), (vec![1, 3], vec![1]));
+    assert_eq!((create(&mut manager, &wanted(8)), attach(&mut manager, 2, &[twin_id])), (Ok(2), Ok(())));
+    assert_eq!(active(&mut twin), [1, 2], "another namespace has the identifier of the source");
+}
+
+/// It gave every controller back what had been detached from it, where its host had that by another controller.
+#[test]
+fn a_snapshot_attaches_nothing_else() {
+    let (target, _, mut manager) = made();
+    assert_eq!(create(&mut manager, &wanted(8)), Ok(3));
+    let (mut first, second) = (admin_of(&target, 2), admin_of(&target, 2));
+    let id = first.controller;
+    assert_eq!(attach(&mut manager, 3, &[id, second.controller]), Ok(()));
+    assert_eq!(detach(&mut manager, 3, &[id]), Ok(()));
+    assert_eq!(snapshot(&mut manager, 2, TAG), Ok(4));
+    assert_eq!(active(&mut first), [1]);
 }
 
 /// Tags and sources are kept with the copies.
