@@ -11,7 +11,7 @@
 //!   stands in its way.
 //!
 //! A snapshot is for the hosts of its source, as long as the source is there; a clone, and a snapshot whose source is gone, is
-//! attached to nobody but those that a manager names. Either is a namespace of its own that outlives its source. What a snapshot
+//! attached to nobody but those that a manager names. A snapshot of a snapshot is for managers to take. Either is a namespace of its own that outlives its source. What a snapshot
 //! holds may be read by whoever has the source, whatever reservation the source has.
 
 use std::ops::Bound;
@@ -31,7 +31,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use super::{INVALID_FIELD, INVALID_NAMESPACE, Request, allocated, free_nsid, status_of};
 use crate::subsystem::attachment::{Attachment, CopyOf, Hosts, Managed};
 use crate::subsystem::controller::Controller;
-use crate::subsystem::limits::SNAPSHOTS_MAX;
+use crate::subsystem::limits::{NSID_MAX, NSIDS_OF_MANAGERS, SNAPSHOTS_MAX};
 use crate::subsystem::reservation::{Reservations, Rights};
 use crate::subsystem::shared::{Attached, Shared, State, Subsystem};
 use crate::subsystem::store::{CopyStore, NamespaceStore, NewCopy};
@@ -164,6 +164,16 @@ impl Request {
             None => {}
         }
         let unavailable = Status::NAMESPACE_ID_UNAVAILABLE.do_not_retry();
+        let of_snapshot = managed.attachment.copy.as_ref().is_some_and(|copy| copy.kind == CopyKind::Snapshot);
+        if !self.manages(state) {
+            // Else there were no end to what one host takes: each snapshot could have as many of its own.
+            if of_snapshot {
+                return Err(DENIED);
+            }
+            if subsystem.namespaces.len() + NSIDS_OF_MANAGERS >= NSID_MAX as usize {
+                return Err(unavailable);
+            }
+        }
         if kind == CopyKind::Snapshot
             && of_source().filter(|(_, copy)| copy.kind == CopyKind::Snapshot).count() >= SNAPSHOTS_MAX
         {

@@ -134,7 +134,8 @@ fn a_snapshot_is_taken_listed_cloned_and_deleted() {
     assert_eq!(copy(&mut manager, CopyKind::Clone, 3, TAG), Ok(4), "the snapshot's tags are its own");
     assert_eq!(active(&mut manager), [1, 2, 3], "a clone is attached to nobody");
     assert_eq!(namespace(&mut manager, Cns::ALLOCATED_NAMESPACE, 4).nsattr, 0, "and writable");
-    assert_eq!(snapshot(&mut user, 3, [6; 32]), Ok(5), "a snapshot of a snapshot");
+    assert_eq!(snapshot(&mut user, 3, [6; 32]), Err(Status::OPERATION_DENIED));
+    assert_eq!(snapshot(&mut manager, 3, [6; 32]), Ok(5), "a snapshot of a snapshot");
     let all = [(3, 0, bytes, 5), (4, 1, bytes, 5), (5, 0, bytes, 6)];
     assert_eq!(listed(&mut user, 2, 0), Ok(vec![all[0]]));
     assert_eq!(listed(&mut user, 3, 0), Ok(all[1..].to_vec()));
@@ -410,6 +411,27 @@ fn a_namespace_has_so_many_snapshots_and_no_more() {
     assert!(found.into_iter().eq(3..260));
     assert_eq!(delete_copy(&mut manager, 100), Ok(()));
     assert_eq!(snapshot(&mut manager, 2, tag(257)), Ok(100));
+}
+
+/// Hosts with the right to write could take every identifier of the subsystem, and nobody made a namespace any more.
+#[test]
+fn snapshots_leave_identifiers_to_managers() {
+    let (target, _, mut manager) = made();
+    let mut user = user(&target, &mut manager, 2);
+    let id = user.controller;
+    for source in [3, 4] {
+        assert_eq!((create(&mut manager, &wanted(1)), attach(&mut manager, source, &[id])), (Ok(source), Ok(())));
+    }
+    let mut taken = 0;
+    for source in 2..=4 {
+        let tags = (0..=u8::MAX).map(|number| [number; 32]);
+        taken += tags.take_while(|&tag| snapshot(&mut user, source, tag).is_ok()).count();
+    }
+    assert_eq!(taken, (NSID_MAX - 256 - 4) as usize, "three quarters, with the namespaces that were there");
+    assert_eq!(snapshot(&mut user, 4, TAG), Ok(4 + 2 * 256 + 1 + u32::from(TAG[0])), "this one is there");
+    assert_eq!(snapshot(&mut user, 4, [255; 32]), Err(Status::NAMESPACE_ID_UNAVAILABLE));
+    assert_eq!(snapshot(&mut manager, 2, [1; 32]), Ok(6));
+    assert_eq!(create(&mut manager, &wanted(1)), Ok(NSID_MAX - 256 + 1));
 }
 
 /// A snapshot is whose source it is of, at every moment: it was whose source it had been of when it was taken.
