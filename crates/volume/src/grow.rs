@@ -70,8 +70,7 @@ async fn begin(shared: &Rc<Shared>, blocks: u64) -> Result<(), Error> {
         let conns = (0..shared.shape.holders()).filter_map(|slot| shared.conn(slot)).collect::<Vec<_>>();
         for conn in conns.iter().filter(|conn| !conn.is_covered(regions)) {
             if conn.label.regions_of(blocks).is_none() {
-                let region_bytes = u64::from(shared.shape.region_blocks) * u64::from(shared.shape.block_size);
-                return Err(Error::LogTooSmall { bytes_max: conn.label.regions_max() * region_bytes });
+                return Err(conn.label.log_too_small());
             }
             if conn.cover(regions).await.is_err() {
                 conn.end();
