@@ -90,10 +90,10 @@ impl Shape {
         if self.replicas == 1 { 1 } else { 3 }
     }
 
-    /// Blocks of region `region`: the first and how many; the last region may be shorter.
+    /// Blocks of region `region`: the first and how many; the last region may be shorter, and behind it there are none.
     pub fn region(&self, region: u64) -> (u64, u64) {
         let first = region * u64::from(self.region_blocks);
-        (first, u64::from(self.region_blocks).min(self.blocks - first))
+        (first, u64::from(self.region_blocks).min(self.blocks.saturating_sub(first)))
     }
 }
 
