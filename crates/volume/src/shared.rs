@@ -76,6 +76,8 @@ pub(crate) struct Shared {
     pub(crate) lacks: RefCell<Bitmap>,
     /// The size that the volume is to grow to, in blocks, while that goes on; else 0.
     pub(crate) growing_to: Cell<u64>,
+    /// The volume grows once at a time.
+    pub(crate) grows: Semaphore,
     /// Snapshots are taken one at a time.
     pub(crate) takes: Semaphore,
     /// The snapshot that replicas are being asked for.
@@ -128,6 +130,7 @@ impl Shared {
             stuck: RefCell::default(),
             lacks: RefCell::default(),
             growing_to: Cell::new(0),
+            grows: Semaphore::new(1),
             takes: Semaphore::new(1),
             taking: Cell::new(None),
             attempts: Cell::new(0),
