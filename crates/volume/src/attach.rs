@@ -308,6 +308,9 @@ async fn cover(conns: &mut Conns, choice: &Choice, regions: u64) -> Result<(), E
             conn.count_regions(regions);
             continue;
         }
+        if choice.in_sync.has(slot) && regions > conn.label.regions_max() {
+            return Err(conn.label.log_too_small());
+        }
         if choice.in_sync.has(slot) {
             let source = device::Error::Disconnected(conn.name().to_owned());
             return Err(Error::Device { holder: conn.name().to_owned(), source });

@@ -393,13 +393,17 @@ impl Conn {
         self.label.kind == Kind::Witness || self.log.borrow().blocks_known() >= Log::blocks(&self.label, regions)
     }
 
-    /// So many regions count from now on: those that are not known yet are read.
+    /// So many regions count from now on: those that are not known yet are read. Refused where the log has not the room: the data
+    /// begins behind it.
     pub(crate) async fn cover(&self, regions: u64) -> Result<(), Lost> {
         if self.label.kind == Kind::Witness {
             return Ok(());
         }
+        if regions > self.label.regions_max() {
+            return Err(Lost::Refused(device::Error::OutOfSpace));
+        }
         let first = self.log.borrow().blocks_known();
-        let count = Log::blocks(&self.label, regions.min(self.label.regions_max())).saturating_sub(first);
+        let count = Log::blocks(&self.label, regions).saturating_sub(first);
         let bytes = match self.run(read_blocks(&self.taken.namespace, LOG_BLOCK + first, count)).await? {
             Ok(bytes) => bytes,
             Err(error) => return self.judge(Err(error)),

@@ -2,7 +2,7 @@
 //! has died (DELETE in the model's README).
 //!
 //! Invariants:
-//! - Deleted is only what neither the stable nor the proposed record gives to that replica, of a ballot not above the own one, and
+//! - Deleted is only what the last record, which is stable, does not give to that replica, of a ballot not above the own one, and
 //!   not of the attempt that goes on. That is looked at just before each deletion: what the list says was true when it was read.
 //! - A replica names its snapshots by numbers that it uses again, and is asked to delete by number. So this is done by the one who
 //!   has the replica's reservation, over the connection that the list was read over, one after the other: a deletion that comes
@@ -23,7 +23,11 @@ pub(crate) async fn collect(shared: Rc<Shared>) {
     let mut looked: [Option<Looked>; HOLDERS_MAX] = [const { None }; HOLDERS_MAX];
     while !shared.is_over() {
         let changed = shared.changed.notified();
-        let littered = shared.littered();
+        if !shared.mirror.borrow().is_stable() {
+            changed.await;
+            continue;
+        }
+        let (littered, version) = (shared.littered(), shared.mirror.borrow().current().version);
         let is_done = |conn: &Rc<Conn>| {
             let before = looked[conn.slot].as_ref();
             before.is_some_and(|(over, count)| Weak::as_ptr(over) == Rc::as_ptr(conn) && *count == littered)
@@ -42,7 +46,9 @@ pub(crate) async fn collect(shared: Rc<Shared>) {
                 tracing::warn!(holder = conn.name(), %error, "snapshots that nobody needs stay at a replica for now");
             }
         }
-        looked[conn.slot] = Some((Rc::downgrade(&conn), littered));
+        // While a record was not stable nothing was garbage.
+        let is_same = shared.mirror.borrow().current().version == version;
+        looked[conn.slot] = is_same.then(|| (Rc::downgrade(&conn), littered));
     }
 }
 

@@ -5,22 +5,28 @@
 //!   are written as any write is: the intent, the zeroes, at all of NEED and at who joins.
 //! - From when the first of them are written the new regions count: logs have entries of them, who joins is given them.
 //! - They are served when the record with the new size is stable.
+//! - The volume grows once at a time, from the size of a stable record; what has begun goes on when its caller is gone. So nothing
+//!   is zeroed that somebody is served already.
 //!
 //! What a namespace has behind the volume is not believed to read as zeroes: somebody may have used it before. To deallocate costs
 //! a target with thin namespaces little, and others write zeroes.
 
 use std::cell::Cell;
+use std::future::Future;
+use std::pin::pin;
 use std::rc::Rc;
 
 use device::Mode;
-use engine::sync::Notified;
-use engine::time::Instant;
+use engine::sync::{Notified, oneshot};
+use engine::task;
+use engine::time::{self, Instant};
 
 use crate::change::{Change, ZERO_REGIONS_MAX};
 use crate::conn::Conn;
 use crate::error::Error;
-use crate::fan_out::finish;
+use crate::fan_out::fan_out;
 use crate::label::Shape;
+use crate::record::Set;
 use crate::shared::Shared;
 
 /// The new regions count while this is there.
@@ -35,12 +41,42 @@ impl Drop for Growing<'_> {
 /// See [`Volume::grow`](crate::Volume::grow).
 pub(crate) async fn grow(shared: &Rc<Shared>, bytes: u64) -> Result<(), Error> {
     let block_size = u64::from(shared.shape.block_size);
-    let (old, new) = (shared.blocks(), bytes / block_size);
-    if !bytes.is_multiple_of(block_size) || new < old {
-        return Err(Error::Impossible("a volume grows by whole blocks, and does not shrink"));
+    if !bytes.is_multiple_of(block_size) {
+        return Err(Error::Impossible("a volume grows by whole blocks"));
     }
-    if shared.growing_to.get() > 0 {
-        return Err(Error::Impossible("the volume is being grown already"));
+    let turn = patiently(shared, shared.grows.acquire(1)).await?;
+    let (sender, receiver) = oneshot();
+    let owned = Rc::clone(shared);
+    task::spawn(async move {
+        let _turn = turn;
+        // Nobody may wait for it any more.
+        let _ = sender.send(grow_to(&owned, bytes / block_size).await);
+    })
+    .detach();
+    patiently(shared, receiver).await?.unwrap_or(Err(Error::Detached))
+}
+
+/// Waits as long as nobody is missing whom growing has to wait for, or not for longer than commands wait.
+async fn patiently<T>(shared: &Shared, what: impl Future<Output = T>) -> Result<T, Error> {
+    let mut what = pin!(what);
+    loop {
+        if let Ok(done) = time::timeout(shared.options.wait_max, what.as_mut()).await {
+            return Ok(done);
+        }
+        shared.check_whole()?;
+        if shared.is_short() || !shared.mirror.borrow().is_stable() {
+            let source = device::Error::Disconnected(shared.name());
+            return Err(Error::Device { holder: shared.name(), source });
+        }
+    }
+}
+
+/// The caller has the turn.
+async fn grow_to(shared: &Rc<Shared>, new: u64) -> Result<(), Error> {
+    // As long as the turn is ours nobody else proposes a size.
+    let old = stable_size(shared).await?;
+    if new < old {
+        return Err(Error::Impossible("a volume does not shrink"));
     }
     if new == old {
         return Ok(());
@@ -49,13 +85,19 @@ pub(crate) async fn grow(shared: &Rc<Shared>, bytes: u64) -> Result<(), Error> {
     begin(shared, new).await?;
     zero(shared, old, new).await?;
     propose(shared, new).await?;
+    stable_size(shared).await?;
+    tracing::info!(volume = shared.name(), blocks = new, "the volume has grown");
+    Ok(())
+}
+
+/// Waits until the record is stable, and returns the size that it says.
+async fn stable_size(shared: &Shared) -> Result<u64, Error> {
     loop {
         let changed = shared.changed.notified();
-        if shared.blocks() >= new {
-            tracing::info!(volume = shared.name(), blocks = new, "the volume has grown");
-            return Ok(());
-        }
         shared.check_whole()?;
+        if shared.mirror.borrow().is_stable() {
+            return Ok(shared.blocks());
+        }
         changed.await;
     }
 }
@@ -70,8 +112,7 @@ async fn begin(shared: &Rc<Shared>, blocks: u64) -> Result<(), Error> {
         let conns = (0..shared.shape.holders()).filter_map(|slot| shared.conn(slot)).collect::<Vec<_>>();
         for conn in conns.iter().filter(|conn| !conn.is_covered(regions)) {
             if conn.label.regions_of(blocks).is_none() {
-                let region_bytes = u64::from(shared.shape.region_blocks) * u64::from(shared.shape.block_size);
-                return Err(Error::LogTooSmall { bytes_max: conn.label.regions_max() * region_bytes });
+                return Err(conn.label.log_too_small());
             }
             if conn.cover(regions).await.is_err() {
                 conn.end();
@@ -125,7 +166,9 @@ async fn zero(shared: &Rc<Shared>, old: u64, new: u64) -> Result<(), Error> {
         shared.settled(span).await.map_err(failed)?;
         let guard = shared.lock(at, blocks, Mode::Exclusive).await.map_err(failed)?;
         let change = Change::Zero { blocks, gives_back: true };
-        finish(shared, guard, at, change, span).await.map_err(failed)?;
+        // It has no end before it is done: a zero that comes later than this would come over what is served.
+        fan_out(shared, at, change, span, Set::default()).await.map_err(failed)?;
+        drop(guard);
         at += blocks;
     }
     Ok(())

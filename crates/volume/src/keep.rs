@@ -73,6 +73,9 @@ async fn open(shared: &Rc<Shared>, slot: usize) -> Result<Rc<Conn>, Error> {
     if conn.label.shape != shared.shape {
         return Err(Error::Impossible("the holder's label has another shape than the volume: format it anew"));
     }
+    if shared.regions_counted() > conn.label.regions_max() {
+        return Err(conn.label.log_too_small());
+    }
     Ok(conn)
 }
 

@@ -22,6 +22,7 @@
 //! Of a witness all fields of the log and the data are zero, but those of the volume: block size, region blocks, blocks.
 
 use crate::block::{self, Instead, Reader, Writer, log_entries};
+use crate::error::Error;
 
 /// Where the record lies.
 pub const RECORD_BLOCK: u64 = 1;
@@ -89,10 +90,10 @@ impl Shape {
         if self.replicas == 1 { 1 } else { 3 }
     }
 
-    /// Blocks of region `region`: the first and how many; the last region may be shorter.
+    /// Blocks of region `region`: the first and how many; the last region may be shorter, and behind it there are none.
     pub fn region(&self, region: u64) -> (u64, u64) {
         let first = region * u64::from(self.region_blocks);
-        (first, u64::from(self.region_blocks).min(self.blocks - first))
+        (first, u64::from(self.region_blocks).min(self.blocks.saturating_sub(first)))
     }
 }
 
@@ -154,6 +155,12 @@ impl Label {
         }
         let entries = log_entries(self.shape.block_size as usize) as u64;
         self.log_blocks.saturating_mul(entries).min(REGIONS_MAX)
+    }
+
+    /// What a volume is told that has, or would have, more regions than that.
+    pub(crate) fn log_too_small(&self) -> Error {
+        let region_bytes = u64::from(self.shape.region_blocks) * u64::from(self.shape.block_size);
+        Error::LogTooSmall { bytes_max: self.regions_max() * region_bytes }
     }
 
     /// The block of a namespace.

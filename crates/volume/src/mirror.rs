@@ -364,21 +364,28 @@ impl Mirror {
         may
     }
 
-    /// A snapshot is to be there no more. False: it is not.
+    /// A snapshot is to be there no more. False: it is not, or it is not known yet whether it is: a holder may have the record that
+    /// names it, and none that comes later.
     pub(crate) fn delete_snapshot(&mut self, name: SnapshotName) -> bool {
-        let may = self.is_attached() && !self.current.snapshot(name).is_empty();
+        let names = |record: &Record| !record.snapshot(name).is_empty();
+        let may = self.is_attached() && names(&self.current) && self.stable.as_ref().is_some_and(names);
         if may {
             self.propose(|record| record.snapshots.retain(|snapshot| snapshot.name != name));
         }
         may
     }
 
-    /// Whether a copy that was found at a replica under this name is garbage: neither the stable nor the proposed record gives it
-    /// to that replica, and nobody newer can have asked for it. The attempt that goes on is for the caller to leave out.
+    /// Whether no host will find a snapshot any more: the last record is stable, and does not name it. One that was proposed before
+    /// it, and did name it, may be at a minority.
+    pub(crate) fn is_gone(&self, name: SnapshotName) -> bool {
+        self.is_attached() && self.is_stable && self.current.snapshot(name).is_empty()
+    }
+
+    /// Whether a copy that was found at a replica under this name is garbage: the last record is stable and does not give it to
+    /// that replica, and nobody newer can have asked for it. The attempt that goes on is for the caller to leave out.
     pub(crate) fn is_garbage(&self, name: SnapshotName, slot: usize) -> bool {
-        let gives = |record: &Record| record.snapshot(name).has(slot);
-        let is_given = gives(&self.current) || self.stable.as_ref().is_none_or(gives);
-        self.is_attached() && name.ballot <= self.current.ballot && !is_given
+        let is_given = self.current.snapshot(name).has(slot);
+        self.is_attached() && self.is_stable && name.ballot <= self.current.ballot && !is_given
     }
 }
 

@@ -76,18 +76,20 @@ fn a_size_is_served_when_it_is_stable() {
 }
 
 #[test]
-fn a_copy_is_garbage_when_neither_the_stable_nor_the_proposed_record_names_it() {
+fn a_copy_is_garbage_when_the_last_record_is_stable_and_does_not_name_it() {
     let mut mirror = attached(3);
     let name = |attempt: u32| SnapshotName { ballot: ballot(), attempt };
-    assert!(mirror.is_garbage(name(1), 0), "nobody has proposed it");
+    assert!(mirror.is_garbage(name(1), 0) && mirror.is_gone(name(1)), "nobody has proposed it");
     assert!(mirror.add_snapshot(name(1), Set(0b011)));
-    assert_eq!([0, 1, 2].map(|slot| mirror.is_garbage(name(1), slot)), [false, false, true], "it is proposed");
+    assert!(!mirror.delete_snapshot(name(1)), "a minority may have it, and be followed");
+    assert_eq!([0, 1, 2].map(|slot| mirror.is_garbage(name(1), slot)), [false; 3], "it is proposed");
     all_have(&mut mirror, 0);
-    assert!(mirror.delete_snapshot(name(1)) && !mirror.delete_snapshot(name(1)));
+    assert_eq!([0, 1, 2].map(|slot| mirror.is_garbage(name(1), slot)), [false, false, true]);
+    assert!(mirror.delete_snapshot(name(1)) && !mirror.delete_snapshot(name(1)) && !mirror.is_gone(name(1)));
     assert!(!send(&mut mirror, 0));
     assert!(!mirror.is_garbage(name(1), 0), "the record before may yet be followed");
     assert!(send(&mut mirror, 1));
-    assert!(mirror.is_garbage(name(1), 0));
+    assert!(mirror.is_garbage(name(1), 0) && mirror.is_gone(name(1)));
     let newer = SnapshotName { ballot: Ballot { round: 3, host: 0 }, attempt: 1 };
     assert!(!mirror.is_garbage(newer, 0), "somebody has attached since, and may have asked for it");
     let older = SnapshotName { ballot: Ballot { round: 1, host: 99 }, attempt: 1 };

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use device::Namespace;
 use engine::task::{self, LocalFuture};
 use fabric::host::{AnyRemote, ConnectError, CopyTag, HostIdentity, Options, RemoteNamespace};
 use nvme::Nqn;
@@ -97,8 +98,12 @@ impl Reach for NvmeReach {
             let copies = copies.map_err(|source| Error::Device { holder: self.name(), source })?;
             let copy = copies.iter().find(|copy| copy.tag == tag && !copy.writable);
             let copy = copy.ok_or_else(|| Error::NoSuchSnapshot { holder: self.name() })?;
-            let copy = remote.sibling(copy.nsid).await.map_err(|error| failed(&error, self.name()))?;
-            Ok(copy.into())
+            let found = remote.sibling(copy.nsid).await.map_err(|error| failed(&error, self.name()))?;
+            // The number is used again when the copy was deleted in between.
+            if found.info().nguid != copy.nguid {
+                return Err(Error::NoSuchSnapshot { holder: self.name() });
+            }
+            Ok(found.into())
         })
     }
 }

@@ -12,6 +12,8 @@
 //!   record. A recovery that breaks off is begun again.
 //! - A volume that could be attached is not recovered: it is still the old one, and may be in use.
 //! - The log says intent everywhere: the others are filled with all of it.
+//! - The new volume is as large as any holder's record says that the old one was, if the copy has the room for that. Where no record
+//!   can be read the caller has to say it: the label knows only what the volume was made with, and it may have grown.
 
 use std::rc::Rc;
 
@@ -35,12 +37,17 @@ const TRIES_MAX: u32 = 4;
 
 /// Makes a new volume of the copy that the holder in slot `from` has: the others are made anew, as [`format()`](crate::format())
 /// does, and are filled when the volume is attached. Writes that were acknowledged and that the copy has not are lost; `force` says
-/// that they may be, and that what the other namespaces hold may.
+/// that they may be, and that what the other namespaces hold may. `bytes`: how large the volume was; `None`: as its records say.
 ///
 /// # Errors
 /// [`Error::Loses`] without `force`. [`Error::Impossible`] where the volume could be attached. Else as
 /// [`format()`](crate::format()).
-pub fn recover(reaches: Vec<Rc<dyn Reach>>, from: usize, force: bool) -> LocalFuture<'static, Result<Shape, Error>> {
+pub fn recover(
+    reaches: Vec<Rc<dyn Reach>>,
+    from: usize,
+    bytes: Option<u64>,
+    force: bool,
+) -> LocalFuture<'static, Result<Shape, Error>> {
     Box::pin(async move {
         let reach = reaches.get(from).ok_or(Error::Impossible("the copy is one of the holders that are named"))?;
         let copy = look(reach, true, None).await?;
@@ -64,8 +71,7 @@ pub fn recover(reaches: Vec<Rc<dyn Reach>>, from: usize, force: bool) -> LocalFu
                 "a majority of the volume's holders answers, and one in sync: attach it instead",
             ));
         }
-        let record = known.promises[from].as_ref().map(|promise| &promise.record);
-        let blocks = record.map_or(old.shape.blocks, |record| record.size(old.shape.blocks));
+        let blocks = size(&known, &old, &copy, bytes)?;
         // It may have grown: the new volume's labels say its size.
         let shape = Shape { volume: uuid(), blocks, ..old.shape };
         let lives: [Life; HOLDERS_MAX] = std::array::from_fn(|slot| if slot < reaches.len() { uuid() } else { 0 });
@@ -88,6 +94,21 @@ pub fn recover(reaches: Vec<Rc<dyn Reach>>, from: usize, force: bool) -> LocalFu
         making.step(write).await?;
         Ok(shape)
     })
+}
+
+/// Blocks of the new volume.
+fn size(known: &Known, old: &Label, copy: &Candidate, bytes: Option<u64>) -> Result<u64, Error> {
+    let has_room = |blocks: u64| {
+        blocks > 0 && old.regions_of(blocks).is_some() && old.data_first.saturating_add(blocks) <= copy.info.blocks
+    };
+    let block_size = u64::from(old.shape.block_size);
+    if let Some(bytes) = bytes {
+        let blocks = Some(bytes / block_size).filter(|&blocks| bytes.is_multiple_of(block_size) && has_room(blocks));
+        return blocks.ok_or(Error::Impossible("the copy has no room for a volume of that size"));
+    }
+    let records = known.promises.iter().flatten().map(|promise| &promise.record).filter(|record| record.exists());
+    let largest = records.map(|record| record.size(old.shape.blocks)).filter(|&blocks| has_room(blocks)).max();
+    largest.ok_or(Error::Impossible("no record that can be read says how large the volume was: say its size"))
 }
 
 /// All but the copy become blank holders of the new volume. They are looked at before any of them is changed.

@@ -17,7 +17,6 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use device::Mode;
 use engine::job::Job;
 use engine::sync::Semaphore;
 use engine::time;
@@ -101,11 +100,10 @@ async fn copy_all(shared: &Rc<Shared>, conn: &Rc<Conn>, job: &Rc<Job>) -> Result
     let all = shared.lacks.borrow().len();
     let mut next = 0;
     while let Some(region) = next_of(shared, next) {
-        let (first, blocks) = shared.region(region);
-        job.take(blocks * u64::from(shared.shape.block_size)).await;
+        job.take(u64::from(shared.shape.region_blocks) * u64::from(shared.shape.block_size)).await;
         let begin = time::now();
-        let guard = shared.locks.lock(first, blocks, Mode::Exclusive).await;
-        for (lba, blocks) in shared.pieces(region) {
+        let (guard, pieces) = shared.lock_region(region).await;
+        for (lba, blocks) in pieces {
             copy(shared, conn, region, lba, blocks).await?;
         }
         drop(guard);

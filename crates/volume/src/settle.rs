@@ -13,7 +13,6 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use device::Mode;
 use engine::job::Job;
 use engine::{Buf, View, task, time};
 
@@ -57,13 +56,12 @@ pub(crate) async fn settle(shared: Rc<Shared>, job: Rc<Job>, number: u64, all: u
 }
 
 async fn region_of(shared: &Rc<Shared>, region: u64) -> Result<(), device::Error> {
-    let (first, blocks) = shared.region(region);
-    let _guard = shared.locks.lock(first, blocks, Mode::Exclusive).await;
+    let (_guard, pieces) = shared.lock_region(region).await;
     if !shared.unsettled.borrow().has(region) {
         return Ok(());
     }
     if shared.mirror.borrow().need().len() > 1 {
-        make_equal(shared, region, true).await?;
+        make_equal(shared, region, pieces, true).await?;
     }
     shared.unstuck(region);
     shared.unsettled.borrow_mut().remove(region);
@@ -72,8 +70,13 @@ async fn region_of(shared: &Rc<Shared>, region: u64) -> Result<(), device::Error
 }
 
 /// The caller has the region's lock. `settles`: the region may differ; else only what some can't read does.
-async fn make_equal(shared: &Rc<Shared>, region: u64, settles: bool) -> Result<(), device::Error> {
-    for (lba, blocks) in shared.pieces(region) {
+async fn make_equal(
+    shared: &Rc<Shared>,
+    region: u64,
+    pieces: impl Iterator<Item = (u64, u64)>,
+    settles: bool,
+) -> Result<(), device::Error> {
+    for (lba, blocks) in pieces {
         match piece(shared, region, lba, blocks).await {
             Ok(()) => continue,
             Err(error @ (device::Error::Aborted | device::Error::Disconnected(_))) => return Err(error),
@@ -116,9 +119,8 @@ pub(crate) fn mend(shared: &Rc<Shared>, lba: u64, bytes: usize) {
     for region in (first..=last).filter(|&region| shared.mending.borrow_mut().insert(region)) {
         let shared = Rc::clone(shared);
         task::spawn(async move {
-            let (first, blocks) = shared.region(region);
-            let guard = shared.locks.lock(first, blocks, Mode::Exclusive).await;
-            let mended = make_equal(&shared, region, false).await;
+            let (guard, pieces) = shared.lock_region(region).await;
+            let mended = make_equal(&shared, region, pieces, false).await;
             drop(guard);
             shared.mending.borrow_mut().remove(&region);
             tracing::info!(volume = shared.name(), region, ?mended, "what a replica could not read was written anew");

@@ -76,6 +76,8 @@ pub(crate) struct Shared {
     pub(crate) lacks: RefCell<Bitmap>,
     /// The size that the volume is to grow to, in blocks, while that goes on; else 0.
     pub(crate) growing_to: Cell<u64>,
+    /// The volume grows once at a time.
+    pub(crate) grows: Semaphore,
     /// Snapshots are taken one at a time.
     pub(crate) takes: Semaphore,
     /// The snapshot that replicas are being asked for.
@@ -128,6 +130,7 @@ impl Shared {
             stuck: RefCell::default(),
             lacks: RefCell::default(),
             growing_to: Cell::new(0),
+            grows: Semaphore::new(1),
             takes: Semaphore::new(1),
             taking: Cell::new(None),
             attempts: Cell::new(0),
@@ -169,18 +172,16 @@ impl Shared {
         self.counted().regions()
     }
 
-    /// Blocks of a region that counts.
-    pub(crate) fn region(&self, region: u64) -> (u64, u64) {
-        self.counted().region(region)
+    /// Takes the lock of a region alone, and of what the volume may grow by in it. Returns what of it counts by then, in pieces
+    /// that one command reads or writes: none, where growing has come to nothing meanwhile.
+    pub(crate) async fn lock_region(&self, region: u64) -> (RangeGuard, impl Iterator<Item = (u64, u64)> + use<>) {
+        let region_blocks = u64::from(self.shape.region_blocks);
+        let guard = self.locks.lock(region * region_blocks, region_blocks, Mode::Exclusive).await;
+        let (first, blocks) = self.counted().region(region);
+        (guard, self.cut(first, blocks))
     }
 
-    /// A region in pieces that one command reads or writes: the first block of each and how many.
-    pub(crate) fn pieces(&self, region: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
-        let (first, blocks) = self.region(region);
-        self.cut(first, blocks)
-    }
-
-    /// The same of any blocks.
+    /// Blocks in pieces that one command reads or writes: the first one of each and how many.
     pub(crate) fn cut(&self, first: u64, blocks: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
         let step = u64::from(self.info.transfer_blocks_max).min(blocks).max(1);
         (0..blocks).step_by(step as usize).map(move |at| (first + at, step.min(blocks - at)))

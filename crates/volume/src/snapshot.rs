@@ -205,8 +205,7 @@ pub(crate) async fn delete(shared: &Rc<Shared>, name: SnapshotName) -> Result<()
         let changed = shared.changed.notified();
         shared.check_whole()?;
         shared.propose(|mirror| mirror.delete_snapshot(name));
-        let is_gone = shared.mirror.borrow().stable().is_some_and(|record| record.snapshot(name).is_empty());
-        if is_gone && shared.mirror.borrow().current().snapshot(name).is_empty() {
+        if shared.mirror.borrow().is_gone(name) {
             shared.litter();
             return Ok(());
         }

@@ -221,7 +221,9 @@ struct Recovered {
 
 async fn recover(args: &VolumeRecoverArgs) -> Result<(), Failure> {
     let reaches = reach::reaches(&args.holders)?;
-    let shape = ::volume::recover(reaches, args.from.into(), args.force).await.map_err(failure)?;
+    let shape = ::volume::recover(reaches, args.from.into(), args.size.map(|size| size.0), args.force)
+        .await
+        .map_err(failure)?;
     let recovered = Recovered { volume: name(shape.volume), from: args.from };
     output::report(args.common.json, &recovered, |recovered| {
         let Recovered { volume, from } = recovered;

@@ -138,7 +138,7 @@ impl Cluster {
         let sizes = (0..count).map(|index| Arc::new(AtomicU64::new(bytes(index)))).collect();
         let cluster = Cluster { nodes, addresses, places, targets: Targets::default(), sizes };
         for index in 0..count {
-            world.disk(cluster.nodes[index], DISK, DISK_BYTES, disk());
+            world.disk(cluster.nodes[index], DISK, DISK_BYTES.max(bytes(index)), disk());
             cluster.spawn(world, index);
         }
         cluster

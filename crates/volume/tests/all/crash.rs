@@ -311,19 +311,19 @@ fn recovers(last: Option<u64>) -> u64 {
             let inner = cluster.places.reach(node, "operator");
             Rc::new(CountedReach { inner, counter: counter.clone(), node }) as Rc<dyn Reach>
         };
-        let refused = volume::recover([0, 3, 4].map(reach).to_vec(), 0, false).await;
+        let refused = volume::recover([0, 3, 4].map(reach).to_vec(), 0, None, false).await;
         assert!(matches!(refused, Err(volume::Error::Loses { .. })), "{refused:?}");
         counter.count.set(0);
         counter.last.set(last);
         let host = world.node("operator");
         let reaches = [0, 3, 4].map(reach).to_vec();
-        let process = world.spawn_on(host, async move { volume::recover(reaches, 0, true).await.map(drop) });
+        let process = world.spawn_on(host, async move { volume::recover(reaches, 0, None, true).await.map(drop) });
         let tripped = time::timeout(Duration::from_secs(5), counter.tripped.notified()).await;
         world.crash(host);
         drop(process);
         [(1, 3), (2, 4)].into_iter().for_each(|(slot, node)| cluster.places.replace(slot, node));
         if tripped.is_ok() {
-            let again = volume::recover(cluster.places.reaches("judge"), 0, true).await;
+            let again = volume::recover(cluster.places.reaches("judge"), 0, None, true).await;
             // It is the new volume already, which attaches.
             let is_made = |error: &volume::Error| error.to_string().contains("attach it instead");
             assert!(again.as_ref().err().is_none_or(is_made), "change {last:?}: {again:?}");
@@ -371,7 +371,7 @@ fn a_recovery_that_is_late_takes_no_promise_back() {
         counter.last.set(Some(all - 1));
         let counted = |(inner, node)| Rc::new(CountedReach { inner, counter: counter.clone(), node }) as Rc<dyn Reach>;
         let reaches = cluster.places.reaches("operator").into_iter().zip(cluster.places.nodes()).map(counted);
-        let recovery = engine::task::spawn(volume::recover(reaches.collect(), 0, true));
+        let recovery = engine::task::spawn(volume::recover(reaches.collect(), 0, None, true));
         counter.tripped.notified().await;
         let volume = attach(&cluster.places, "second").await;
         volume.detach().await.expect("it is attached");

@@ -1,14 +1,19 @@
 //! Volumes that grow while they are used.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
-use device::Namespace;
+use device::{Durability, Lba, Namespace};
+use engine::Buf;
 use engine::sim::{SimConfig, World};
-use engine::time;
-use volume::{Error, Set, Volume};
+use engine::{task, time};
+use volume::{Error, Label, Options, Set, Volume};
 
 use crate::basics::{get, put};
-use crate::cluster::{BLOCK, BLOCKS, Cluster, DISK, DISK_BYTES, attach, format, run, run_in, whole};
+use crate::cluster::{
+    BLOCK, BLOCKS, Cluster, DISK, DISK_BYTES, attach, format, format_options, options, run, run_in, whole,
+};
 
 const GROWN: u64 = 300;
 
@@ -160,6 +165,165 @@ fn a_volume_is_grown_by_the_next_host() {
             all_zero(&second, BLOCKS..GROWN).await;
             whole(&second).await;
             equal(world, cluster, 3);
+        });
+    }
+}
+
+/// The others zeroed what clients had written by then, and the first one's end took the new regions away from them.
+#[test]
+fn a_volume_grows_once_at_a_time() {
+    run(36, 3, 0, async |world, cluster| {
+        format(&cluster.places, 3).await;
+        let volume = Rc::new(attach(&cluster.places, "a").await);
+        let is_written = Rc::new(Cell::new(false));
+        let grown = [(); 3].map(|()| {
+            let (grower, is_written) = (volume.clone(), is_written.clone());
+            task::spawn(async move {
+                grower.grow(bytes(GROWN)).await.expect("there is room");
+                if !is_written.replace(true) {
+                    for lba in BLOCKS..GROWN {
+                        put(&grower, lba, 7).await.expect("it is served");
+                    }
+                }
+            })
+        });
+        for one in grown {
+            one.await;
+        }
+        assert_eq!(volume.info().blocks, GROWN);
+        for lba in BLOCKS..GROWN {
+            assert_eq!(get(&volume, lba).await, Ok(7), "block {lba}");
+        }
+        whole(&volume).await;
+        equal(world, cluster, 3);
+    });
+}
+
+/// A caller that is gone had left a proposal behind it: the next one zeroed what that made part of the volume.
+#[test]
+fn growing_that_nobody_waits_for_is_gone_on_with() {
+    for micros in (100..4_000).step_by(150) {
+        run(37, 3, 0, async |_, cluster| {
+            format(&cluster.places, 3).await;
+            let volume = Rc::new(attach(&cluster.places, "a").await);
+            let given_up = time::timeout(Duration::from_micros(micros), volume.grow(bytes(GROWN))).await;
+            let grower = volume.clone();
+            let again = task::spawn(async move { grower.grow(bytes(GROWN)).await.map_err(|error| error.to_string()) });
+            // Whatever is served keeps what is written there.
+            while put(&volume, BLOCKS, 7).await.is_err() {
+                time::sleep(Duration::from_micros(50)).await;
+            }
+            assert_eq!(again.await, Ok(()), "after {micros} µs: {given_up:?}");
+            assert_eq!((volume.info().blocks, get(&volume, BLOCKS).await), (GROWN, Ok(7)), "after {micros} µs");
+        });
+    }
+}
+
+/// A region's end moved while it was copied, behind what was locked.
+#[test]
+fn a_volume_grows_in_the_middle_of_a_region_that_is_copied() {
+    for seed in 0..12 {
+        run(38 + seed, 3, 0, async |world, cluster| {
+            format(&cluster.places, 3).await;
+            let slowly = Options { resync_bytes_per_second: Some(200_000), ..options() };
+            let attached = volume::attach(cluster.places.reaches("a"), slowly).await.expect("all nodes are up");
+            let volume = Rc::new(attached);
+            volume.grow(bytes(BLOCKS + 1)).await.expect("there is room");
+            world.crash(cluster.nodes[1]);
+            for lba in [0, 4, 8, BLOCKS] {
+                put(&volume, lba, 1).await.expect("the others go on");
+            }
+            time::sleep(Duration::from_secs(1)).await;
+            cluster.restart(world, 1);
+            while volume.figures().jobs().list().is_empty() {
+                time::sleep(Duration::from_millis(1)).await;
+            }
+            let (mut count, mut blocks) = (0u8, BLOCKS + 1);
+            while !volume.is_whole() {
+                if blocks < BLOCKS + 4 && count % 16 == seed as u8 {
+                    blocks += 1;
+                    volume.grow(bytes(blocks)).await.expect("there is room");
+                }
+                count = count.wrapping_add(1);
+                put(&volume, blocks - 1, count).await.expect("the others go on");
+                time::sleep_within(Duration::from_millis(10)).await;
+            }
+            assert_eq!(get(&volume, blocks - 1).await, Ok(count));
+            equal_of(world, cluster, blocks);
+        });
+    }
+}
+
+fn equal_of(world: &World, cluster: &Cluster, blocks: u64) {
+    for slot in 1..3 {
+        let same = cluster.data_of(world, 0, blocks) == cluster.data_of(world, slot, blocks);
+        assert!(same, "replicas 0 and {slot} differ");
+    }
+}
+
+/// Clones keep the log that their volume was made with: what is made beside them may have a larger one.
+#[test]
+fn a_replica_whose_log_is_too_small_does_not_join() {
+    const LARGE: u64 = 5_000;
+    let world = World::new(39, SimConfig::default());
+    let cluster = Cluster::start_sized(&world, 3, 0, |_| 64 << 20);
+    run_in(&world, async {
+        // The nodes are there by then.
+        time::sleep(Duration::from_millis(100)).await;
+        let small_regions = volume::FormatOptions { region_bytes: Some(BLOCK as u64), ..format_options(3) };
+        volume::format(cluster.places.reaches("operator"), small_regions).await.expect("they are blank");
+        let namespace = cluster.places.reach(2, "operator").take().await.expect("it is up").namespace;
+        let label = Label::decode(&world.peek(cluster.nodes[2], DISK, 0, BLOCK)).expect("a holder has a label");
+        let mut block = Buf::with_len(BLOCK);
+        Label { log_blocks: 1, ..label }.encode(&mut block);
+        namespace.write(Lba(0), block.freeze(), Durability::Stable).await.expect("it is taken");
+        let volume = attach(&cluster.places, "a").await;
+        assert!(matches!(volume.grow(bytes(LARGE)).await, Err(Error::LogTooSmall { .. })));
+        world.crash(cluster.nodes[2]);
+        put(&volume, 5, 1).await.expect("the others go on");
+        volume.grow(bytes(LARGE)).await.expect("those that are needed have the room");
+        time::sleep(Duration::from_secs(1)).await;
+        cluster.restart(&world, 2);
+        time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(volume.in_sync(), Set::first(2));
+        assert!(volume.reason(2).contains("logs have no room"), "{}", volume.reason(2));
+        volume.detach().await.expect("it is attached");
+        let second = attach(&cluster.places, "b").await;
+        put(&second, LARGE - 1, 3).await.expect("the others go on");
+        time::sleep(Duration::from_secs(5)).await;
+        assert_eq!((second.in_sync(), get(&second, LARGE - 1).await), (Set::first(2), Ok(3)));
+        assert!(second.reason(2).contains("logs have no room"), "{}", second.reason(2));
+    });
+}
+
+/// Where the copy's record can't be read the volume was cut off where it had been made to end.
+#[test]
+fn a_copy_without_a_record_is_gone_on_with_as_large_as_others_say() {
+    for (other_is_up, said) in [(true, None), (false, Some(bytes(GROWN)))] {
+        run(40, 3, 2, async |world, cluster| {
+            format(&cluster.places, 3).await;
+            let volume = attach(&cluster.places, "a").await;
+            volume.grow(bytes(GROWN)).await.expect("there is room");
+            put(&volume, 299, 9).await.expect("it is of the volume");
+            drop(volume);
+            let lost = if other_is_up { 2..3 } else { 1..3 };
+            lost.clone().for_each(|node| world.crash(cluster.nodes[node]));
+            let namespace = cluster.places.reach(0, "operator").take().await.expect("it is up").namespace;
+            let damage = Buf::copy_from(&[3; BLOCK]).freeze();
+            namespace.write(Lba(1), damage, Durability::Stable).await.expect("it is taken");
+            drop(namespace);
+            cluster.places.replace(2, 4);
+            if !other_is_up {
+                cluster.places.replace(1, 3);
+            }
+            let recover = |bytes| volume::recover(cluster.places.reaches("operator"), 0, bytes, true);
+            if said.is_some() {
+                assert!(matches!(recover(None).await, Err(Error::Impossible(_))), "nobody knows how large it was");
+            }
+            assert!(matches!(recover(Some(bytes(1 << 30))).await, Err(Error::Impossible(_))));
+            recover(said).await.expect("it is forced");
+            let second = attach(&cluster.places, "b").await;
+            assert_eq!((second.info().blocks, get(&second, 299).await), (GROWN, Ok(9)));
         });
     }
 }

@@ -289,6 +289,13 @@ fn a_snapshot_is_there_when_a_majority_says_so() {
         (1..3).for_each(|node| world.crash(cluster.nodes[node]));
         time::sleep(Duration::from_secs(5)).await;
         assert!(!snapshot.is_finished() && volume.snapshots().is_empty(), "one of three has it");
+        // One of three has the record that names it, and may be followed: to delete it waits.
+        let (proposed, deleter) = (volume.record().0.snapshots[0].name, volume.clone());
+        let deleted =
+            task::spawn(async move { deleter.delete_snapshot(proposed).await.map_err(|error| error.to_string()) });
+        time::sleep(Duration::from_secs(1)).await;
+        assert!(!deleted.is_finished() && cluster.places.shelf.names(0, volume.shape().volume) == [proposed]);
+        drop(deleted);
         cluster.restart(world, 1);
         let name = snapshot.await.expect("two of three say so");
         kept(cluster, &volume, name, Set(0b001));

@@ -220,17 +220,17 @@ fn a_volume_that_attaches_is_not_recovered() {
         put(&volume, 5, 1).await.expect("all is well");
         let writer = volume.clone();
         let writing = engine::task::spawn(async move { while put(&writer, 5, 2).await.is_ok() {} });
-        let asked = volume::recover(cluster.places.reaches("operator"), 0, false).await.map(drop);
+        let asked = volume::recover(cluster.places.reaches("operator"), 0, None, false).await.map(drop);
         let said = asked.expect_err("it is not forced").to_string();
         assert!(said.contains("has what was named for slot 1") && said.contains("for slot 2"), "{said}");
         let attaches = |refused: Result<volume::Shape, volume::Error>| {
             let said = refused.expect_err("it attaches").to_string();
             assert!(said.contains("attach it instead"), "{said}");
         };
-        attaches(volume::recover(cluster.places.reaches("operator"), 0, true).await);
+        attaches(volume::recover(cluster.places.reaches("operator"), 0, None, true).await);
         world.crash(cluster.nodes[2]);
         cluster.places.replace(2, 3);
-        attaches(volume::recover(cluster.places.reaches("operator"), 0, true).await);
+        attaches(volume::recover(cluster.places.reaches("operator"), 0, None, true).await);
         time::sleep(Duration::from_secs(5)).await;
         assert_eq!((volume.is_superseded(), writing.is_finished()), (false, false));
     });
@@ -249,7 +249,7 @@ fn a_copy_that_was_not_in_sync_is_gone_on_with_beside_its_witness() {
         cluster.restart(world, 1);
         cluster.places.replace(0, 3);
         time::sleep(Duration::from_secs(1)).await;
-        volume::recover(cluster.places.reaches("operator"), 1, true).await.expect("the other copy is lost");
+        volume::recover(cluster.places.reaches("operator"), 1, None, true).await.expect("the other copy is lost");
         let volume = crate::cluster::attach(&cluster.places, "b").await;
         assert_eq!(get(&volume, 5).await, Ok(1));
     });

@@ -222,6 +222,9 @@ pub struct VolumeRecoverArgs {
     /// The slot of the copy, from 0.
     #[arg(long, value_name = "SLOT", value_parser = clap::value_parser!(u8).range(0..=2))]
     pub from: u8,
+    /// How large the volume was, where no holder's record can be read that says so.
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<Size>,
     /// Lose writes that were acknowledged and that the copy has not, and what the other namespaces hold. Without it: say what.
     #[arg(long)]
     pub force: bool,
