@@ -58,7 +58,7 @@ async fn collect_at(shared: &Shared, conn: &Rc<Conn>) -> Result<(), Lost> {
         let Some(name) = name else { continue };
         let is_garbage = shared.mirror.borrow().is_garbage(name, conn.slot) && shared.taking.get() != Some(name);
         if is_garbage && shared.usable(conn.slot).is_some_and(|now| Rc::ptr_eq(&now, conn)) {
-            conn.delete_copy(copy.nsid).await?;
+            conn.delete_copy(copy.nsid, copy.nguid).await?;
             tracing::info!(holder = conn.name(), %name, "a snapshot that no record names was deleted");
         }
     }

@@ -231,14 +231,20 @@ impl Copies for Client {
         Box::pin(async move {
             self.round().await?;
             let copy = |Kept { nsid, tag, data, .. }: Kept| {
-                let (source, nguid, bytes) = ([1; 16], [2; 16], data.len() as u64);
+                let (source, nguid, bytes) = ([1; 16], nguid(nsid), data.len() as u64);
                 NamespaceCopy { nsid, writable: false, source, nguid, bytes, tag }
             };
             Ok(self.shelf.of(self.node).into_iter().map(copy).collect())
         })
     }
 
-    fn delete_copy(&self, nsid: u32) -> LocalFuture<'_, Result<(), Error>> {
+    fn delete_copy(&self, nsid: u32, meant: [u8; 16]) -> LocalFuture<'_, Result<(), Error>> {
+        assert_eq!(meant, nguid(nsid), "a copy is deleted by the NGUID that the list has of it");
         Box::pin(async move { self.ask(Asked::Delete(nsid)).await.map(drop) })
     }
+}
+
+/// Of a copy; its number is never used again here.
+fn nguid(nsid: u32) -> [u8; 16] {
+    u128::from(nsid).to_be_bytes()
 }

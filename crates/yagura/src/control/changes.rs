@@ -110,7 +110,7 @@ pub async fn delete_snapshots(manager: &Manager, nsid: u32) -> Result<(), DriveE
         return Ok(());
     }
     for copy in manager.copies(Some(nsid)).await.map_err(unreached)?.iter().filter(|copy| !copy.writable) {
-        manager.delete_copy(copy.nsid).await.map_err(changed)?;
+        manager.delete_copy(copy.nsid, copy.nguid).await.map_err(changed)?;
     }
     Ok(())
 }
