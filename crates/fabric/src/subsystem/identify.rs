@@ -2,7 +2,7 @@
 //!
 //! Every bit here is a promise; what is not built is not set.
 
-use device::{Namespace, NamespaceInfo};
+use device::Namespace;
 use engine::{Buf, View};
 use nvme::ana::{ANACAP_STATES, CMIC_ANA, CMIC_CONTROLLERS, CMIC_PORTS};
 use nvme::feature::async_event_config;

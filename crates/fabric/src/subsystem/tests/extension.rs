@@ -272,7 +272,7 @@ fn growth_is_told_of_no_other_namespace() {
     let before = nguid_of(&target, 2);
     target.remove_namespace(&subsystem(), 2).expect("it is there");
     let other = device::Memory::new(16 * BLOCK as u64, BLOCK as u32, [77; 16]).expect("a size that can be");
-    target.add_namespace(&subsystem(), 2, 1, other).expect("the identifier is free");
+    target.add_namespace(&subsystem(), 2, other).expect("the identifier is free");
     assert!(target.shared.update_namespace(&subsystem(), 2, before).is_err());
     assert!(target.shared.update_namespace(&subsystem(), 2, [77; 16]).is_ok());
     assert_eq!(namespace(&mut manager, Cns::NAMESPACE, 2).nsze.get(), 16);
