@@ -6,7 +6,6 @@
 //! connection, which is what `LATE` is made of.
 
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::time::{Duration, Instant as StdInstant};
 
 use ::control::provision::{
