@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::{AnyNamespace, Namespace, NamespaceInfo, RangeLocks};
+use device::{AnyNamespace, Namespace, RangeLocks};
 use nvme::fabrics::DiscoveryEntry;
 use nvme::{AnaState, CONTROLLER_ID_DYNAMIC, Nqn};
 
@@ -286,11 +286,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Notes what a namespace has become.
-    pub fn update_namespace(&self, nqn: &Nqn, nsid: u32, info: NamespaceInfo) -> Result<(), ConfigError> {
+    /// Notes what a namespace has become, if the one with this NGUID is the one with the identifier still: hosts would read and write
+    /// another one by sizes that it has not.
+    pub fn update_namespace(&self, nqn: &Nqn, nsid: u32, nguid: [u8; 16]) -> Result<(), ConfigError> {
         let mut state = self.lock();
-        let found = state.subsystem(nqn)?.namespaces.get_mut(&nsid);
-        found.ok_or(ConfigError::NoNamespace(nsid))?.info = self.config.profile.of(info);
+        let found = state.subsystem(nqn)?.namespaces.get_mut(&nsid).filter(|found| found.info.nguid == nguid);
+        let found = found.ok_or(ConfigError::NoNamespace(nsid))?;
+        found.info = self.config.profile.of(found.namespace.info());
         self.changed(&mut state, &Change::Namespace(nqn, nsid));
         Ok(())
     }

@@ -278,8 +278,8 @@ impl Request {
             copying(&store)?.grow(now.nguid, bytes).await.map_err(|error| status_of(&error))?;
         }
         if namespace.info().blocks != attached.info.blocks {
-            // Deleted meanwhile by the operator, there is nobody to tell.
-            let _ = self.shared.update_namespace(self.nqn(), nsid, namespace.info());
+            // Removed meanwhile by the operator, there is nobody to tell.
+            let _ = self.shared.update_namespace(self.nqn(), nsid, now.nguid);
         }
         Ok(())
     }

@@ -260,6 +260,19 @@ fn growth_is_refused_with_its_reason() {
     assert_eq!(grow(&mut manager, 2, 8), Err(Status::INVALID_OPCODE), "it manages no more");
 }
 
+/// The operator may put another namespace under the identifier while a store makes one larger.
+#[test]
+fn growth_is_told_of_no_other_namespace() {
+    let (target, _, mut manager) = made();
+    let before = nguid_of(&target, 2);
+    target.remove_namespace(&subsystem(), 2).expect("it is there");
+    let other = device::Memory::new(16 * BLOCK as u64, BLOCK as u32, [77; 16]).expect("a size that can be");
+    target.add_namespace(&subsystem(), 2, other).expect("the identifier is free");
+    assert!(target.shared.update_namespace(&subsystem(), 2, before).is_err());
+    assert!(target.shared.update_namespace(&subsystem(), 2, [77; 16]).is_ok());
+    assert_eq!(namespace(&mut manager, Cns::NAMESPACE, 2).nsze.get(), 16);
+}
+
 #[test]
 fn differences_come_page_by_page_and_only_to_who_has_both() {
     let (target, shelf, mut manager) = made();
