@@ -101,6 +101,8 @@ impl Drive {
         self.changeable()?;
         check_name(name)?;
         let from = self.shared(source)?;
+        // Most of what is to be flushed is, before anybody waits.
+        self.inner.flush().await?;
         // Nobody writes meanwhile: what is shared is one moment, and nobody finds his extent shared half way through a write.
         let _quiet = from.locks.lock(0, u64::MAX, Mode::Exclusive).await;
         // A copy that is there after power loss would hold older blocks than it was told to hold.
