@@ -89,6 +89,10 @@ pub(super) struct Attachment {
 }
 
 impl Attachment {
+    pub fn is_snapshot(&self) -> bool {
+        self.copy.as_ref().is_some_and(|copy| copy.kind == CopyKind::Snapshot)
+    }
+
     /// What is kept with a namespace; the error says why it can't be read.
     pub fn of(namespace: &AnyNamespace) -> Result<Option<Attachment>, String> {
         let kept = namespace.attribute(ATTRIBUTE).map_err(|error| error.to_string())?;

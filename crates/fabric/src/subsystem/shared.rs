@@ -274,7 +274,9 @@ impl Shared {
         let seen = namespace.writability();
         let private = managed.as_ref().is_some_and(|managed| !managed.attachment.shared);
         let formats = managed.as_ref().map_or(&[][..], |managed| managed.store.block_sizes());
-        let told = Attached { nsid, life, info, group, access, namespace, seen, reservations, private, formats };
+        let snapshot = managed.as_ref().is_some_and(|managed| managed.attachment.is_snapshot());
+        let told =
+            Attached { nsid, life, info, group, access, namespace, seen, reservations, private, snapshot, formats };
         subsystem.namespaces.insert(nsid, told);
         if let Some(managed) = managed {
             subsystem.managed.insert(nsid, managed);

@@ -164,10 +164,9 @@ impl Request {
             None => {}
         }
         let unavailable = Status::NAMESPACE_ID_UNAVAILABLE.do_not_retry();
-        let of_snapshot = managed.attachment.copy.as_ref().is_some_and(|copy| copy.kind == CopyKind::Snapshot);
         if !self.manages(state) {
             // Else there were no end to what one host takes: each snapshot could have as many of its own.
-            if of_snapshot {
+            if managed.attachment.is_snapshot() {
                 return Err(DENIED);
             }
             if subsystem.namespaces.len() + NSIDS_OF_MANAGERS >= NSID_MAX as usize {
@@ -229,7 +228,6 @@ impl Request {
             let managed = subsystem.managed.get(&source.nsid).ok_or(DENIED)?;
             self.check_writer(&Named { subsystem, attached: source, managed })?;
         }
-        self.check_reservation(attached, Access::WRITE)?;
         Ok(source)
     }
 

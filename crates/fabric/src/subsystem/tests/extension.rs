@@ -354,6 +354,23 @@ fn a_reservation_keeps_other_hosts_from_snapshots() {
     assert_eq!(delete_copy(&mut manager, 3), Ok(()), "whoever manages may");
 }
 
+/// A host that was fenced could take the snapshots of its successor.
+#[test]
+fn nothing_is_reserved_of_a_snapshot() {
+    let (target, _, mut manager) = made();
+    let mut holder = registered(&target, &mut manager, 2);
+    assert_eq!(snapshot(admin_queue(&mut holder), 2, TAG), Ok(3));
+    assert_eq!(namespace(admin_queue(&mut holder), Cns::NAMESPACE, 3).rescap, 0);
+    assert_ne!(namespace(admin_queue(&mut holder), Cns::NAMESPACE, 2).rescap, 0);
+    let action = RegisterAction::Register;
+    let register = ReservationCommand::Register { action, ignore_key: false, persist: PersistChange::Keep };
+    let keys = RegisterKeys { current: 0.into(), new: 2.into() };
+    let mut command = register.to_submission(3);
+    (command.command_id, command.sgl) = (8.into(), SglDescriptor::in_capsule(keys.as_bytes().len() as u32));
+    let refused = status(holder.send(&command, keys.as_bytes()));
+    assert_eq!(refused, Status::INVALID_FIELD.do_not_retry());
+}
+
 /// What a host has begun may land while it is fenced; what is read after that is answered is what stays.
 #[test]
 fn a_preempt_waits_for_a_snapshot_that_has_begun() {
