@@ -7,9 +7,10 @@
 //!  Identify Controller, byte 3072: "YAGURA\0\0", features (32 bits: 0 copies, 1 grow, 2 differences)
 //!
 //!  C1h Namespace Copy         NSID: the source; CDW10 3:0: 0 snapshot, 1 clone; brings CopyRequest; dword 0 of the
-//!                             completion: NSID of the copy, the one of before where this source has such a copy of that tag
+//!                             completion: NSID of the copy, the one of before where this source has a copy of this kind and tag
 //!  C2h Namespace Copies       NSID: the source, or FFFFFFFFh: every one; CDW10: entries with an NSID above this;
-//!                             gives 4096 bytes: up to 32 of CopyEntry, NSIDs ascending, NSID 0 behind the last
+//!                             gives 4096 bytes: up to 32 of CopyEntry, NSIDs ascending, NSID 0 behind the last;
+//!                             to who manages all of them, to others those that are attached
 //!  C8h Delete Copy            NSID: a snapshot; CDW10 to CDW13: its NGUID, the bytes in their order
 //!  C4h Grow Namespace         CDW10, CDW11: the new NSZE, blocks
 //!  CEh Namespace Differences  NSID: the newer; CDW10: NSID of the base, or 0: what is allocated at all; CDW12, CDW13: the
@@ -101,7 +102,7 @@ impl CopyKind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct CopyRequest {
-    /// What the host calls the copy; of one source each tag once.
+    /// What the host calls the copy; of one source and kind each tag once.
     pub tag: [u8; 32],
     /// Zero.
     pub reserved: [u8; 32],

@@ -5,7 +5,7 @@
 //! - A snapshot is a change as a write is: for whoever may write to the namespace at the moment it is taken. The reservation stays
 //!   as it is from the look at it until the snapshot is durable ([`Reservations::hold`](Reservations)): so when a Preempt is
 //!   answered every snapshot of the preempted host has been taken, and none will be.
-//! - A tag is given once for each source: the list that is looked at and the entry into it lie in one turn of management. It is
+//! - A tag is given once for each source and kind: the list that is looked at and the entry into it lie in one turn of management. It is
 //!   durable in the step that makes the copy, so that a copy without a tag, which nobody asks for again, is never left.
 //! - Clones, growth, and what concerns all namespaces are for who may manage. Growth takes nothing from anybody: no reservation
 //!   stands in its way.
@@ -158,10 +158,8 @@ impl Request {
         }
         let source = attached.info.nguid;
         let of_source = || copies(subsystem).filter(|(_, copy)| copy.source == source);
-        match of_source().find(|(_, copy)| copy.tag == tag) {
-            Some((made_before, copy)) if copy.kind == kind => return Ok(Err(made_before)),
-            Some(_) => return Err(INVALID_FIELD),
-            None => {}
+        if let Some((made_before, _)) = of_source().find(|(_, copy)| (copy.kind, copy.tag) == (kind, tag)) {
+            return Ok(Err(made_before));
         }
         let unavailable = Status::NAMESPACE_ID_UNAVAILABLE.do_not_retry();
         if !self.manages(state) {
@@ -217,7 +215,8 @@ impl Request {
     ) -> Result<Option<&'a Attached>, Status> {
         let subsystem = state.subsystems.get(self.nqn()).ok_or(INVALID_NAMESPACE)?;
         let attached = allocated(subsystem, nsid).map_err(|_| INVALID_NAMESPACE)?;
-        if attached.info.nguid != nguid {
+        let seen = self.manages(state) || subsystem.is_attached(nsid, self.controller.id());
+        if attached.info.nguid != nguid || !seen {
             return Err(INVALID_NAMESPACE);
         }
         let copy = subsystem.managed.get(&nsid).and_then(|managed| managed.attachment.copy.as_ref());
@@ -231,7 +230,7 @@ impl Request {
         Ok(source)
     }
 
-    /// The page of copies with identifiers above `after`.
+    /// The page of copies with identifiers above `after`, of those that this host has; of all for managers.
     fn copies(&self, nsid: u32, after: u32) -> Result<Buf, Status> {
         let state = self.shared.lock();
         let source = match nsid {
@@ -241,8 +240,10 @@ impl Request {
         };
         let subsystem = state.subsystems.get(self.nqn()).ok_or(INVALID_NAMESPACE)?;
         let mut page = Buf::zeroed(PAGE_BYTES);
-        let wanted =
-            copies_above(subsystem, after).filter(|(_, copy)| source.is_none_or(|source| source == copy.source));
+        let all = self.manages(&state);
+        let seen = |nsid: u32| all || subsystem.is_attached(nsid, self.controller.id());
+        let wanted = copies_above(subsystem, after)
+            .filter(|&(nsid, copy)| source.is_none_or(|source| source == copy.source) && seen(nsid));
         for (place, (nsid, copy)) in page.chunks_exact_mut(size_of::<CopyEntry>()).zip(wanted.take(COPY_ENTRIES_MAX)) {
             let Some(attached) = subsystem.namespaces.get(&nsid) else { continue };
             let mut entry = CopyEntry::new_zeroed();

@@ -127,9 +127,8 @@ fn a_snapshot_is_taken_listed_cloned_and_deleted() {
     let (source, taken) = (namespace(&mut user, Cns::NAMESPACE, 2), namespace(&mut user, Cns::NAMESPACE, 3));
     assert_eq!((taken.nsze, taken.nsattr, source.nsattr), (source.nsze, 1, 0), "it is write protected");
     assert_ne!(taken.nguid, source.nguid);
-    // Asked again, by whomever: the same one. A tag is one copy's.
+    // Asked again, by whomever: the same one.
     assert_eq!((snapshot(&mut user, 2, TAG), snapshot(&mut manager, 2, TAG)), (Ok(3), Ok(3)));
-    assert_eq!(copy(&mut manager, CopyKind::Clone, 2, TAG), Err(Status::INVALID_FIELD));
     assert_eq!(shelf.copied.load(Ordering::Relaxed), 1);
     assert_eq!(copy(&mut manager, CopyKind::Clone, 3, TAG), Ok(4), "the snapshot's tags are its own");
     assert_eq!(active(&mut manager), [1, 2, 3], "a clone is attached to nobody");
@@ -138,7 +137,8 @@ fn a_snapshot_is_taken_listed_cloned_and_deleted() {
     assert_eq!(snapshot(&mut manager, 3, [6; 32]), Ok(5), "a snapshot of a snapshot");
     let all = [(3, 0, bytes, 5), (4, 1, bytes, 5), (5, 0, bytes, 6)];
     assert_eq!(listed(&mut user, 2, 0), Ok(vec![all[0]]));
-    assert_eq!(listed(&mut user, 3, 0), Ok(all[1..].to_vec()));
+    assert_eq!((listed(&mut user, 3, 0), listed(&mut manager, 3, 0)), (Ok(vec![]), Ok(all[1..].to_vec())));
+    assert_eq!(delete_copy(&mut user, 5), Err(Status::INVALID_NAMESPACE), "it has neither the copy nor its source");
     assert_eq!(listed(&mut manager, NSID_ALL, 0), Ok(all.to_vec()));
     assert_eq!(listed(&mut manager, NSID_ALL, 3), Ok(all[1..].to_vec()));
     assert_eq!(listed(&mut manager, NSID_ALL, u32::MAX), Ok(vec![]));
@@ -148,7 +148,12 @@ fn a_snapshot_is_taken_listed_cloned_and_deleted() {
     assert_eq!((delete_copy(&mut user, 3), delete_copy(&mut user, 3)), (Ok(()), Err(Status::INVALID_NAMESPACE)));
     // Its source is gone: nobody has it, and only who manages may delete it.
     assert_eq!(active(&mut manager), [1, 2]);
+    let id = user.controller;
+    assert_eq!(attach(&mut manager, 5, &[id]), Ok(()));
     assert_eq!(delete_copy(&mut user, 5), Err(Status::OPERATION_DENIED));
+    assert_eq!(copy(&mut manager, CopyKind::Clone, 2, TAG), Ok(3), "each kind has tags of its own");
+    assert_eq!((snapshot(&mut user, 2, TAG), delete(&mut manager, 3)), (Ok(6), Ok(())));
+    assert_eq!(delete_copy(&mut user, 6), Ok(()));
     assert_eq!(delete(&mut manager, 2), Ok(()), "snapshots are independent of their source");
     assert_eq!((delete_copy(&mut manager, 5), delete(&mut manager, 4)), (Ok(()), Ok(())));
     assert_eq!(listed(&mut manager, NSID_ALL, 0), Ok(vec![]));
