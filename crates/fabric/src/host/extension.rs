@@ -27,7 +27,8 @@ use super::queue::Payload;
 use super::remote::RemoteNamespace;
 use super::shape::{NAMESPACES_MAX, format_of};
 
-/// What a host calls a copy of a namespace; of one source and kind each tag once. Random bytes, or anything else that is not used twice.
+/// What a host calls a copy of a namespace; of one source and kind each tag once. Random bytes, or anything else that is not used
+/// twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CopyTag(pub [u8; 32]);
 

@@ -5,14 +5,15 @@
 //! - A snapshot is a change as a write is: for whoever may write to the namespace at the moment it is taken. The reservation stays
 //!   as it is from the look at it until the snapshot is durable ([`Reservations::hold`](Reservations)): so when a Preempt is
 //!   answered every snapshot of the preempted host has been taken, and none will be.
-//! - A tag is given once for each source and kind: the list that is looked at and the entry into it lie in one turn of management. It is
-//!   durable in the step that makes the copy, so that a copy without a tag, which nobody asks for again, is never left.
+//! - A tag is given once for each source and kind: the list that is looked at and the entry into it lie in one turn of management.
+//!   It is durable in the step that makes the copy, so that a copy without a tag, which nobody asks for again, is never left.
 //! - Clones, growth, and what concerns all namespaces are for who may manage. Growth takes nothing from anybody: no reservation
 //!   stands in its way.
 //!
 //! A snapshot is for the hosts of its source, as long as the source is there; afterwards for those that a manager names. A clone
-//! is attached as a namespace is that the same host creates. A snapshot of a snapshot is for managers to take. Either is a namespace of its own that outlives its source. What a snapshot
-//! holds may be read by whoever has the source, whatever reservation the source has.
+//! is attached as a namespace is that the same host creates. A snapshot of a snapshot is for managers to take. Either is a
+//! namespace of its own that outlives its source. What a snapshot holds may be read by whoever has the source, whatever reservation
+//! the source has.
 
 use std::ops::Bound;
 use std::sync::Arc;
