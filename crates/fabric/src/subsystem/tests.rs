@@ -44,7 +44,7 @@ fn memory() -> Memory {
 fn pretend(target: &Target, nsid: u32, info: NamespaceInfo) {
     let nqn = subsystem();
     let mut state = target.shared.lock();
-    state.subsystem(&nqn).unwrap().namespaces.get_mut(&nsid).unwrap().info = info;
+    state.subsystem(&nqn).unwrap().namespaces.get_mut(&nsid).unwrap().info = target.shared.config.profile.of(info);
     target.shared.changed(&mut state, &Change::Namespace(&nqn, nsid));
 }
 
