@@ -142,7 +142,7 @@ impl Target {
     /// No such subsystem or namespace.
     pub fn refresh_namespace(&self, nqn: &Nqn, nsid: u32) -> Result<(), ConfigError> {
         let namespace = self.namespace(nqn, nsid)?;
-        self.shared.update_namespace(nqn, nsid, namespace.info())
+        self.shared.update_namespace(nqn, nsid, namespace.info().nguid)
     }
 
     /// A namespace.

@@ -7,10 +7,11 @@
 //!  Identify Controller, byte 3072: "YAGURA\0\0", features (32 bits: 0 copies, 1 grow, 2 differences)
 //!
 //!  C1h Namespace Copy         NSID: the source; CDW10 3:0: 0 snapshot, 1 clone; brings CopyRequest; dword 0 of the
-//!                             completion: NSID of the copy, the one of before where this source has such a copy of that tag
+//!                             completion: NSID of the copy, the one of before where this source has a copy of this kind and tag
 //!  C2h Namespace Copies       NSID: the source, or FFFFFFFFh: every one; CDW10: entries with an NSID above this;
-//!                             gives 4096 bytes: up to 32 of CopyEntry, NSIDs ascending, NSID 0 behind the last
-//!  C8h Delete Copy            NSID: a snapshot
+//!                             gives 4096 bytes: up to 32 of CopyEntry, NSIDs ascending, NSID 0 behind the last;
+//!                             to who manages all of them, to others those that are attached
+//!  C8h Delete Copy            NSID: a snapshot; CDW10 to CDW13: its NGUID, the bytes in their order
 //!  C4h Grow Namespace         CDW10, CDW11: the new NSZE, blocks
 //!  CEh Namespace Differences  NSID: the newer; CDW10: NSID of the base, or 0: what is allocated at all; CDW12, CDW13: the
 //!                             first LBA that is looked at; gives 4096 bytes: DifferencesHead, up to 255 of DifferenceRange
@@ -101,7 +102,7 @@ impl CopyKind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct CopyRequest {
-    /// What the host calls the copy; of one source each tag once.
+    /// What the host calls the copy; of one source and kind each tag once.
     pub tag: [u8; 32],
     /// Zero.
     pub reserved: [u8; 32],
@@ -177,7 +178,10 @@ pub enum ExtensionCommand {
         after: u32,
     },
     /// Delete a snapshot.
-    DeleteCopy,
+    DeleteCopy {
+        /// The NGUID of the snapshot: its NSID may be another namespace's by the time that the command arrives.
+        nguid: [u8; 16],
+    },
     /// Make a namespace larger.
     Grow {
         /// Its size then.
@@ -208,7 +212,10 @@ impl ExtensionCommand {
         Some(match AdminOpcode(command.opcode) {
             AdminOpcode::NAMESPACE_COPY => ExtensionCommand::Copy(CopyKind::from_code(first & 0xF)?),
             AdminOpcode::NAMESPACE_COPIES => ExtensionCommand::Copies { after: first },
-            AdminOpcode::DELETE_COPY => ExtensionCommand::DeleteCopy,
+            AdminOpcode::DELETE_COPY => {
+                let words = [command.cdw10, command.cdw11, command.cdw12, command.cdw13];
+                ExtensionCommand::DeleteCopy { nguid: zerocopy::transmute!(words) }
+            }
             AdminOpcode::GROW_NAMESPACE => {
                 ExtensionCommand::Grow { blocks: u64::from(first) | u64::from(command.cdw11.get()) << 32 }
             }
@@ -227,7 +234,9 @@ impl ExtensionCommand {
         match self {
             ExtensionCommand::Copy(kind) => command.cdw10 = kind.code().into(),
             ExtensionCommand::Copies { after } => command.cdw10 = after.into(),
-            ExtensionCommand::DeleteCopy => {}
+            ExtensionCommand::DeleteCopy { nguid } => {
+                [command.cdw10, command.cdw11, command.cdw12, command.cdw13] = zerocopy::transmute!(nguid);
+            }
             ExtensionCommand::Grow { blocks } => (command.cdw10, command.cdw11) = halves(blocks),
             ExtensionCommand::Differences { base, lba } => {
                 command.cdw10 = base.into();
@@ -241,7 +250,7 @@ impl ExtensionCommand {
         match self {
             ExtensionCommand::Copy(_) => AdminOpcode::NAMESPACE_COPY,
             ExtensionCommand::Copies { .. } => AdminOpcode::NAMESPACE_COPIES,
-            ExtensionCommand::DeleteCopy => AdminOpcode::DELETE_COPY,
+            ExtensionCommand::DeleteCopy { .. } => AdminOpcode::DELETE_COPY,
             ExtensionCommand::Grow { .. } => AdminOpcode::GROW_NAMESPACE,
             ExtensionCommand::Differences { .. } => AdminOpcode::NAMESPACE_DIFFERENCES,
         }
@@ -253,7 +262,7 @@ impl ExtensionCommand {
             ExtensionCommand::Copy(CopyKind::Snapshot) => "take a snapshot of a namespace",
             ExtensionCommand::Copy(CopyKind::Clone) => "clone a namespace",
             ExtensionCommand::Copies { .. } => "list copies of a namespace",
-            ExtensionCommand::DeleteCopy => "delete a snapshot",
+            ExtensionCommand::DeleteCopy { .. } => "delete a snapshot",
             ExtensionCommand::Grow { .. } => "grow a namespace",
             ExtensionCommand::Differences { .. } => "compare the maps of namespaces",
         }
@@ -280,7 +289,7 @@ mod tests {
         ExtensionCommand::Copy(CopyKind::Snapshot),
         ExtensionCommand::Copy(CopyKind::Clone),
         ExtensionCommand::Copies { after: 7 },
-        ExtensionCommand::DeleteCopy,
+        ExtensionCommand::DeleteCopy { nguid: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16] },
         ExtensionCommand::Grow { blocks: 0x1_0000_0002 },
         ExtensionCommand::Differences { base: 3, lba: 0x5_0000_0006 },
     ];

@@ -101,6 +101,8 @@ impl Drive {
         self.changeable()?;
         check_name(name)?;
         let from = self.shared(source)?;
+        // Most of what is to be flushed is, before anybody waits.
+        self.inner.flush().await?;
         // Nobody writes meanwhile: what is shared is one moment, and nobody finds his extent shared half way through a write.
         let _quiet = from.locks.lock(0, u64::MAX, Mode::Exclusive).await;
         // A copy that is there after power loss would hold older blocks than it was told to hold.
@@ -231,7 +233,9 @@ fn check_size(bytes: u64, block_size: u32, extent_bytes: u32) -> Result<(), Driv
     Err(DriveError::Size { bytes, block_size, bytes_max })
 }
 
-/// The metadata has room for one more namespace with so many extents mapped and bytes of attributes, and the name is free.
+/// The metadata has room for one more namespace with so many extents mapped and bytes of attributes, and the name is free. What a
+/// snapshot shares leaves an entry for every extent that none names yet: else whoever has the right to snapshots could take from
+/// everybody the use of what is free.
 fn room_for(core: &Core, inner: &Inner, name: &str, entries: u64, attribute_bytes: u64) -> Result<(), DriveError> {
     let namespaces = &core.state.namespaces;
     if namespaces.values().any(|space| space.name == name) {
@@ -239,9 +243,11 @@ fn room_for(core: &Core, inner: &Inner, name: &str, entries: u64, attribute_byte
     }
     let words: u64 = namespaces.values().map(|space| space.words_bytes()).sum();
     let most = 256 + NAME_BYTES_MAX as u64 + attribute_bytes;
+    let state = &core.state;
+    let kept = if entries > 0 { u64::from(state.free.len()) + state.unsettled() } else { 0 };
     if namespaces.len() >= NAMESPACES_MAX
         || words + most > inner.layout.words_bytes_max()
-        || core.state.entries + core.state.entries_promised + entries > inner.layout.entries_max()
+        || state.entries + state.entries_promised + entries + kept > inner.layout.entries_max()
     {
         return Err(DriveError::MetadataFull { entries_max: inner.layout.entries_max() });
     }

@@ -14,6 +14,7 @@ use engine::{Buf, Reactor, ReactorConfig, View, time};
 
 const PATH: &str = "/drive";
 const BYTES: u64 = 24 << 20;
+const EXTENT: u64 = 64 << 10;
 
 /// Runs `main` on the real reactor; a test that hangs fails.
 fn real<T>(main: impl Future<Output = T>) -> T {
@@ -52,6 +53,36 @@ async fn byte_at(namespace: &impl Namespace, lba: u64) -> Result<u8, Error> {
 async fn sound(drive: &Drive) {
     let report = drive.check(|_, _| {}).await.expect("a check");
     assert_eq!(report.faults, Vec::<String>::new());
+}
+
+/// Snapshots took the last entries of the maps, and every write that needed an extent was refused beside free ones.
+#[test]
+fn snapshots_leave_room_to_write_to_every_free_extent() {
+    simulated(1, async {
+        let drive = Drive::format(Path::new(PATH), &options(4096)).await.expect("formatted");
+        let extents = drive.usage().bytes / EXTENT;
+        let source = drive.create(&spec("source", extents * EXTENT, 4096)).await.expect("made");
+        let half = extents / 2;
+        for extent in 0..half {
+            source.write(Lba(extent * 16), filled(1, 1), Durability::Cached).await.expect("written");
+        }
+        let number = drive.namespaces()[0].number;
+        let mut taken = 0;
+        let refused = loop {
+            match drive.snapshot(number, &format!("copy-{taken}")).await {
+                Ok(_) => taken += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(refused, DriveError::MetadataFull { .. }) && taken > 2, "{taken} taken: {refused}");
+        // First where a snapshot has an extent too, then what nobody has: all that is free.
+        for extent in (0..half / 2).chain(half..extents - half / 2) {
+            source.write(Lba(extent * 16), filled(2, 1), Durability::Stable).await.expect("room for every free extent");
+        }
+        let more = source.write(Lba((extents - 1) * 16), filled(2, 1), Durability::Stable).await;
+        assert!(matches!(more, Err(Error::OutOfSpace)), "{more:?}");
+        sound(&drive).await;
+    });
 }
 
 #[test]

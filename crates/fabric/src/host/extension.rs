@@ -2,8 +2,8 @@
 //! does not say that it has them is sent none: its vendor's commands of those numbers may do anything.
 //!
 //! Invariant: a command is sent once. After an answer that was lost a copy with the tag asked for may be there, or the snapshot
-//! be gone. Asking for the same copy again is harmless; asking for the same deletion again is not, because the identifier may be
-//! another snapshot's by then: look at the list of copies first.
+//! be gone. Asking for the same copy again is harmless, and so is asking for the same deletion: a deletion names its snapshot by
+//! the NGUID, which no other namespace is given.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ use super::queue::Payload;
 use super::remote::RemoteNamespace;
 use super::shape::{NAMESPACES_MAX, format_of};
 
-/// What a host calls a copy of a namespace; of one source each tag once. Random bytes, or anything else that is not used twice.
+/// What a host calls a copy of a namespace; of one source and kind each tag once. Random bytes, or anything else that is not used twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CopyTag(pub [u8; 32]);
 
@@ -91,8 +91,8 @@ impl Admin<'_> {
     }
 
     /// One that is gone already is no error.
-    async fn delete_copy(&self, nsid: u32) -> Result<(), ConnectError> {
-        match self.extended(ExtensionCommand::DeleteCopy, nsid, None).await {
+    async fn delete_copy(&self, nsid: u32, nguid: [u8; 16]) -> Result<(), ConnectError> {
+        match self.extended(ExtensionCommand::DeleteCopy { nguid }, nsid, None).await {
             Err(ConnectError::Refused { status, .. }) if status.kind() == Status::INVALID_NAMESPACE => Ok(()),
             deleted => deleted.map(drop),
         }
@@ -199,15 +199,16 @@ impl RemoteNamespace {
         })
     }
 
-    /// Deletes a snapshot of a namespace that this host may write. One that is gone already is no error. The identifier of one
-    /// that is gone may be given to another: who asks again looks at [`RemoteNamespace::copies`] first.
+    /// Deletes a snapshot of a namespace that this host may write: the one with this identifier and this NGUID. A snapshot that
+    /// is gone already is no error, whatever has its identifier since.
     ///
     /// # Errors
     /// [`Error::Disconnected`]: it may be gone. Others: it is as it was.
-    pub fn delete_copy(&self, nsid: u32) -> LocalFuture<'_, Result<(), Error>> {
-        Box::pin(
-            async move { self.ask(ExtensionCommand::DeleteCopy, async |admin| admin.delete_copy(nsid).await).await },
-        )
+    pub fn delete_copy(&self, nsid: u32, nguid: [u8; 16]) -> LocalFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let asked = ExtensionCommand::DeleteCopy { nguid };
+            self.ask(asked, async |admin| admin.delete_copy(nsid, nguid).await).await
+        })
     }
 
     async fn ask<T>(
@@ -264,8 +265,8 @@ impl AnyRemote {
     ///
     /// # Errors
     /// As [`AnyRemote::snapshot`].
-    pub fn delete_copy(&self, nsid: u32) -> LocalFuture<'_, Result<(), Error>> {
-        Box::pin(async move { self.remote()?.delete_copy(nsid).await })
+    pub fn delete_copy(&self, nsid: u32, nguid: [u8; 16]) -> LocalFuture<'_, Result<(), Error>> {
+        Box::pin(async move { self.remote()?.delete_copy(nsid, nguid).await })
     }
 }
 
@@ -317,8 +318,8 @@ impl Manager {
     ///
     /// # Errors
     /// [`ConnectError::Refused`]: it is as it was. Any other: it may be gone.
-    pub async fn delete_copy(&self, nsid: u32) -> Result<(), ConnectError> {
-        self.extended(ExtensionCommand::DeleteCopy).await?.delete_copy(nsid).await
+    pub async fn delete_copy(&self, nsid: u32, nguid: [u8; 16]) -> Result<(), ConnectError> {
+        self.extended(ExtensionCommand::DeleteCopy { nguid }).await?.delete_copy(nsid, nguid).await
     }
 
     /// Makes a namespace larger: `bytes` in all, rounded up to whole blocks. One that has this size already is left as it is.

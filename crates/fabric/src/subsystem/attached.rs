@@ -27,6 +27,9 @@ pub(super) struct Attached {
     pub reservations: Arc<Reservations>,
     /// One controller at a time may have it (NMIC bit 0 is clear).
     pub private: bool,
+    /// It is a snapshot, of which nothing can be reserved: with a reservation a host that was fenced off the source could keep
+    /// the source's owner from reading it.
+    pub snapshot: bool,
     /// The block sizes among which a host has chosen; none: the operator has.
     pub formats: &'static [u32],
 }

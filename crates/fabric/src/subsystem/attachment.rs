@@ -6,6 +6,8 @@
 //! - the controllers it is attached to, of those alive: exactly what Attach and Detach have named;
 //! - the hosts whose next controller begins with it, kept with the namespace: a host gets in by Attach of one of its
 //!   controllers, and out by Detach of its last one. A namespace that the operator has made begins with every host.
+//! A snapshot is attached to the controllers that have its source, as long as the source is there, beside those that Attach names
+//! for the snapshot itself: who loses the source loses what it once held.
 //!
 //! Invariants:
 //! - What is kept is durable before it is published, and so before it is answered.
@@ -68,6 +70,8 @@ pub(super) struct CopyOf {
     pub kind: CopyKind,
     /// NGUID of the source.
     pub source: [u8; 16],
+    /// Its identifier, as long as it is there.
+    pub source_nsid: u32,
     pub tag: [u8; 32],
 }
 
@@ -85,6 +89,10 @@ pub(super) struct Attachment {
 }
 
 impl Attachment {
+    pub fn is_snapshot(&self) -> bool {
+        self.copy.as_ref().is_some_and(|copy| copy.kind == CopyKind::Snapshot)
+    }
+
     /// What is kept with a namespace; the error says why it can't be read.
     pub fn of(namespace: &AnyNamespace) -> Result<Option<Attachment>, String> {
         let kept = namespace.attribute(ATTRIBUTE).map_err(|error| error.to_string())?;
@@ -95,7 +103,7 @@ impl Attachment {
     /// ```text
     ///  0 version 1, of a copy 2 | 1 flags: bit 0 shared, bit 1 any host but those named | 2 NSID | 6 ANA group
     ///  10 length of the subsystem's name, name | number of hosts, and of each the length of its name, and the name
-    ///  of a copy: kind, NGUID of the source, tag
+    ///  of a copy: kind, NGUID of the source, its NSID, tag
     /// ```
     /// `None` where it is longer than an attribute may be.
     pub fn encode(&self) -> Option<Vec<u8>> {
@@ -111,9 +119,10 @@ impl Attachment {
         name(&mut bytes, &self.subsystem);
         bytes.push(u8::try_from(self.hosts.named.len()).ok()?);
         self.hosts.named.iter().for_each(|host| name(&mut bytes, host));
-        if let Some(CopyOf { kind, source, tag }) = &self.copy {
+        if let Some(CopyOf { kind, source, source_nsid, tag }) = &self.copy {
             bytes.push(kind.code() as u8);
             bytes.extend(source);
+            bytes.extend(source_nsid.to_le_bytes());
             bytes.extend(tag);
         }
         (bytes.len() <= ATTRIBUTE_BYTES_MAX).then_some(bytes)
@@ -148,9 +157,10 @@ fn take_name(rest: &mut &[u8]) -> Option<Nqn> {
 fn take_copy(rest: &mut &[u8]) -> Option<CopyOf> {
     let (&[kind], tail) = rest.split_first_chunk()?;
     let (&source, tail) = tail.split_first_chunk()?;
+    let (&nsid, tail) = tail.split_first_chunk()?;
     let (&tag, tail) = tail.split_first_chunk()?;
     *rest = tail;
-    Some(CopyOf { kind: CopyKind::from_code(kind.into())?, source, tag })
+    Some(CopyOf { kind: CopyKind::from_code(kind.into())?, source, source_nsid: u32::from_le_bytes(nsid), tag })
 }
 
 /// A namespace of a store.
@@ -173,14 +183,33 @@ impl Managed {
 impl Subsystem {
     /// Whether the controller has the namespace: what is of no store is the operator's, and is attached to all.
     pub fn is_attached(&self, nsid: u32, controller: u16) -> bool {
-        self.managed.get(&nsid).is_none_or(|managed| managed.controllers.contains(&controller))
+        self.managed.get(&nsid).is_none_or(|managed| {
+            let followed = self.followed(managed).and_then(|source| self.managed.get(&source));
+            [Some(managed), followed].into_iter().flatten().any(|found| found.controllers.contains(&controller))
+        })
     }
 
-    /// The ANA log of a controller names a namespace that it has got, or names one no more that it has lost.
-    pub fn attachment_changed(&mut self, nsid: u32) {
-        if let Some(attached) = self.namespaces.get(&nsid) {
+    /// Of a snapshot the identifier of its source, as long as that is there.
+    fn followed(&self, managed: &Managed) -> Option<u32> {
+        let copy = managed.attachment.copy.as_ref().filter(|copy| copy.kind == CopyKind::Snapshot)?;
+        let source = self.namespaces.get(&copy.source_nsid)?;
+        (source.info.nguid == copy.source).then_some(source.nsid)
+    }
+
+    /// A namespace and its snapshots: what is attached to a controller, and detached, together.
+    pub fn with_followers(&self, nsid: u32) -> Vec<u32> {
+        let followers = self.managed.iter().filter(|(_, managed)| self.followed(managed) == Some(nsid));
+        [nsid].into_iter().chain(followers.map(|(&follower, _)| follower)).collect()
+    }
+
+    /// The ANA log of a controller names a namespace that it has got, or names one no more that it has lost. The namespaces
+    /// concerned.
+    pub fn attachment_changed(&mut self, nsid: u32) -> Vec<u32> {
+        let concerned = self.with_followers(nsid);
+        for attached in concerned.iter().filter_map(|nsid| self.namespaces.get(nsid)) {
             self.groups.members_changed(attached.group);
         }
+        concerned
     }
 
     /// Gives a new controller what its host begins with.
@@ -214,9 +243,12 @@ impl Shared {
 impl State {
     /// The hosts that have a namespace at the moment, each once.
     pub fn hosts_with(&self, nqn: &Nqn, nsid: u32) -> Vec<Nqn> {
-        let managed = self.subsystems.get(nqn).and_then(|subsystem| subsystem.managed.get(&nsid));
-        let controllers = managed.into_iter().flat_map(|managed| &managed.controllers);
-        let alive = controllers.filter_map(|id| self.controllers.get(id)).filter(|controller| !controller.is_ended());
+        let subsystem = self.subsystems.get(nqn).filter(|subsystem| subsystem.managed.contains_key(&nsid));
+        let has = |controller: &&Arc<Controller>| {
+            let of = |subsystem: &Subsystem| subsystem.is_attached(nsid, controller.id());
+            controller.subsystem() == nqn && subsystem.is_some_and(of)
+        };
+        let alive = self.controllers.values().filter(has).filter(|controller| !controller.is_ended());
         let hosts: BTreeSet<&Nqn> = alive.map(|controller| controller.host()).collect();
         hosts.into_iter().cloned().collect()
     }
@@ -269,7 +301,7 @@ mod tests {
 
     #[test]
     fn a_record_is_read_as_it_was_written_and_nothing_else_is() {
-        let copy = |kind| Some(CopyOf { kind, source: [1; 16], tag: [2; 32] });
+        let copy = |kind| Some(CopyOf { kind, source: [1; 16], source_nsid: 9, tag: [2; 32] });
         let records = [
             attachment(),
             Attachment { shared: false, hosts: Hosts::any(), ..attachment() },

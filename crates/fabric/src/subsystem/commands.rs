@@ -72,6 +72,9 @@ impl Connection {
         let entry = self.slots.at(slot);
         entry.kind = Some(kind);
         entry.addressed = Some(attached.addressed());
+        if kind == CommandKind::Reservation && attached.snapshot {
+            return Err(Status::INVALID_FIELD.do_not_retry()); // as RESCAP says
+        }
         let planned = io::plan(command, kind, &attached.info, capsule_bytes);
         if !self.is_admitted(found, command) {
             return Err(Status::RESERVATION_CONFLICT.do_not_retry());

@@ -2,7 +2,7 @@
 //!
 //! Every bit here is a promise; what is not built is not set.
 
-use device::{Namespace, NamespaceInfo};
+use device::Namespace;
 use engine::{Buf, View};
 use nvme::ana::{ANACAP_STATES, CMIC_ANA, CMIC_CONTROLLERS, CMIC_PORTS};
 use nvme::feature::async_event_config;
@@ -219,7 +219,7 @@ fn namespace_page(attached: &Attached, profile: &Profile) -> IdentifyNamespace {
     }
     page.nsattr = attached.is_write_protected().into();
     page.nmic = u8::from(!attached.private); // may be attached to several controllers
-    page.rescap = rescap_of(info, profile);
+    page.rescap = rescap_of(attached, profile);
     page.dlfeat = u8::from(info.deallocated_reads_zero) | 1 << 3;
     page.nawun = zero_based(info.atomic_blocks).into();
     page.nawupf = 0.into();
@@ -282,11 +282,11 @@ fn descriptor_list(attached: &Attached) -> [u8; 25] {
     list
 }
 
-fn rescap_of(info: &NamespaceInfo, profile: &Profile) -> u8 {
-    if !profile.optional_commands {
+fn rescap_of(attached: &Attached, profile: &Profile) -> u8 {
+    if !profile.optional_commands || attached.snapshot {
         return 0;
     }
-    let persist = if info.persists_attributes { rescap::PERSIST } else { 0 };
+    let persist = if attached.info.persists_attributes { rescap::PERSIST } else { 0 };
     rescap::TYPES | rescap::IGNORE_KEY_1_3 | persist
 }
 
@@ -294,7 +294,7 @@ fn rescap_of(info: &NamespaceInfo, profile: &Profile) -> u8 {
 fn independent_page(attached: &Attached, profile: &Profile) -> [u8; 24] {
     let mut page = [0; 24];
     page[1] = u8::from(!attached.private); // NMIC: shared
-    page[2] = rescap_of(&attached.info, profile);
+    page[2] = rescap_of(attached, profile);
     page[4..8].copy_from_slice(&attached.group.to_le_bytes()); // ANAGRPID
     page[8] = attached.is_write_protected().into(); // NSATTR
     page[14] = 1; // NSTAT: ready

@@ -44,6 +44,8 @@ pub const SEND_BYTES_MAX: usize = 2 << 20;
 pub const NSID_MAX: u32 = 1024;
 /// Snapshots that hosts take of one namespace. Chosen: one a day for more than half a year, and a quarter of all identifiers.
 pub const SNAPSHOTS_MAX: usize = 256;
+/// Identifiers of a subsystem that are for who manages: snapshots of other hosts leave so many. Chosen: a quarter.
+pub const NSIDS_OF_MANAGERS: usize = 256;
 /// Subsystems of a target. Guessed.
 pub const SUBSYSTEMS_MAX: usize = 256;
 /// Ports of a target. Guessed: several addresses for each network of a large machine.

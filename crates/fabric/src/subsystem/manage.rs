@@ -243,10 +243,10 @@ impl Request {
                 managed.controllers.remove(id)
             };
         }
-        subsystem.attachment_changed(nsid);
+        let concerned = subsystem.attachment_changed(nsid);
         // The one that was asked tells its host by the completion (NVMe Base 2.0c §5.2).
         let told: Vec<u16> = listed.iter().copied().filter(|&id| id != self.controller.id()).collect();
-        self.shared.changed(state, &Change::Attachment(self.nqn(), nsid, &told));
+        self.shared.changed(state, &Change::Attachment(self.nqn(), &concerned, &told));
         Ok(listed.iter().filter_map(|id| Some((state.controllers.get(id)?.clone(), nsid))).collect())
     }
 
@@ -454,25 +454,24 @@ impl Shared {
         }
         let (group, controllers) = (attachment.group, Default::default());
         self.insert(nqn, nsid, group, namespace, Some(Managed { store, attachment, controllers }))?;
-        self.greet_all(nqn, nsid, None);
+        self.greet_all(nqn, nsid);
         Ok(nsid)
     }
 
-    /// Attaches a namespace that has come to the controllers that are there already; a private one to `first`, if it may be.
-    fn greet_all(&self, nqn: &Nqn, nsid: u32, first: Option<&Controller>) {
+    /// Attaches a namespace that has come to the controllers that are there already. Others stay as they are: what was detached
+    /// from a controller is not its again because another namespace has come.
+    fn greet_all(&self, nqn: &Nqn, nsid: u32) {
         let mut state = self.lock();
         let State { subsystems, controllers, .. } = &mut *state;
         let Some(subsystem) = subsystems.get_mut(nqn) else { return };
-        subsystem.attachment_changed(nsid);
-        let first = first.and_then(|first| controllers.get(&first.id()));
-        let here = first.into_iter().chain(controllers.values()).filter(|controller| controller.subsystem() == nqn);
-        let told: Vec<u16> = here
-            .filter(|controller| {
-                subsystem.greet(controller);
-                subsystem.is_attached(nsid, controller.id())
-            })
-            .map(|controller| controller.id())
-            .collect();
-        self.changed(&mut state, &Change::Attachment(nqn, nsid, &told));
+        let here = controllers.values().filter(|controller| controller.subsystem() == nqn);
+        if let Some(managed) = subsystem.managed.get_mut(&nsid) {
+            for controller in here.clone() {
+                managed.greet(controller);
+            }
+        }
+        let concerned = subsystem.attachment_changed(nsid);
+        let told: Vec<u16> = here.map(|found| found.id()).filter(|&id| subsystem.is_attached(nsid, id)).collect();
+        self.changed(&mut state, &Change::Attachment(nqn, &concerned, &told));
     }
 }

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::{AnyNamespace, Namespace, NamespaceInfo, RangeLocks};
+use device::{AnyNamespace, Namespace, RangeLocks};
 use nvme::fabrics::DiscoveryEntry;
 use nvme::{AnaState, CONTROLLER_ID_DYNAMIC, Nqn};
 
@@ -60,8 +60,8 @@ pub(super) struct State {
 pub(super) enum Change<'a> {
     /// A namespace of a subsystem, for the controllers that have it.
     Namespace(&'a Nqn, u32),
-    /// A namespace that was attached to these controllers, or detached from them.
-    Attachment(&'a Nqn, u32, &'a [u16]),
+    /// Namespaces that were attached to these controllers, or detached from them.
+    Attachment(&'a Nqn, &'a [u32], &'a [u16]),
     /// The discovery log, of one host or of all.
     Discovery(Option<&'a Nqn>),
     /// ANA groups of a subsystem, at one port or at all; hosts are told, or only held to it.
@@ -194,9 +194,9 @@ impl Shared {
                         controller.medium_failed();
                     }
                 }
-                Change::Attachment(nqn, nsid, told) if controller.subsystem() == nqn => {
+                Change::Attachment(nqn, nsids, told) if controller.subsystem() == nqn => {
                     if told.contains(&controller.id()) {
-                        controller.namespace_changed(nsid);
+                        nsids.iter().for_each(|&nsid| controller.namespace_changed(nsid));
                     }
                     controller.wake_queues();
                 }
@@ -274,7 +274,9 @@ impl Shared {
         let seen = namespace.writability();
         let private = managed.as_ref().is_some_and(|managed| !managed.attachment.shared);
         let formats = managed.as_ref().map_or(&[][..], |managed| managed.store.block_sizes());
-        let told = Attached { nsid, life, info, group, access, namespace, seen, reservations, private, formats };
+        let snapshot = managed.as_ref().is_some_and(|managed| managed.attachment.is_snapshot());
+        let told =
+            Attached { nsid, life, info, group, access, namespace, seen, reservations, private, snapshot, formats };
         subsystem.namespaces.insert(nsid, told);
         if let Some(managed) = managed {
             subsystem.managed.insert(nsid, managed);
@@ -286,11 +288,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Notes what a namespace has become.
-    pub fn update_namespace(&self, nqn: &Nqn, nsid: u32, info: NamespaceInfo) -> Result<(), ConfigError> {
+    /// Notes what a namespace has become, if the one with this NGUID is the one with the identifier still: hosts would read and write
+    /// another one by sizes that it has not.
+    pub fn update_namespace(&self, nqn: &Nqn, nsid: u32, nguid: [u8; 16]) -> Result<(), ConfigError> {
         let mut state = self.lock();
-        let found = state.subsystem(nqn)?.namespaces.get_mut(&nsid);
-        found.ok_or(ConfigError::NoNamespace(nsid))?.info = self.config.profile.of(info);
+        let found = state.subsystem(nqn)?.namespaces.get_mut(&nsid).filter(|found| found.info.nguid == nguid);
+        let found = found.ok_or(ConfigError::NoNamespace(nsid))?;
+        found.info = self.config.profile.of(found.namespace.info());
         self.changed(&mut state, &Change::Namespace(nqn, nsid));
         Ok(())
     }
@@ -302,12 +306,13 @@ impl Shared {
     pub fn remove_namespace(&self, nqn: &Nqn, nsid: u32) -> Result<AnyNamespace, ConfigError> {
         let mut state = self.lock();
         let subsystem = state.subsystem(nqn)?;
+        let concerned = subsystem.with_followers(nsid);
         let removed = subsystem.namespaces.remove(&nsid).ok_or(ConfigError::NoNamespace(nsid))?;
         subsystem.groups.members_changed(removed.group);
         match subsystem.managed.remove(&nsid) {
             Some(managed) => {
                 let told: Vec<u16> = managed.controllers.into_iter().collect();
-                self.changed(&mut state, &Change::Attachment(nqn, nsid, &told));
+                self.changed(&mut state, &Change::Attachment(nqn, &concerned, &told));
             }
             None => self.changed(&mut state, &Change::Namespace(nqn, nsid)),
         }
@@ -447,10 +452,9 @@ impl Shared {
         let mut state = self.lock();
         let Some(gone) = state.controllers.remove(&id) else { return };
         for (nsid, heir) in state.part(&gone) {
-            if let Some(subsystem) = state.subsystems.get_mut(gone.subsystem()) {
-                subsystem.attachment_changed(nsid);
-            }
-            self.changed(&mut state, &Change::Attachment(gone.subsystem(), nsid, &[heir]));
+            let Some(subsystem) = state.subsystems.get_mut(gone.subsystem()) else { return };
+            let concerned = subsystem.attachment_changed(nsid);
+            self.changed(&mut state, &Change::Attachment(gone.subsystem(), &concerned, &[heir]));
         }
     }
 

@@ -25,17 +25,27 @@ mod secure;
 mod shelf;
 mod terms;
 
-use device::Memory;
+use device::{Memory, NamespaceInfo};
 use nvme::opcode::NvmOpcode;
 use nvme::{Completion, SglDescriptor, Status, Submission};
 
-use super::raw_host::RawHost;
+use super::Target;
+use super::raw_host::{RawHost, subsystem};
+use super::shared::Change;
 
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 256;
 
 fn memory() -> Memory {
     Memory::new(BLOCKS * BLOCK as u64, BLOCK as u32, [7; 16]).unwrap()
+}
+
+/// Lets a namespace look as its medium does not.
+fn pretend(target: &Target, nsid: u32, info: NamespaceInfo) {
+    let nqn = subsystem();
+    let mut state = target.shared.lock();
+    state.subsystem(&nqn).unwrap().namespaces.get_mut(&nsid).unwrap().info = target.shared.config.profile.of(info);
+    target.shared.changed(&mut state, &Change::Namespace(&nqn, nsid));
 }
 
 /// A session whose connection is I/O queue 1.

@@ -158,11 +158,12 @@ async fn afterwards(address: SocketAddr) {
     let manager = operator(address).await;
     let user = RemoteNamespace::connect(by(address, "user", 1)).await.expect("the namespace");
     let snapshot = user.sibling(2).await.expect("it has the snapshot still");
+    let nguid = snapshot.info().nguid;
     assert_eq!([byte_at(&snapshot, 0).await, byte_at(&snapshot, 100).await, byte_at(&user, 300).await], [1, 1, 2]);
     assert_eq!(user.info().bytes(), 2 * BYTES);
     assert_eq!((user.snapshot(TAG).await, manager.clone_of(2, TAG).await), (Ok(2), Ok(3)), "its tags are known still");
     assert_eq!(user.copies().await.expect("a list").len(), 1);
-    assert_eq!((user.delete_copy(2).await, user.delete_copy(2).await), (Ok(()), Ok(())), "gone is gone");
+    assert_eq!((user.delete_copy(2, nguid).await, user.delete_copy(2, nguid).await), (Ok(()), Ok(())), "gone is gone");
     assert_eq!((user.copies().await, manager.copies(Some(1)).await), (Ok(vec![]), Ok(vec![])));
     assert_eq!(manager.copies(None).await.expect("a list").len(), 1, "the clone outlives its source");
     manager.delete(3).await.expect("as every namespace");

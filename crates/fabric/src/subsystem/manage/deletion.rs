@@ -70,13 +70,17 @@ impl Shared {
             let mut state = self.lock();
             check(&state)?;
             let here = state.controllers.keys().copied().collect();
-            let subsystem = state.subsystem(nqn).map_err(DeleteError::from)?;
+            let State { subsystems, controllers, .. } = &mut *state;
+            let unknown = || DeleteError::from(ConfigError::NoSubsystem(nqn.clone()));
+            let subsystem = subsystems.get_mut(nqn).ok_or_else(unknown)?;
             let missing = || DeleteError::from(ConfigError::NoNamespace(nsid));
+            let concerned = subsystem.with_followers(nsid);
+            let had = |id: &u16| subsystem.is_attached(nsid, *id);
+            let told: Vec<u16> = controllers.keys().copied().filter(|id| Some(*id) != asked && had(id)).collect();
             let managed = subsystem.managed.remove(&nsid).ok_or_else(missing)?;
             let attached = subsystem.namespaces.remove(&nsid).ok_or_else(missing)?;
             subsystem.groups.members_changed(attached.group);
-            let told: Vec<u16> = managed.controllers.iter().copied().filter(|&id| Some(id) != asked).collect();
-            self.changed(&mut state, &Change::Attachment(nqn, nsid, &told));
+            self.changed(&mut state, &Change::Attachment(nqn, &concerned, &told));
             (attached, managed, here)
         };
         let deleted = managed.store.delete(attached.info.nguid).await;
@@ -117,7 +121,9 @@ impl Shared {
         subsystem.namespaces.insert(nsid, Attached { life, ..attached });
         subsystem.managed.insert(nsid, managed);
         subsystem.groups.members_changed(group);
-        self.changed(&mut state, &Change::Namespace(nqn, nsid));
+        for nsid in subsystem.with_followers(nsid) {
+            self.changed(&mut state, &Change::Namespace(nqn, nsid));
+        }
         Ok(())
     }
 

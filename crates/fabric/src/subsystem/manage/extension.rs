@@ -5,13 +5,14 @@
 //! - A snapshot is a change as a write is: for whoever may write to the namespace at the moment it is taken. The reservation stays
 //!   as it is from the look at it until the snapshot is durable ([`Reservations::hold`](Reservations)): so when a Preempt is
 //!   answered every snapshot of the preempted host has been taken, and none will be.
-//! - A tag is given once for each source: the list that is looked at and the entry into it lie in one turn of management. It is
+//! - A tag is given once for each source and kind: the list that is looked at and the entry into it lie in one turn of management. It is
 //!   durable in the step that makes the copy, so that a copy without a tag, which nobody asks for again, is never left.
 //! - Clones, growth, and what concerns all namespaces are for who may manage. Growth takes nothing from anybody: no reservation
 //!   stands in its way.
 //!
-//! A snapshot inherits the attachment of its source, read only; a clone is attached to nobody. Either is a namespace of its own
-//! that outlives its source. A snapshot of a snapshot is one like the others.
+//! A snapshot is for the hosts of its source, as long as the source is there; a clone, and a snapshot whose source is gone, is
+//! attached to nobody but those that a manager names. A snapshot of a snapshot is for managers to take. Either is a namespace of its own that outlives its source. What a snapshot
+//! holds may be read by whoever has the source, whatever reservation the source has.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use super::{INVALID_FIELD, INVALID_NAMESPACE, Request, allocated, free_nsid, status_of};
 use crate::subsystem::attachment::{Attachment, CopyOf, Hosts, Managed};
 use crate::subsystem::controller::Controller;
-use crate::subsystem::limits::SNAPSHOTS_MAX;
+use crate::subsystem::limits::{NSID_MAX, NSIDS_OF_MANAGERS, SNAPSHOTS_MAX};
 use crate::subsystem::reservation::{Reservations, Rights};
 use crate::subsystem::shared::{Attached, Shared, State, Subsystem};
 use crate::subsystem::store::{CopyStore, NamespaceStore, NewCopy};
@@ -61,12 +62,12 @@ impl Request {
             // These only look.
             ExtensionCommand::Copies { after } => return Ok((0, self.copies(nsid, after)?)),
             ExtensionCommand::Differences { base, lba } => return Ok((0, self.differences(nsid, base, lba)?)),
-            ExtensionCommand::Copy(_) | ExtensionCommand::DeleteCopy | ExtensionCommand::Grow { .. } => {}
+            ExtensionCommand::Copy(_) | ExtensionCommand::DeleteCopy { .. } | ExtensionCommand::Grow { .. } => {}
         }
         let _turn = self.shared.management.lock(0, 1, Mode::Exclusive).await;
         let result = match asked {
             ExtensionCommand::Copy(kind) => self.copy(nsid, kind).await?,
-            ExtensionCommand::DeleteCopy => self.delete_copy(nsid).await.map(|()| 0)?,
+            ExtensionCommand::DeleteCopy { nguid } => self.delete_copy(nsid, nguid).await.map(|()| 0)?,
             ExtensionCommand::Grow { blocks } => self.grow(nsid, blocks).await.map(|()| 0)?,
             ExtensionCommand::Copies { .. } | ExtensionCommand::Differences { .. } => 0,
         };
@@ -134,11 +135,7 @@ impl Request {
             CopyKind::Clone if self.manages(&self.shared.lock()) => Ok(()),
             CopyKind::Clone => Err(DENIED),
         };
-        let nsid = self.take_in(made, managed, right).await?;
-        if kind == CopyKind::Snapshot {
-            self.shared.greet_all(self.nqn(), nsid, Some(&self.controller));
-        }
-        Ok(nsid)
+        self.take_in(made, managed, right).await
     }
 
     /// What is to be made, or (the inner error) which copy was made before by this tag; or why not.
@@ -161,38 +158,44 @@ impl Request {
         }
         let source = attached.info.nguid;
         let of_source = || copies(subsystem).filter(|(_, copy)| copy.source == source);
-        match of_source().find(|(_, copy)| copy.tag == tag) {
-            Some((made_before, copy)) if copy.kind == kind => return Ok(Err(made_before)),
-            Some(_) => return Err(INVALID_FIELD),
-            None => {}
+        if let Some((made_before, _)) = of_source().find(|(_, copy)| (copy.kind, copy.tag) == (kind, tag)) {
+            return Ok(Err(made_before));
         }
         let unavailable = Status::NAMESPACE_ID_UNAVAILABLE.do_not_retry();
+        if !self.manages(state) {
+            // Else there were no end to what one host takes: each snapshot could have as many of its own.
+            if managed.attachment.is_snapshot() {
+                return Err(DENIED);
+            }
+            if subsystem.namespaces.len() + NSIDS_OF_MANAGERS >= NSID_MAX as usize {
+                return Err(unavailable);
+            }
+        }
         if kind == CopyKind::Snapshot
             && of_source().filter(|(_, copy)| copy.kind == CopyKind::Snapshot).count() >= SNAPSHOTS_MAX
         {
             return Err(unavailable);
         }
         let nsid = free_nsid(subsystem).ok_or(unavailable)?;
-        let copy = Some(CopyOf { kind, source, tag });
-        let attachment = match kind {
-            CopyKind::Snapshot => Attachment { nsid, copy, ..managed.attachment.clone() },
-            CopyKind::Clone => Attachment { nsid, copy, hosts: Hosts::default(), ..managed.attachment.clone() },
-        };
+        let copy = Some(CopyOf { kind, source, source_nsid: attached.nsid, tag });
+        // A snapshot follows its source; nobody minds who else reads it.
+        let shared = managed.attachment.shared || kind == CopyKind::Snapshot;
+        let attachment = Attachment { nsid, shared, copy, hosts: Hosts::default(), ..managed.attachment.clone() };
         let record = attachment.encode().ok_or(Status::ATTACHMENT_LIMIT_EXCEEDED.do_not_retry())?;
         Ok(Ok(Planned { store: managed.store.clone(), source, attachment, record }))
     }
 
-    async fn delete_copy(&self, nsid: u32) -> Result<(), Status> {
+    async fn delete_copy(&self, nsid: u32, nguid: [u8; 16]) -> Result<(), Status> {
         let source = {
             let state = self.shared.lock();
-            self.check_delete_copy(&state, nsid)?.map(|source| source.reservations.clone())
+            self.check_delete_copy(&state, nsid, nguid)?.map(|source| source.reservations.clone())
         };
         let _hold = match &source {
             Some(reservations) => Some(reservations.hold().await),
             None => None,
         };
         let check = |state: &State| {
-            let now = self.check_delete_copy(state, nsid)?;
+            let now = self.check_delete_copy(state, nsid, nguid)?;
             let same = match (now, &source) {
                 (Some(now), Some(held)) => Arc::ptr_eq(&now.reservations, held),
                 (now, held) => now.is_none() && held.is_none(),
@@ -202,10 +205,20 @@ impl Request {
         self.shared.delete(self.nqn(), nsid, Some(self.controller.id()), check).await
     }
 
-    /// Whether this host may delete a snapshot; what comes back is its source, if that is there still.
-    fn check_delete_copy<'a>(&self, state: &'a State, nsid: u32) -> Result<Option<&'a Attached>, Status> {
+    /// Whether this host may delete a snapshot; what comes back is its source, if that is there still. Identifiers are given
+    /// again at once: without the NGUID a deletion that comes late, or again, would take another namespace.
+    fn check_delete_copy<'a>(
+        &self,
+        state: &'a State,
+        nsid: u32,
+        nguid: [u8; 16],
+    ) -> Result<Option<&'a Attached>, Status> {
         let subsystem = state.subsystems.get(self.nqn()).ok_or(INVALID_NAMESPACE)?;
         let attached = allocated(subsystem, nsid).map_err(|_| INVALID_NAMESPACE)?;
+        let seen = self.manages(state) || subsystem.is_attached(nsid, self.controller.id());
+        if attached.info.nguid != nguid || !seen {
+            return Err(INVALID_NAMESPACE);
+        }
         let copy = subsystem.managed.get(&nsid).and_then(|managed| managed.attachment.copy.as_ref());
         let copy = copy.filter(|copy| copy.kind == CopyKind::Snapshot).ok_or(INVALID_FIELD)?;
         let source = subsystem.namespaces.values().find(|other| other.info.nguid == copy.source);
@@ -214,11 +227,10 @@ impl Request {
             let managed = subsystem.managed.get(&source.nsid).ok_or(DENIED)?;
             self.check_writer(&Named { subsystem, attached: source, managed })?;
         }
-        self.check_reservation(attached, Access::WRITE)?;
         Ok(source)
     }
 
-    /// The page of copies with identifiers above `after`.
+    /// The page of copies with identifiers above `after`, of those that this host has; of all for managers.
     fn copies(&self, nsid: u32, after: u32) -> Result<Buf, Status> {
         let state = self.shared.lock();
         let source = match nsid {
@@ -228,8 +240,10 @@ impl Request {
         };
         let subsystem = state.subsystems.get(self.nqn()).ok_or(INVALID_NAMESPACE)?;
         let mut page = Buf::zeroed(PAGE_BYTES);
-        let wanted =
-            copies_above(subsystem, after).filter(|(_, copy)| source.is_none_or(|source| source == copy.source));
+        let all = self.manages(&state);
+        let seen = |nsid: u32| all || subsystem.is_attached(nsid, self.controller.id());
+        let wanted = copies_above(subsystem, after)
+            .filter(|&(nsid, copy)| source.is_none_or(|source| source == copy.source) && seen(nsid));
         for (place, (nsid, copy)) in page.chunks_exact_mut(size_of::<CopyEntry>()).zip(wanted.take(COPY_ENTRIES_MAX)) {
             let Some(attached) = subsystem.namespaces.get(&nsid) else { continue };
             let mut entry = CopyEntry::new_zeroed();
@@ -263,8 +277,8 @@ impl Request {
             copying(&store)?.grow(now.nguid, bytes).await.map_err(|error| status_of(&error))?;
         }
         if namespace.info().blocks != attached.info.blocks {
-            // Deleted meanwhile by the operator, there is nobody to tell.
-            let _ = self.shared.update_namespace(self.nqn(), nsid, namespace.info());
+            // Removed meanwhile by the operator, there is nobody to tell.
+            let _ = self.shared.update_namespace(self.nqn(), nsid, now.nguid);
         }
         Ok(())
     }

@@ -357,7 +357,7 @@ fn what_a_host_reads_when_it_connects_stays_true_of_namespaces_that_come_later()
 fn add_cache(session: &RawHost) {
     let info = session.target.namespace(&subsystem(), 1).unwrap().info();
     let info = device::NamespaceInfo { volatile_cache: true, ..info };
-    session.target.shared.update_namespace(&subsystem(), 1, info).unwrap();
+    pretend(&session.target, 1, info);
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn the_effects_log_names_what_is_served_and_nothing_else() {
         // As a block device is, or a file with an identity from elsewhere.
         let info = target.namespace(&subsystem(), 1).unwrap().info();
         let info = device::NamespaceInfo { write_uncorrectable: marks, ..info };
-        target.shared.update_namespace(&subsystem(), 1, info).unwrap();
+        pretend(&target, 1, info);
         let mut io = RawHost::on(&target);
         io.open(false, false);
         io.connect_io_of(3);

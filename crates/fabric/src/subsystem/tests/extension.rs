@@ -18,7 +18,9 @@ use proptest::prelude::*;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::admin::{admin, send_event_request};
-use super::management::{Shelf, active, admin_of, attach, create, delete, namespace, target, target_with, wanted};
+use super::management::{
+    Shelf, active, admin_of, attach, create, delete, detach, namespace, target, target_with, wanted,
+};
 use super::*;
 use crate::subsystem::raw_host::subsystem;
 use crate::subsystem::{HostConfig, NSID_MAX, PortId, Target};
@@ -79,8 +81,18 @@ fn snapshot(session: &mut RawHost, nsid: u32, tag: [u8; 32]) -> Result<u32, Stat
     copy(session, CopyKind::Snapshot, nsid, tag)
 }
 
+/// Deletes the one that has the identifier at this moment.
 fn delete_copy(session: &mut RawHost, nsid: u32) -> Result<(), Status> {
-    ask(session, ExtensionCommand::DeleteCopy, nsid).map(drop)
+    let nguid = nguid_of(&session.target, nsid);
+    delete_by_nguid(session, nsid, nguid)
+}
+
+fn delete_by_nguid(session: &mut RawHost, nsid: u32, nguid: [u8; 16]) -> Result<(), Status> {
+    ask(session, ExtensionCommand::DeleteCopy { nguid }, nsid).map(drop)
+}
+
+fn nguid_of(target: &Target, nsid: u32) -> [u8; 16] {
+    target.namespace(&subsystem(), nsid).map_or([0; 16], |namespace| namespace.info().nguid)
 }
 
 /// Identifier, kind, size and first byte of the tag of each on a page.
@@ -115,17 +127,18 @@ fn a_snapshot_is_taken_listed_cloned_and_deleted() {
     let (source, taken) = (namespace(&mut user, Cns::NAMESPACE, 2), namespace(&mut user, Cns::NAMESPACE, 3));
     assert_eq!((taken.nsze, taken.nsattr, source.nsattr), (source.nsze, 1, 0), "it is write protected");
     assert_ne!(taken.nguid, source.nguid);
-    // Asked again, by whomever: the same one. A tag is one copy's.
+    // Asked again, by whomever: the same one.
     assert_eq!((snapshot(&mut user, 2, TAG), snapshot(&mut manager, 2, TAG)), (Ok(3), Ok(3)));
-    assert_eq!(copy(&mut manager, CopyKind::Clone, 2, TAG), Err(Status::INVALID_FIELD));
     assert_eq!(shelf.copied.load(Ordering::Relaxed), 1);
     assert_eq!(copy(&mut manager, CopyKind::Clone, 3, TAG), Ok(4), "the snapshot's tags are its own");
     assert_eq!(active(&mut manager), [1, 2, 3], "a clone is attached to nobody");
     assert_eq!(namespace(&mut manager, Cns::ALLOCATED_NAMESPACE, 4).nsattr, 0, "and writable");
-    assert_eq!(snapshot(&mut user, 3, [6; 32]), Ok(5), "a snapshot of a snapshot");
+    assert_eq!(snapshot(&mut user, 3, [6; 32]), Err(Status::OPERATION_DENIED));
+    assert_eq!(snapshot(&mut manager, 3, [6; 32]), Ok(5), "a snapshot of a snapshot");
     let all = [(3, 0, bytes, 5), (4, 1, bytes, 5), (5, 0, bytes, 6)];
     assert_eq!(listed(&mut user, 2, 0), Ok(vec![all[0]]));
-    assert_eq!(listed(&mut user, 3, 0), Ok(all[1..].to_vec()));
+    assert_eq!((listed(&mut user, 3, 0), listed(&mut manager, 3, 0)), (Ok(vec![]), Ok(all[1..].to_vec())));
+    assert_eq!(delete_copy(&mut user, 5), Err(Status::INVALID_NAMESPACE), "it has neither the copy nor its source");
     assert_eq!(listed(&mut manager, NSID_ALL, 0), Ok(all.to_vec()));
     assert_eq!(listed(&mut manager, NSID_ALL, 3), Ok(all[1..].to_vec()));
     assert_eq!(listed(&mut manager, NSID_ALL, u32::MAX), Ok(vec![]));
@@ -133,12 +146,30 @@ fn a_snapshot_is_taken_listed_cloned_and_deleted() {
         assert_eq!(delete_copy(&mut manager, nsid), Err(status), "{nsid} is no snapshot");
     }
     assert_eq!((delete_copy(&mut user, 3), delete_copy(&mut user, 3)), (Ok(()), Err(Status::INVALID_NAMESPACE)));
-    assert_eq!(active(&mut manager), [1, 2, 5]);
-    // Its source is gone: only who manages may delete it.
+    // Its source is gone: nobody has it, and only who manages may delete it.
+    assert_eq!(active(&mut manager), [1, 2]);
+    let id = user.controller;
+    assert_eq!(attach(&mut manager, 5, &[id]), Ok(()));
     assert_eq!(delete_copy(&mut user, 5), Err(Status::OPERATION_DENIED));
+    assert_eq!(copy(&mut manager, CopyKind::Clone, 2, TAG), Ok(3), "each kind has tags of its own");
+    assert_eq!((snapshot(&mut user, 2, TAG), delete(&mut manager, 3)), (Ok(6), Ok(())));
+    assert_eq!(delete_copy(&mut user, 6), Ok(()));
     assert_eq!(delete(&mut manager, 2), Ok(()), "snapshots are independent of their source");
     assert_eq!((delete_copy(&mut manager, 5), delete(&mut manager, 4)), (Ok(()), Ok(())));
     assert_eq!(listed(&mut manager, NSID_ALL, 0), Ok(vec![]));
+}
+
+/// A deletion that was delayed on its way, or is asked for again, arrives when the identifier is another snapshot's.
+#[test]
+fn a_late_deletion_takes_no_other_snapshot() {
+    let (target, _, mut manager) = made();
+    assert_eq!(snapshot(&mut manager, 2, TAG), Ok(3));
+    let first = nguid_of(&target, 3);
+    assert_eq!(delete_by_nguid(&mut manager, 3, first), Ok(()));
+    assert_eq!(snapshot(&mut manager, 2, [6; 32]), Ok(3), "its identifier is given again");
+    assert_eq!(delete_by_nguid(&mut manager, 3, first), Err(Status::INVALID_NAMESPACE));
+    assert_eq!(delete_by_nguid(&mut manager, 2, first), Err(Status::INVALID_NAMESPACE));
+    assert_eq!(listed(&mut manager, 2, 0).map(|copies| copies.len()), Ok(1), "it is there still");
 }
 
 #[test]
@@ -234,6 +265,19 @@ fn growth_is_refused_with_its_reason() {
     assert_eq!(grow(&mut manager, 2, 8), Err(Status::INVALID_OPCODE), "it manages no more");
 }
 
+/// The operator may put another namespace under the identifier while a store makes one larger.
+#[test]
+fn growth_is_told_of_no_other_namespace() {
+    let (target, _, mut manager) = made();
+    let before = nguid_of(&target, 2);
+    target.remove_namespace(&subsystem(), 2).expect("it is there");
+    let other = device::Memory::new(16 * BLOCK as u64, BLOCK as u32, [77; 16]).expect("a size that can be");
+    target.add_namespace(&subsystem(), 2, other).expect("the identifier is free");
+    assert!(target.shared.update_namespace(&subsystem(), 2, before).is_err());
+    assert!(target.shared.update_namespace(&subsystem(), 2, [77; 16]).is_ok());
+    assert_eq!(namespace(&mut manager, Cns::NAMESPACE, 2).nsze.get(), 16);
+}
+
 #[test]
 fn differences_come_page_by_page_and_only_to_who_has_both() {
     let (target, shelf, mut manager) = made();
@@ -315,6 +359,23 @@ fn a_reservation_keeps_other_hosts_from_snapshots() {
     assert_eq!(delete_copy(&mut manager, 3), Ok(()), "whoever manages may");
 }
 
+/// A host that was fenced could take the snapshots of its successor.
+#[test]
+fn nothing_is_reserved_of_a_snapshot() {
+    let (target, _, mut manager) = made();
+    let mut holder = registered(&target, &mut manager, 2);
+    assert_eq!(snapshot(admin_queue(&mut holder), 2, TAG), Ok(3));
+    assert_eq!(namespace(admin_queue(&mut holder), Cns::NAMESPACE, 3).rescap, 0);
+    assert_ne!(namespace(admin_queue(&mut holder), Cns::NAMESPACE, 2).rescap, 0);
+    let action = RegisterAction::Register;
+    let register = ReservationCommand::Register { action, ignore_key: false, persist: PersistChange::Keep };
+    let keys = RegisterKeys { current: 0.into(), new: 2.into() };
+    let mut command = register.to_submission(3);
+    (command.command_id, command.sgl) = (8.into(), SglDescriptor::in_capsule(keys.as_bytes().len() as u32));
+    let refused = status(holder.send(&command, keys.as_bytes()));
+    assert_eq!(refused, Status::INVALID_FIELD.do_not_retry());
+}
+
 /// What a host has begun may land while it is fenced; what is read after that is answered is what stays.
 #[test]
 fn a_preempt_waits_for_a_snapshot_that_has_begun() {
@@ -387,6 +448,66 @@ fn a_namespace_has_so_many_snapshots_and_no_more() {
     assert_eq!(snapshot(&mut manager, 2, tag(257)), Ok(100));
 }
 
+/// Hosts with the right to write could take every identifier of the subsystem, and nobody made a namespace any more.
+#[test]
+fn snapshots_leave_identifiers_to_managers() {
+    let (target, _, mut manager) = made();
+    let mut user = user(&target, &mut manager, 2);
+    let id = user.controller;
+    for source in [3, 4] {
+        assert_eq!((create(&mut manager, &wanted(1)), attach(&mut manager, source, &[id])), (Ok(source), Ok(())));
+    }
+    let mut taken = 0;
+    for source in 2..=4 {
+        let tags = (0..=u8::MAX).map(|number| [number; 32]);
+        taken += tags.take_while(|&tag| snapshot(&mut user, source, tag).is_ok()).count();
+    }
+    assert_eq!(taken, (NSID_MAX - 256 - 4) as usize, "three quarters, with the namespaces that were there");
+    assert_eq!(snapshot(&mut user, 4, TAG), Ok(4 + 2 * 256 + 1 + u32::from(TAG[0])), "this one is there");
+    assert_eq!(snapshot(&mut user, 4, [255; 32]), Err(Status::NAMESPACE_ID_UNAVAILABLE));
+    assert_eq!(snapshot(&mut manager, 2, [1; 32]), Ok(6));
+    assert_eq!(create(&mut manager, &wanted(1)), Ok(NSID_MAX - 256 + 1));
+}
+
+/// A snapshot is whose source it is of, at every moment: it was whose source it had been of when it was taken.
+#[test]
+fn a_snapshot_is_attached_as_its_source_is() {
+    let (target, _, mut manager) = made();
+    let mut user = user(&target, &mut manager, 2);
+    let (mut twin, id) = (admin_of(&target, 3), user.controller);
+    assert_eq!(snapshot(&mut user, 2, TAG), Ok(3));
+    assert_eq!((active(&mut user), active(&mut twin)), (vec![1, 2, 3], vec![1]));
+    twin.turn();
+    assert!(send_event_request(&mut twin, 1).is_none());
+    let twin_id = twin.controller;
+    assert_eq!(attach(&mut manager, 2, &[twin_id]), Ok(()));
+    twin.turn();
+    assert!(twin.take_answer(1).is_some() && active(&mut twin) == [1, 2, 3], "whoever gets the source gets both");
+    assert_eq!(attach(&mut manager, 3, &[twin_id]), Err(Status::NAMESPACE_ALREADY_ATTACHED));
+    assert_eq!(detach(&mut manager, 2, &[id]), Ok(()));
+    assert_eq!(active(&mut user), [1], "and whoever loses it loses both");
+    assert_eq!(differences(&mut user, 3, 0, 0), Err(Status::INVALID_NAMESPACE));
+    assert_eq!(attach(&mut manager, 3, &[id]), Ok(()));
+    assert_eq!(active(&mut user), [1, 3], "a manager may name others for the snapshot");
+    assert_eq!(delete(&mut manager, 2), Ok(()));
+    assert_eq!((active(&mut user), active(&mut twin)), (vec![1, 3], vec![1]));
+    assert_eq!((create(&mut manager, &wanted(8)), attach(&mut manager, 2, &[twin_id])), (Ok(2), Ok(())));
+    assert_eq!(active(&mut twin), [1, 2], "another namespace has the identifier of the source");
+}
+
+/// It gave every controller back what had been detached from it, where its host had that by another controller.
+#[test]
+fn a_snapshot_attaches_nothing_else() {
+    let (target, _, mut manager) = made();
+    assert_eq!(create(&mut manager, &wanted(8)), Ok(3));
+    let (mut first, second) = (admin_of(&target, 2), admin_of(&target, 2));
+    let id = first.controller;
+    assert_eq!(attach(&mut manager, 3, &[id, second.controller]), Ok(()));
+    assert_eq!(detach(&mut manager, 3, &[id]), Ok(()));
+    assert_eq!(snapshot(&mut manager, 2, TAG), Ok(4));
+    assert_eq!(active(&mut first), [1]);
+}
+
 /// Tags and sources are kept with the copies.
 #[test]
 fn a_target_that_starts_anew_knows_its_copies() {
@@ -436,7 +557,7 @@ proptest! {
     /// Whatever stands in the fields and in the data: an answer, and no change but the one asked for.
     #[test]
     fn no_command_of_ours_minds_any_fields(
-        which in 0..5_usize, nsid in prop_oneof![4 => 0..5_u32, 1 => any::<u32>()],
+        which in 0..5_usize, named in any::<bool>(), nsid in prop_oneof![4 => 0..5_u32, 1 => any::<u32>()],
         fields in proptest::array::uniform4(prop_oneof![3 => 0..9_u32, 1 => any::<u32>()]),
         bytes in prop_oneof![3 => Just(64_usize), 1 => 0..200_usize], byte in 0..3_u8,
     ) {
@@ -445,6 +566,9 @@ proptest! {
         let opcode = ExtensionCommand::OPCODES[which];
         let mut command = admin(opcode, 9, nsid, 4096);
         [command.cdw10, command.cdw11, command.cdw12, command.cdw13] = fields.map(Into::into);
+        if named && opcode == AdminOpcode::DELETE_COPY {
+            ExtensionCommand::DeleteCopy { nguid: nguid_of(&manager.target, nsid) }.fill(&mut command);
+        }
         let data = if opcode == AdminOpcode::NAMESPACE_COPY { vec![byte; bytes] } else { Vec::new() };
         if opcode == AdminOpcode::NAMESPACE_COPY {
             command.sgl = SglDescriptor::in_capsule(bytes as u32);

@@ -95,7 +95,7 @@ fn all_namespaces_are_those_that_can_keep_it() {
     }
     let third = session.target.namespace(&subsystem(), 3).expect("it is there").info();
     let info = device::NamespaceInfo { persists_attributes: true, ..third };
-    session.target.shared.update_namespace(&subsystem(), 3, info).expect("it is there");
+    pretend(&session.target, 3, info);
     let mut admin = session.admin.take().expect("it holds the controller");
     let (get, set) = (AdminOpcode::GET_FEATURES, AdminOpcode::SET_FEATURES);
     let id = FeatureId::RESERVATION_PERSISTENCE;
@@ -155,7 +155,7 @@ fn notifications_are_bounded_and_the_count_tells_of_lost_ones() {
 fn keep_attributes(session: &RawHost) -> AnyNamespace {
     let namespace = session.target.namespace(&subsystem(), 1).expect("it is there");
     let info = device::NamespaceInfo { persists_attributes: true, ..namespace.info() };
-    session.target.shared.update_namespace(&subsystem(), 1, info).expect("it is there");
+    pretend(&session.target, 1, info);
     namespace
 }
 
