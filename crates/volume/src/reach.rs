@@ -30,8 +30,8 @@ pub trait Copies: 'static {
     /// Those that there are, and clones.
     fn copies(&self) -> LocalFuture<'_, Result<Vec<NamespaceCopy>, device::Error>>;
 
-    /// Deletes one, by its identifier. One that is gone is no error.
-    fn delete_copy(&self, nsid: u32) -> LocalFuture<'_, Result<(), device::Error>>;
+    /// Deletes one, by its identifier and its NGUID: identifiers are used again. One that is gone is no error.
+    fn delete_copy(&self, nsid: u32, nguid: [u8; 16]) -> LocalFuture<'_, Result<(), device::Error>>;
 }
 
 impl Copies for RemoteNamespace {
@@ -43,8 +43,8 @@ impl Copies for RemoteNamespace {
         RemoteNamespace::copies(self)
     }
 
-    fn delete_copy(&self, nsid: u32) -> LocalFuture<'_, Result<(), device::Error>> {
-        RemoteNamespace::delete_copy(self, nsid)
+    fn delete_copy(&self, nsid: u32, nguid: [u8; 16]) -> LocalFuture<'_, Result<(), device::Error>> {
+        RemoteNamespace::delete_copy(self, nsid, nguid)
     }
 }
 

@@ -102,9 +102,9 @@ impl Copies for CountedCopies {
         self.inner.copies()
     }
 
-    fn delete_copy(&self, nsid: u32) -> LocalFuture<'_, Result<(), Error>> {
+    fn delete_copy(&self, nsid: u32, nguid: [u8; 16]) -> LocalFuture<'_, Result<(), Error>> {
         Box::pin(async move {
-            let result = self.inner.delete_copy(nsid).await;
+            let result = self.inner.delete_copy(nsid, nguid).await;
             self.counter.tick(self.node).await;
             result
         })
