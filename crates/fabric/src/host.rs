@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Use: [`discover`] says what a target offers; [`RemoteNamespace::connect`] connects to one namespace of it,
-//! [`Multipath::connect`] to one over several paths; [`Manager`] makes and deletes them, clones them and has them grow. All of it
-//! lives on the reactor thread that made it; another thread joins the association with a queue of its own
+//! [`Multipath::connect`] to one over several paths; [`Manager`] makes, clones, grows and deletes them. All of it lives on the
+//! reactor thread that made it; another thread joins the association with a queue of its own
 //! ([`RemoteNamespace::join`]) or connects for itself.
 
 mod admin;

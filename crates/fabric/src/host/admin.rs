@@ -36,7 +36,18 @@ impl Admin<'_> {
         command: Submission,
         payload: Payload,
     ) -> Result<(Completion, Payload), ConnectError> {
-        let (ended, payload) = match self.link.execute(command, payload).await {
+        self.run_within(step, command, payload, Duration::ZERO).await
+    }
+
+    /// The same for a command that may take as long as `patience`, where that is more than others may.
+    pub(super) async fn run_within(
+        &self,
+        step: &'static str,
+        command: Submission,
+        payload: Payload,
+        patience: Duration,
+    ) -> Result<(Completion, Payload), ConnectError> {
+        let (ended, payload) = match self.link.execute_within(command, payload, patience).await {
             Ok(outcome) => outcome,
             Err(_) => return Err(self.lost(step)),
         };

@@ -6,6 +6,7 @@
 //! the NGUID, which no other namespace is given.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use device::{Error, Lba};
 use engine::Buf;
@@ -26,7 +27,8 @@ use super::queue::Payload;
 use super::remote::RemoteNamespace;
 use super::shape::{NAMESPACES_MAX, format_of};
 
-/// What a host calls a copy of a namespace; of one source and kind each tag once. Random bytes, or anything else that is not used twice.
+/// What a host calls a copy of a namespace; of one source and kind each tag once. Random bytes, or anything else that is not used
+/// twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct CopyTag(pub [u8; 32]);
 
@@ -50,6 +52,10 @@ pub struct NamespaceCopy {
 /// Ranges that [`Manager::differences`] tells apart, at most. Guessed: 16 MiB of them. All behind the last one counts as different.
 pub const DIFFERENCES_MAX: usize = 1 << 20;
 
+/// How long one of the commands may take, where others may take less: a snapshot waits for the commands of others, and for a cache
+/// that is made stable. One that was slow would end the association, with whatever goes on over it. Guessed.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 impl Admin<'_> {
     /// Sends the command with its data; returns the completion's first dword, and the page that it gives.
     async fn extended(
@@ -65,7 +71,7 @@ impl Admin<'_> {
             (None, 0) => Payload::None,
             (None, bytes) => Payload::In(Buf::zeroed(bytes)),
         };
-        let (completion, payload) = self.run(asked.name(), command, payload).await?;
+        let (completion, payload) = self.run_within(asked.name(), command, payload, PATIENCE).await?;
         Ok((completion.result.get() as u32, buffer(payload)))
     }
 
@@ -276,8 +282,11 @@ impl Manager {
     /// # Errors
     /// The connection is lost, or the controller refuses.
     pub async fn extension(&self) -> Result<Extension, ConnectError> {
+        if let Some(known) = self.offered().get() {
+            return Ok(*known);
+        }
         let page: IdentifyController = read_page(&self.admin().identify(Cns::CONTROLLER, 0).await?);
-        Ok(Extension::of(&page))
+        Ok(*self.offered().get_or_init(|| Extension::of(&page)))
     }
 
     /// The admin queue, where the target has such commands.

@@ -206,9 +206,20 @@ impl Link {
     /// Sends a command and waits for its outcome; the payload comes back with it. Waits for a slot if all are taken.
     /// `Err`: the link has ended and the command was not sent.
     pub async fn execute(&self, command: Submission, payload: Payload) -> Result<(Ended, Payload), Payload> {
+        self.execute_within(command, payload, Duration::ZERO).await
+    }
+
+    /// The same for a command that may take as long as `patience`, where that is more than others may.
+    pub async fn execute_within(
+        &self,
+        command: Submission,
+        payload: Payload,
+        patience: Duration,
+    ) -> Result<(Ended, Payload), Payload> {
         let permit = self.shared.acquire(1).await;
         // Its time begins with its place in the queue: while callers wait for one, nothing is wrong with the target.
-        self.execute_by(command, payload, self.shared.deadline(), permit).await
+        let by = (time::now() + patience.max(self.shared.timeout)).as_nanos();
+        self.execute_by(command, payload, by, permit).await
     }
 
     /// The same without a deadline, for an Asynchronous Event Request.

@@ -4,10 +4,12 @@
 //! Invariant: a command is sent once. An error other than [`ConnectError::Refused`] leaves open whether a namespace was made or
 //! deleted: [`Manager::namespaces`] tells.
 
+use std::cell::OnceCell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use engine::task::{self, LocalFuture, Task};
+use nvme::extension::Extension;
 use nvme::identify::{Cns, IdentifyController, IdentifyNamespace, LbaFormat, oacs};
 use nvme::management::{ManagementCommand, controller_list_bytes};
 use nvme::{NSID_ALL, PAGE_BYTES, Status};
@@ -86,6 +88,7 @@ pub struct Manager {
     link: Rc<Link>,
     options: Options,
     controller: u16,
+    offered: OnceCell<Extension>,
     _keep_alive: Option<Task<()>>,
 }
 
@@ -99,8 +102,13 @@ impl Manager {
             let (link, controller) = admin_alone(&options).await?;
             let kept = (!options.keep_alive.is_zero())
                 .then(|| task::spawn(keep_alive(Rc::clone(&link), options.address, options.keep_alive)));
-            Ok(Manager { link, options, controller, _keep_alive: kept })
+            Ok(Manager { link, options, controller, offered: OnceCell::new(), _keep_alive: kept })
         })
+    }
+
+    /// What the controller offers of our own commands, once it was asked.
+    pub(super) fn offered(&self) -> &OnceCell<Extension> {
+        &self.offered
     }
 
     pub(super) fn admin(&self) -> Admin<'_> {

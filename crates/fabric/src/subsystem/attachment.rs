@@ -6,6 +6,7 @@
 //! - the controllers it is attached to, of those alive: exactly what Attach and Detach have named;
 //! - the hosts whose next controller begins with it, kept with the namespace: a host gets in by Attach of one of its
 //!   controllers, and out by Detach of its last one. A namespace that the operator has made begins with every host.
+//!
 //! A snapshot is attached to the controllers that have its source, as long as the source is there, beside those that Attach names
 //! for the snapshot itself: who loses the source loses what it once held.
 //!

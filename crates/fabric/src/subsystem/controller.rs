@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use device::RangeLocks;
 use engine::time::Instant;
 use nvme::log::ErrorEntry;
 use nvme::register::{Configuration, status_bits};
@@ -107,6 +108,8 @@ pub(super) struct Controller {
     io_epoch: AtomicU32,
     /// The host has disabled the volatile write cache: every write is made stable.
     write_through: AtomicBool,
+    /// See [`Controller::changes`].
+    changes: Arc<RangeLocks>,
     state: Mutex<State>,
 }
 
@@ -140,6 +143,7 @@ impl Controller {
             let_in: AtomicBool::new(false),
             io_epoch: AtomicU32::new(0),
             write_through: AtomicBool::new(false),
+            changes: Arc::new(RangeLocks::new(0)),
             state: Mutex::new(state),
         }
     }
@@ -202,6 +206,11 @@ impl Controller {
 
     pub fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
+    }
+
+    /// Held, whole, by the command of our own that changes namespaces, or waits for its turn to.
+    pub fn changes(&self) -> &Arc<RangeLocks> {
+        &self.changes
     }
 
     /// Whether its host has shown whatever it must. Until then the controller is nobody's: whoever has made it may only have

@@ -135,8 +135,7 @@ impl Request {
         let (store, nsid) = self.choose(&wanted)?;
         let Wanted { group, shared, bytes, block_size, .. } = wanted;
         let subsystem = self.nqn().clone();
-        let for_all = shared && self.shared.lock().makes_for_all(&self.controller);
-        let hosts = if for_all { Hosts::any() } else { Hosts::default() };
+        let hosts = self.shared.lock().first_hosts(&self.controller, shared);
         let attachment = Attachment { subsystem, nsid, group, shared, hosts, copy: None };
         let record = attachment.encode().ok_or(Status::INTERNAL_ERROR)?;
         let new = NewNamespace { bytes, block_size, record: &record };
@@ -366,7 +365,7 @@ fn free_nsid(subsystem: &Subsystem) -> Option<u32> {
 fn status_of(error: &StoreError) -> Status {
     match error {
         StoreError::NoRoom(_) => Status::INSUFFICIENT_CAPACITY.do_not_retry(),
-        StoreError::Unknown => INVALID_FIELD,
+        StoreError::Unknown | StoreError::Unfit(_) => INVALID_FIELD,
         StoreError::Device(device::Error::OutOfSpace) => Status::INSUFFICIENT_CAPACITY.do_not_retry(),
         StoreError::Device(error) => io::status_of(error),
     }
@@ -397,9 +396,11 @@ impl State {
         subsystem.is_some_and(|subsystem| subsystem.access.config(controller.host()).manage)
     }
 
-    fn makes_for_all(&self, controller: &Controller) -> bool {
+    /// The hosts that begin with what a controller's host makes.
+    fn first_hosts(&self, controller: &Controller, shared: bool) -> Hosts {
         let subsystem = self.subsystems.get(controller.subsystem());
-        subsystem.is_some_and(|subsystem| subsystem.access.config(controller.host()).makes_for_all)
+        let for_all = subsystem.is_some_and(|subsystem| subsystem.access.config(controller.host()).makes_for_all);
+        if for_all && shared { Hosts::any() } else { Hosts::default() }
     }
 }
 

@@ -288,8 +288,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Notes what a namespace has become, if the one with this NGUID is the one with the identifier still: hosts would read and write
-    /// another one by sizes that it has not.
+    /// Notes what a namespace has become, if the one with this NGUID is the one with the identifier still: hosts would read and
+    /// write another one by sizes that it has not.
     pub fn update_namespace(&self, nqn: &Nqn, nsid: u32, nguid: [u8; 16]) -> Result<(), ConfigError> {
         let mut state = self.lock();
         let found = state.subsystem(nqn)?.namespaces.get_mut(&nsid).filter(|found| found.info.nguid == nguid);

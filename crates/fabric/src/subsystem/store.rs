@@ -47,6 +47,9 @@ pub enum StoreError {
     /// It has no room for such a namespace.
     #[error("no room for it: {0}")]
     NoRoom(String),
+    /// No namespace can become what is asked for.
+    #[error("it can't be so: {0}")]
+    Unfit(String),
     /// A namespace that is asked for is not its own.
     #[error("the store has no such namespace")]
     Unknown,
@@ -101,6 +104,7 @@ fn store_error(error: DriveError) -> StoreError {
     match error {
         DriveError::Device(error) => StoreError::Device(error),
         DriveError::MetadataFull { .. } | DriveError::Size { .. } => StoreError::NoRoom(error.to_string()),
+        DriveError::Shrink { .. } | DriveError::NameTaken(_) => StoreError::Unfit(error.to_string()),
         DriveError::NoNamespace(_) => StoreError::Unknown,
         DriveError::Snapshot(_) => StoreError::Device(Error::ReadOnly("it is a snapshot")),
         DriveError::ReadOnly(_) => StoreError::Device(Error::ReadOnly("the drive takes no changes")),

@@ -170,6 +170,28 @@ async fn afterwards(address: SocketAddr) {
     manager.leave().await;
 }
 
+/// A snapshot waits for a cache to be made stable, which may take longer than a command does: its association ended by that.
+#[test]
+fn a_snapshot_may_take_its_time() {
+    let world = World::new(1, SimConfig::default());
+    let (target, host) = (world.node("target"), world.node("host"));
+    let slow = Duration::from_millis(300)..Duration::from_millis(301);
+    world.disk(target, DRIVE, 16 << 20, DiskConfig { delay: slow, ..DiskConfig::default() });
+    let address = SocketAddr::new(world.addr(target), 4420);
+    world.spawn_on(target, serve(address, true)).detach();
+    let taken = world.spawn_on(host, async move {
+        let manager = operator(address).await;
+        let formats = manager.formats(&manager.capacity().await.expect("a capacity")).await.expect("formats");
+        let wanted = Wanted { bytes: BYTES, block_size: BLOCK as u32, thin: true };
+        assert_eq!(manager.create(&formats, wanted).await, Ok(1));
+        let options = Options { command_timeout: Duration::from_millis(200), ..by(address, "user", 1) };
+        let user = RemoteNamespace::connect(options).await.expect("the namespace");
+        (user.snapshot(TAG).await, user.copies().await.map(|copies| copies.len()))
+    });
+    let taken = world.run_until(taken).unwrap_or_else(|stalled| panic!("{stalled}"));
+    assert_eq!(taken, (Ok(2), Ok(1)));
+}
+
 #[test]
 fn copies_are_made_over_the_network_and_outlive_the_power() {
     for seed in 0..3 {

@@ -5,19 +5,20 @@
 //! - A snapshot is a change as a write is: for whoever may write to the namespace at the moment it is taken. The reservation stays
 //!   as it is from the look at it until the snapshot is durable ([`Reservations::hold`](Reservations)): so when a Preempt is
 //!   answered every snapshot of the preempted host has been taken, and none will be.
-//! - A tag is given once for each source and kind: the list that is looked at and the entry into it lie in one turn of management. It is
-//!   durable in the step that makes the copy, so that a copy without a tag, which nobody asks for again, is never left.
+//! - A tag is given once for each source and kind: the list that is looked at and the entry into it lie in one turn of management.
+//!   It is durable in the step that makes the copy, so that a copy without a tag, which nobody asks for again, is never left.
 //! - Clones, growth, and what concerns all namespaces are for who may manage. Growth takes nothing from anybody: no reservation
 //!   stands in its way.
 //!
-//! A snapshot is for the hosts of its source, as long as the source is there; a clone, and a snapshot whose source is gone, is
-//! attached to nobody but those that a manager names. A snapshot of a snapshot is for managers to take. Either is a namespace of its own that outlives its source. What a snapshot
-//! holds may be read by whoever has the source, whatever reservation the source has.
+//! A snapshot is for the hosts of its source, as long as the source is there; afterwards for those that a manager names. A clone
+//! is attached as a namespace is that the same host creates. A snapshot of a snapshot is for managers to take. Either is a
+//! namespace of its own that outlives its source. What a snapshot holds may be read by whoever has the source, whatever reservation
+//! the source has.
 
 use std::ops::Bound;
 use std::sync::Arc;
 
-use device::{Mode, Namespace, Writability};
+use device::{Mode, Namespace, RangeGuard, Writability};
 use engine::Buf;
 use nvme::extension::{
     COPY_ENTRIES_MAX, CopyEntry, CopyKind, CopyRequest, DIFFERENCE_RANGES_MAX, DIFFERENCES_END, DifferenceRange,
@@ -45,12 +46,12 @@ struct Named<'a> {
     managed: &'a Managed,
 }
 
-/// A copy that may be made.
-struct Planned {
-    store: Arc<dyn NamespaceStore>,
-    source: [u8; 16],
-    attachment: Attachment,
-    record: Vec<u8>,
+/// What becomes of the wish for a copy.
+enum Planned {
+    /// It was made before, and has this identifier.
+    Before(u32),
+    /// It is to be made of the namespace with this NGUID.
+    New { store: Arc<dyn NamespaceStore>, source: [u8; 16], attachment: Attachment, record: Vec<u8> },
 }
 
 impl Request {
@@ -58,20 +59,33 @@ impl Request {
     pub(super) async fn extend(&self) -> Result<(u32, Buf), Status> {
         let asked = ExtensionCommand::from_submission(&self.command).ok_or(INVALID_FIELD)?;
         let nsid = self.command.nsid.get();
-        match asked {
-            // These only look.
+        let changed = match asked {
             ExtensionCommand::Copies { after } => return Ok((0, self.copies(nsid, after)?)),
             ExtensionCommand::Differences { base, lba } => return Ok((0, self.differences(nsid, base, lba)?)),
-            ExtensionCommand::Copy(_) | ExtensionCommand::DeleteCopy { .. } | ExtensionCommand::Grow { .. } => {}
-        }
-        let _turn = self.shared.management.lock(0, 1, Mode::Exclusive).await;
-        let result = match asked {
-            ExtensionCommand::Copy(kind) => self.copy(nsid, kind).await?,
-            ExtensionCommand::DeleteCopy { nguid } => self.delete_copy(nsid, nguid).await.map(|()| 0)?,
-            ExtensionCommand::Grow { blocks } => self.grow(nsid, blocks).await.map(|()| 0)?,
-            ExtensionCommand::Copies { .. } | ExtensionCommand::Differences { .. } => 0,
+            ExtensionCommand::Copy(kind) => {
+                self.check_copy(&self.shared.lock(), nsid, kind)?;
+                let _turn = self.turn().await;
+                self.copy(nsid, kind).await?
+            }
+            ExtensionCommand::DeleteCopy { nguid } => {
+                self.check_delete_copy(&self.shared.lock(), nsid, nguid)?;
+                let _turn = self.turn().await;
+                self.delete_copy(nsid, nguid).await.map(|()| 0)?
+            }
+            ExtensionCommand::Grow { blocks } => {
+                self.check_right(&self.shared.lock())?;
+                let _turn = self.turn().await;
+                self.grow(nsid, blocks).await.map(|()| 0)?
+            }
         };
-        Ok((result, Buf::default()))
+        Ok((changed, Buf::default()))
+    }
+
+    /// The turn for a change. Looked at before the wait, what is refused takes no turn; and a controller waits with one command at
+    /// a time: hosts take turns whatever each of them sends.
+    async fn turn(&self) -> [RangeGuard; 2] {
+        let own = self.controller.changes().lock(0, 1, Mode::Exclusive).await;
+        [own, self.shared.management.lock(0, 1, Mode::Exclusive).await]
     }
 
     fn manages(&self, state: &State) -> bool {
@@ -122,11 +136,11 @@ impl Request {
         }
         let reservations = self.reservations(nsid)?;
         let _hold = reservations.hold().await;
-        let planned = match self.plan_copy(&self.shared.lock(), nsid, (kind, request.tag), &reservations)? {
-            Ok(planned) => planned,
-            Err(made_before) => return Ok(made_before),
+        let planned = self.plan_copy(&self.shared.lock(), nsid, (kind, request.tag), &reservations)?;
+        let (store, source, attachment, record) = match planned {
+            Planned::Before(nsid) => return Ok(nsid),
+            Planned::New { store, source, attachment, record } => (store, source, attachment, record),
         };
-        let Planned { store, source, attachment, record } = planned;
         let copying = copying(&store)?;
         let made = copying.copy(NewCopy { source, kind, record: &record }).await.map_err(|error| status_of(&error))?;
         let managed = Managed { store: store.clone(), attachment, controllers: Default::default() };
@@ -138,28 +152,33 @@ impl Request {
         self.take_in(made, managed, right).await
     }
 
-    /// What is to be made, or (the inner error) which copy was made before by this tag; or why not.
+    /// Whether this host may have a copy of the namespace made.
+    fn check_copy<'a>(&self, state: &'a State, nsid: u32, kind: CopyKind) -> Result<Named<'a>, Status> {
+        let named = self.named(state, nsid)?;
+        match kind {
+            CopyKind::Snapshot => self.check_writer(&named)?,
+            CopyKind::Clone if !self.manages(state) => return Err(DENIED),
+            CopyKind::Clone => self.check_reservation(named.attached, Access::READ)?,
+        }
+        Ok(named)
+    }
+
+    /// What is to be made, or was made before by this tag; or why not.
     fn plan_copy(
         &self,
         state: &State,
         nsid: u32,
         (kind, tag): (CopyKind, [u8; 32]),
         held: &Arc<Reservations>,
-    ) -> Result<Result<Planned, u32>, Status> {
-        let named = self.named(state, nsid)?;
-        let Named { subsystem, attached, managed } = named;
+    ) -> Result<Planned, Status> {
+        let Named { subsystem, attached, managed } = self.check_copy(state, nsid, kind)?;
         if !Arc::ptr_eq(&attached.reservations, held) {
             return Err(Status::INTERRUPTED); // another namespace has the identifier by now
         }
-        match kind {
-            CopyKind::Snapshot => self.check_writer(&named)?,
-            CopyKind::Clone if !self.manages(state) => return Err(DENIED),
-            CopyKind::Clone => self.check_reservation(attached, Access::READ)?,
-        }
         let source = attached.info.nguid;
-        let of_source = || copies(subsystem).filter(|(_, copy)| copy.source == source);
+        let of_source = || copies_above(subsystem, 0).filter(|(_, copy)| copy.source == source);
         if let Some((made_before, _)) = of_source().find(|(_, copy)| (copy.kind, copy.tag) == (kind, tag)) {
-            return Ok(Err(made_before));
+            return Ok(Planned::Before(made_before));
         }
         let unavailable = Status::NAMESPACE_ID_UNAVAILABLE.do_not_retry();
         if !self.manages(state) {
@@ -180,9 +199,11 @@ impl Request {
         let copy = Some(CopyOf { kind, source, source_nsid: attached.nsid, tag });
         // A snapshot follows its source; nobody minds who else reads it.
         let shared = managed.attachment.shared || kind == CopyKind::Snapshot;
-        let attachment = Attachment { nsid, shared, copy, hosts: Hosts::default(), ..managed.attachment.clone() };
+        let hosts =
+            if kind == CopyKind::Clone { state.first_hosts(&self.controller, shared) } else { Hosts::default() };
+        let attachment = Attachment { nsid, shared, copy, hosts, ..managed.attachment.clone() };
         let record = attachment.encode().ok_or(Status::ATTACHMENT_LIMIT_EXCEEDED.do_not_retry())?;
-        Ok(Ok(Planned { store: managed.store.clone(), source, attachment, record }))
+        Ok(Planned::New { store: managed.store.clone(), source, attachment, record })
     }
 
     async fn delete_copy(&self, nsid: u32, nguid: [u8; 16]) -> Result<(), Status> {
@@ -323,11 +344,7 @@ fn copying(store: &Arc<dyn NamespaceStore>) -> Result<&dyn CopyStore, Status> {
     store.copying().ok_or(INVALID_FIELD)
 }
 
-/// The copies among the namespaces of a subsystem, by identifier.
-fn copies(subsystem: &Subsystem) -> impl Iterator<Item = (u32, &CopyOf)> {
-    copies_above(subsystem, 0)
-}
-
+/// The copies among the namespaces of a subsystem with identifiers above this one, by identifier.
 fn copies_above(subsystem: &Subsystem, after: u32) -> impl Iterator<Item = (u32, &CopyOf)> {
     let managed = subsystem.managed.range((Bound::Excluded(after), Bound::Unbounded));
     managed.filter_map(|(&nsid, managed)| Some((nsid, managed.attachment.copy.as_ref()?)))
