@@ -12,7 +12,8 @@
 //!   Those that are made anew beside them are not in sync, and born with intent.
 //! - The label says the size that the volume had at that moment.
 //!
-//! Which namespaces are clones of the copies of one snapshot nobody can tell from their bytes: the caller has to know.
+//! Which namespaces are clones of the copies of one snapshot nobody can tell for sure from their bytes: that their records are the
+//! same is looked at, the caller has to know the rest.
 
 use std::rc::Rc;
 
@@ -47,7 +48,7 @@ pub struct AdoptOptions {
 struct Found {
     candidate: Candidate,
     label: Label,
-    blocks: u64,
+    record: Record,
 }
 
 /// Makes a volume of clones, by slot, and of blank namespaces in the other slots: missing replicas, which are filled when the
@@ -74,10 +75,16 @@ pub fn adopt(reaches: Vec<Rc<dyn Reach>>, options: AdoptOptions) -> LocalFuture<
         if reaches.len() != old.holders() {
             return Err(Error::Impossible("the volume has another number of holders than were named"));
         }
-        let blocks = found[0].blocks;
-        if found.iter().any(|clone| clone.label.shape != old || clone.blocks != blocks) {
-            return Err(Error::Impossible("these are not clones of one snapshot: their sizes differ"));
+        // Whoever was asked for the snapshot had the same record, and was in sync by it. The next snapshot makes another one.
+        let source = &found[0].record;
+        let is_of_it = |clone: &Found| {
+            let slot = usize::from(clone.label.slot);
+            clone.label.shape == old && clone.record == *source && clone.label.life == source.lives[slot]
+        };
+        if !found.iter().all(|clone| is_of_it(clone) && source.in_sync.has(clone.label.slot.into())) {
+            return Err(Error::Impossible("these are not clones of one snapshot: their records differ"));
         }
+        let blocks = source.size(old.blocks);
         let shape = Shape { volume: options.volume.unwrap_or_else(uuid), blocks, ..old };
         let lives: [Life; HOLDERS_MAX] = std::array::from_fn(|slot| if slot < reaches.len() { uuid() } else { 0 });
         let ballot = Ballot { round: FORMAT_ROUND, host: task::random_u64() };
@@ -121,6 +128,12 @@ async fn make(found: &[Found], others: &[(Candidate, Label)], record: &Record, s
 /// The shape of the volume, where all of these are its holders already, by slot.
 async fn made(reaches: &[Rc<dyn Reach>], volume: Option<u128>) -> Option<Shape> {
     let (volume, mut shape) = (volume?, None);
+    // What a host has attached is taken only where none of them can be seen to be something else.
+    for reach in reaches {
+        if inspect(&**reach, false).await.is_ok_and(|found| found.label.shape.volume != volume) {
+            return None;
+        }
+    }
     for (slot, reach) in reaches.iter().enumerate() {
         let label = inspect(&**reach, true).await.ok()?.label;
         let is_one = label.shape.volume == volume && usize::from(label.slot) == slot;
@@ -153,5 +166,5 @@ async fn look_at_clone(reach: &Rc<dyn Reach>, slot: usize, of: u128) -> Result<F
         return Err(Error::TooSmall { holder: name, blocks: info.blocks, needed });
     }
     let candidate = Candidate { reach: Rc::clone(reach), name, info, first, was_attached: false };
-    Ok(Found { candidate, label, blocks })
+    Ok(Found { candidate, label, record })
 }

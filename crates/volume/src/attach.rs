@@ -309,7 +309,7 @@ async fn cover(conns: &mut Conns, choice: &Choice, regions: u64) -> Result<(), E
             continue;
         }
         if choice.in_sync.has(slot) && regions > conn.label.regions_max() {
-            return Err(conn.label.log_too_small());
+            return Err(Error::log_too_small(&conn.label));
         }
         if choice.in_sync.has(slot) {
             let source = device::Error::Disconnected(conn.name().to_owned());

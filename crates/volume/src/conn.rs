@@ -370,9 +370,9 @@ impl Conn {
     }
 
     /// Deletes a snapshot of the replica.
-    pub(crate) async fn delete_copy(&self, nsid: u32, nguid: [u8; 16]) -> Result<(), Lost> {
+    pub(crate) async fn delete_copy(&self, copy: &NamespaceCopy) -> Result<(), Lost> {
         let copies = self.copies_offered()?;
-        let deleted = self.run(copies.delete_copy(nsid, nguid)).await?;
+        let deleted = self.run(copies.delete_copy(copy.nsid, copy.nguid)).await?;
         self.judge(deleted)
     }
 

@@ -1,6 +1,6 @@
 //! Why something about a volume as a whole could not be done. Commands fail with [`device::Error`].
 
-use crate::label::LabelError;
+use crate::label::{Label, LabelError};
 use crate::record::RecordError;
 
 /// See the module.
@@ -148,6 +148,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// The volume has, or would have, more regions than the holder's log has room for.
+    pub(crate) fn log_too_small(label: &Label) -> Error {
+        let region_bytes = u64::from(label.shape.region_blocks) * u64::from(label.shape.block_size);
+        Error::LogTooSmall { bytes_max: label.regions_max() * region_bytes }
+    }
+
     /// Whether to try again may help.
     pub fn may_pass(&self) -> bool {
         matches!(

@@ -109,7 +109,8 @@ pub fn format(reaches: Vec<Rc<dyn Reach>>, options: FormatOptions) -> LocalFutur
 }
 
 /// Makes a namespace a replacement for the holder of a slot: with a new life, and a log that says intent everywhere. Give it to the
-/// attached volume by [`Volume::set_reach`](crate::Volume::set_reach), or attach with it in the slot.
+/// attached volume by [`Volume::set_reach`](crate::Volume::set_reach), or attach with it in the slot. It is taken in when it has
+/// room for the volume as that is by then: `shape` says what it was made with.
 ///
 /// # Errors
 /// As [`format()`].

@@ -112,7 +112,7 @@ async fn begin(shared: &Rc<Shared>, blocks: u64) -> Result<(), Error> {
         let conns = (0..shared.shape.holders()).filter_map(|slot| shared.conn(slot)).collect::<Vec<_>>();
         for conn in conns.iter().filter(|conn| !conn.is_covered(regions)) {
             if conn.label.regions_of(blocks).is_none() {
-                return Err(conn.label.log_too_small());
+                return Err(Error::log_too_small(&conn.label));
             }
             if conn.cover(regions).await.is_err() {
                 conn.end();

@@ -74,7 +74,7 @@ async fn open(shared: &Rc<Shared>, slot: usize) -> Result<Rc<Conn>, Error> {
         return Err(Error::Impossible("the holder's label has another shape than the volume: format it anew"));
     }
     if shared.regions_counted() > conn.label.regions_max() {
-        return Err(conn.label.log_too_small());
+        return Err(Error::log_too_small(&conn.label));
     }
     Ok(conn)
 }

@@ -22,7 +22,6 @@
 //! Of a witness all fields of the log and the data are zero, but those of the volume: block size, region blocks, blocks.
 
 use crate::block::{self, Instead, Reader, Writer, log_entries};
-use crate::error::Error;
 
 /// Where the record lies.
 pub const RECORD_BLOCK: u64 = 1;
@@ -155,12 +154,6 @@ impl Label {
         }
         let entries = log_entries(self.shape.block_size as usize) as u64;
         self.log_blocks.saturating_mul(entries).min(REGIONS_MAX)
-    }
-
-    /// What a volume is told that has, or would have, more regions than that.
-    pub(crate) fn log_too_small(&self) -> Error {
-        let region_bytes = u64::from(self.shape.region_blocks) * u64::from(self.shape.block_size);
-        Error::LogTooSmall { bytes_max: self.regions_max() * region_bytes }
     }
 
     /// The block of a namespace.

@@ -300,8 +300,9 @@ impl Mirror {
     }
 
     /// Begins or finishes a change of holders: a holder that is in another life than the record says, and not in sync, is taken
-    /// in beside its former self; when that is stable the former one is left out. Returns whether there was something to do.
-    pub(crate) fn change_holders(&mut self) -> bool {
+    /// in beside its former self, if it is of those that have the room for the volume; when that is stable the former one is left
+    /// out. Returns whether there was something to do.
+    pub(crate) fn change_holders(&mut self, roomy: Set) -> bool {
         if !self.is_attached() || !self.is_stable {
             return false;
         }
@@ -309,8 +310,9 @@ impl Mirror {
             self.propose(|_| {});
             return true;
         }
-        let is_new = |&slot: &usize| self.is_checked(slot) && !self.is_holder(slot) && !self.current.in_sync.has(slot);
-        let Some(slot) = (0..self.shape.holders()).find(is_new) else { return false };
+        let is_new =
+            |slot: &usize| self.is_checked(*slot) && !self.is_holder(*slot) && !self.current.in_sync.has(*slot);
+        let Some(slot) = roomy.iter().find(is_new) else { return false };
         let life = self.links[slot].life;
         self.propose(|record| record.lives[slot] = life);
         true

@@ -108,7 +108,8 @@ fn who_replaces_a_replica_has_none_of_its_snapshots() {
     assert_eq!(mirror.current().snapshots.len(), 2, "it may be back");
     mirror.connected(0, 99);
     send(&mut mirror, 0);
-    assert!(mirror.change_holders());
+    assert!(!mirror.change_holders(Set(0b110)), "it has not the room");
+    assert!(mirror.change_holders(Set::first(3)));
     assert_eq!((mirror.current().snapshot(name(1)), mirror.current().snapshot(name(2))), (Set(0b010), Set(0)));
     assert!(!mirror.add_snapshot(name(3), Set(0)), "nobody has it");
     assert!(!mirror.is_garbage(name(2), 0), "the record before may yet be followed");
@@ -213,14 +214,14 @@ fn a_replacement_takes_a_majority_of_the_old_and_of_the_new() {
     mirror.connected(2, 99);
     send(&mut mirror, 2);
     assert!(mirror.is_other(2) && !mirror.may_join(2));
-    assert!(mirror.change_holders());
+    assert!(mirror.change_holders(Set::first(3)));
     assert_eq!((mirror.current().lives, mirror.current().lives_before), ([10, 11, 99], LIVES));
     assert!(!send(&mut mirror, 2) && !send(&mut mirror, 0), "two by the new lives, one by the old");
     assert!(send(&mut mirror, 1));
     assert!(!mirror.may_join(2), "the change is not finished");
-    assert!(mirror.change_holders());
+    assert!(mirror.change_holders(Set::first(3)));
     assert!(!send(&mut mirror, 0) && send(&mut mirror, 2), "the old one is left out");
-    assert!(!mirror.change_holders());
+    assert!(!mirror.change_holders(Set::first(3)));
     send(&mut mirror, 1);
     assert!(mirror.may_join(2));
 }
@@ -293,7 +294,7 @@ impl World {
                 let bad = Set::of(3, |slot| Set(bad).has(slot) && is_gone(slot));
                 mirror.leave_out(bad);
             }
-            Event::ChangeHolders => drop(mirror.change_holders()),
+            Event::ChangeHolders => drop(mirror.change_holders(Set::first(3))),
             Event::BeginJoining(slot) if mirror.may_join(slot) => mirror.begin_joining(slot),
             Event::Join(slot) => drop(mirror.join(slot)),
             // One that is needed is not given away.

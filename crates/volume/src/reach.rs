@@ -30,7 +30,7 @@ pub trait Copies: 'static {
     /// Those that there are, and clones.
     fn copies(&self) -> LocalFuture<'_, Result<Vec<NamespaceCopy>, device::Error>>;
 
-    /// Deletes one, by its identifier and NGUID. One that is gone is no error.
+    /// Deletes one, by its identifier and its NGUID: identifiers are used again. One that is gone is no error.
     fn delete_copy(&self, nsid: u32, nguid: [u8; 16]) -> LocalFuture<'_, Result<(), device::Error>>;
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   0  magic "YAGURAVR"     8 B
-//!   8  format               u32
+//!   8  format               u32   1; 2 where there are blocks or snapshots below, which older versions would lose
 //!  12  zero                 u32
 //!  16  checksum             u64   of the block: `device::sealed`
 //!  24  life                16 B   of the holder: what an earlier life has left says nothing
@@ -31,6 +31,7 @@ use crate::label::{Life, REPLICAS_MAX};
 use crate::snapshot_name::SnapshotName;
 
 const RECORD: block::Kind = block::Kind { magic: *b"YAGURAVR", format: 1 };
+const EXTENDED: block::Kind = block::Kind { format: 2, ..RECORD };
 /// Holders, at most.
 pub const HOLDERS_MAX: usize = REPLICAS_MAX;
 
@@ -142,6 +143,11 @@ impl Record {
         (self.ballot, self.version)
     }
 
+    /// How the block is written.
+    fn kind(&self) -> block::Kind {
+        if self.blocks == 0 && self.snapshots.is_empty() { RECORD } else { EXTENDED }
+    }
+
     /// Whether there is one.
     pub fn exists(&self) -> bool {
         self.ballot.round > 0
@@ -198,7 +204,7 @@ impl RecordBlock {
             writer.bytes(&name.ballot.round.to_le_bytes()).bytes(&name.ballot.host.to_le_bytes());
             writer.bytes(&name.attempt.to_le_bytes()).bytes(&[slots.0, 0, 0, 0]);
         }
-        writer.seal(RECORD);
+        writer.seal(accepted.kind());
     }
 
     /// What the block says of a holder that is in this life. What was never written, and what is of another life, says nothing.
@@ -206,13 +212,18 @@ impl RecordBlock {
     /// # Errors
     /// The block is damaged. It has no vote then: what it had promised is not known.
     pub fn decode(block: &[u8], life: Life) -> Result<RecordBlock, RecordError> {
-        let (word, mut rest) = match block::open(block, RECORD) {
+        let (kind, opened) = match block::open(block, EXTENDED) {
+            Err(Instead::Other) => (RECORD, block::open(block, RECORD)),
+            opened => (EXTENDED, opened),
+        };
+        let (word, mut rest) = match opened {
             Ok(opened) => opened,
             Err(Instead::Blank) => return Ok(RecordBlock { life, ..RecordBlock::default() }),
             Err(Instead::Newer(_)) => return Err(RecordError("a later version has written it")),
             Err(Instead::Other) => return Err(RecordError("its checksum is wrong")),
         };
-        let found = read(word, &mut rest).ok_or(RecordError("a field is out of bounds"))?;
+        let found = read(word, &mut rest).filter(|found| found.accepted.kind().format == kind.format);
+        let found = found.ok_or(RecordError("a field is out of bounds"))?;
         Ok(if found.life == life { found } else { RecordBlock { life, ..RecordBlock::default() } })
     }
 }
@@ -287,6 +298,7 @@ mod tests {
         );
         assert_eq!(bytes[136..152], 6u128.to_le_bytes());
         assert_eq!(bytes[184..], [0; 328], "as what was written before there were sizes and snapshots");
+        assert_eq!((encoded(&sample())[8], encoded(&full())[8]), (1, 2), "older versions refuse what they would lose");
         let bytes = encoded(&full());
         assert_eq!(
             (&bytes[184..192], &bytes[192..200], bytes[208], bytes[212]),

@@ -12,8 +12,8 @@
 //!   record. A recovery that breaks off is begun again.
 //! - A volume that could be attached is not recovered: it is still the old one, and may be in use.
 //! - The log says intent everywhere: the others are filled with all of it.
-//! - The new volume is as large as any holder's record says that the old one was, if the copy has the room for that. Where no record
-//!   can be read the caller has to say it: the label knows only what the volume was made with, and it may have grown.
+//! - The new volume is as large as any holder's record says that the old one was, if the copy has the room for that. Where no
+//!   record can be read the caller has to say it: the label knows only what the volume was made with, and it may have grown.
 
 use std::rc::Rc;
 

@@ -9,14 +9,15 @@
 //!   the size is the same.
 //! - A snapshot is there when a record that names it is stable, and gone when one is that does not.
 //!
-//! Writes are held until the last replica has answered, or [`ANSWER_TIME_MAX`] is over: who has not answered by then is not named.
+//! Writes are held until the last replica has answered, or [`HELD_TIME_MAX`] is over: who has not answered by then is not named.
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use device::{Mode, RangeGuard};
-use engine::task::{self, TaskSet};
-use engine::time;
+use engine::sync::Notified;
+use engine::task::{self, LocalFuture, TaskSet};
+use engine::time::{self, Instant};
 use fabric::host::CopyTag;
 
 use crate::conn::{Conn, Lost};
@@ -25,11 +26,12 @@ use crate::record::{HOLDERS_MAX, Set, snapshots_max};
 use crate::shared::Shared;
 use crate::snapshot_name::SnapshotName;
 
-/// How long writes are held for replicas that do not answer. Chosen: a drive answers in milliseconds; one that does not is as well
-/// missed.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
-/// How long new writes are held for those in flight. Chosen: the same.
-const HOLD_TIME_MAX: Duration = Duration::from_secs(1);
+/// How long an attempt holds writes, at most. Chosen: a drive answers in milliseconds; one that does not is as well missed.
+const HELD_TIME_MAX: Duration = Duration::from_secs(1);
+/// How much of that is for the writes in flight. Chosen: what is left is enough for the replicas.
+const DRAIN_TIME_MAX: Duration = Duration::from_millis(500);
+/// How long all of NEED may take for a record, before anything is held. Chosen: as long.
+const RECORD_TIME_MAX: Duration = Duration::from_secs(1);
 /// Attempts before the snapshot is given up. Guessed: each fails only if a replica is lost meanwhile, or slow.
 const TRIES_MAX: u32 = 5;
 /// The pause between two, in which writes go on. Guessed: longer than they were held.
@@ -48,12 +50,16 @@ pub(crate) async fn take(shared: &Rc<Shared>) -> Result<SnapshotName, Error> {
             return Err(Error::TooManySnapshots { max });
         }
         settled(shared).await?;
-        all_current(shared).await;
+        if !all_current(shared).await {
+            "a replica that is needed does not take the record".clone_into(&mut reasons);
+            continue;
+        }
+        let until = time::now() + HELD_TIME_MAX;
         let Some(guard) = hold(shared).await else {
             "the writes in flight take too long".clone_into(&mut reasons);
             continue;
         };
-        match ask_and_propose(shared, guard).await? {
+        match ask_and_propose(shared, guard, until).await? {
             Ok(name) => {
                 if until_stable(shared, name).await? {
                     return Ok(name);
@@ -66,42 +72,46 @@ pub(crate) async fn take(shared: &Rc<Shared>) -> Result<SnapshotName, Error> {
     Err(Error::NotTaken { reasons })
 }
 
-/// Waits until no region may differ between replicas, as long as at least one is settled from time to time.
+/// Waits until no region may differ between replicas, as long as at least one is settled from time to time, and until the record is
+/// stable.
 async fn settled(shared: &Shared) -> Result<(), Error> {
+    let (mut least, mut since) = (u64::MAX, None);
     loop {
         let changed = shared.changed.notified();
         shared.check_whole()?;
         let left = shared.unsettled.borrow().len();
-        let is_ready = shared.mirror.borrow().is_stable();
-        if left == 0 && is_ready {
+        if left == 0 && shared.mirror.borrow().is_stable() {
             return Ok(());
         }
-        let waited = time::timeout(shared.options.wait_max, changed).await;
-        if waited.is_err() && shared.unsettled.borrow().len() == left {
-            return Err(Error::Device { holder: shared.name(), source: device::Error::NotConnected(shared.name()) });
+        if left < least {
+            (least, since) = (left, None);
         }
+        let waited = shared.wait(&mut since, changed).await;
+        waited.map_err(|source| Error::Device { holder: shared.name(), source })?;
     }
 }
 
-/// Waits until each of NEED has the current record, and not for long: who has not is not asked.
-async fn all_current(shared: &Shared) {
-    let deadline = time::now() + ANSWER_TIME_MAX;
+/// Waits until each of NEED has the current record: who has not is not asked. False: that takes too long.
+async fn all_current(shared: &Shared) -> bool {
+    let deadline = time::now() + RECORD_TIME_MAX;
     loop {
         let changed = shared.changed.notified();
         let is_all = {
             let mirror = shared.mirror.borrow();
             mirror.need().iter().all(|slot| mirror.is_current(slot))
         };
-        let left = deadline.duration_since(time::now());
-        if is_all || shared.is_over() || time::timeout(left, changed).await.is_err() {
-            return;
+        if is_all || shared.is_over() {
+            return is_all;
+        }
+        if time::timeout(deadline.duration_since(time::now()), changed).await.is_err() {
+            return false;
         }
     }
 }
 
 /// New changes wait, and those in flight have ended; `None`: they do not end.
 async fn hold(shared: &Shared) -> Option<RangeGuard> {
-    time::timeout(HOLD_TIME_MAX, shared.locks.lock(0, u64::MAX, Mode::Shared)).await.ok()
+    time::timeout(DRAIN_TIME_MAX, shared.locks.lock(0, u64::MAX, Mode::Shared)).await.ok()
 }
 
 /// The attempt ends with this, and what it has left is garbage.
@@ -122,7 +132,11 @@ impl Drop for Attempt<'_> {
 }
 
 /// One attempt, with changes held. Within: what the replicas say of whom none counts.
-async fn ask_and_propose(shared: &Rc<Shared>, guard: RangeGuard) -> Result<Result<SnapshotName, String>, Error> {
+async fn ask_and_propose(
+    shared: &Rc<Shared>,
+    guard: RangeGuard,
+    until: Instant,
+) -> Result<Result<SnapshotName, String>, Error> {
     shared.check_whole()?;
     let name = shared.next_name();
     let tag = name.tag(shared.shape.volume).ok_or(Error::Impossible("the volume was attached too often for that"))?;
@@ -135,28 +149,55 @@ async fn ask_and_propose(shared: &Rc<Shared>, guard: RangeGuard) -> Result<Resul
     let attempt = Attempt::begin(shared, name);
     let may = |conn: &Rc<Conn>| conn.offers_snapshots() && shared.mirror.borrow().is_current(conn.slot);
     let conns = conns.into_iter().filter(may).collect();
-    let (answered, reasons) = ask(shared, conns, tag).await;
+    let (answered, mut reasons) = ask(shared, (conns, until), tag).await;
     // In one step from here.
     let counts = |conn: &&Rc<Conn>| shared.usable(conn.slot).is_some_and(|now| Rc::ptr_eq(&now, conn));
     let counted = answered.iter().filter(counts).fold(Set::default(), |set, conn| set.with(Set::one(conn.slot)));
     let is_as_large = shared.mirror.borrow().current().blocks == blocks;
     let is_proposed = is_as_large && shared.propose(|mirror| mirror.add_snapshot(name, counted));
     drop((attempt, guard));
+    if reasons.is_empty() {
+        "those that have answered do not count any more".clone_into(&mut reasons);
+    }
     Ok(if is_proposed { Ok(name) } else { Err(reasons) })
 }
 
-/// Who has taken it in time. Those that have not may take it yet: they are waited for by somebody else, and it is garbage then.
-async fn ask(shared: &Rc<Shared>, conns: Vec<Rc<Conn>>, tag: CopyTag) -> (Vec<Rc<Conn>>, String) {
-    let deadline = time::now() + ANSWER_TIME_MAX;
-    let mut asked = TaskSet::new(HOLDERS_MAX);
+/// What replicas say that were asked, and over which connection.
+type Answer = (Result<(), Lost>, Rc<Conn>);
+
+/// Those that are asked. Who has not answered when this ends, also by a caller that is gone, may take it yet: somebody else waits
+/// for that, and it is garbage then.
+struct Asked {
+    shared: Rc<Shared>,
+    all: TaskSet<LocalFuture<'static, Answer>>,
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        let mut late = std::mem::replace(&mut self.all, TaskSet::new(0));
+        if late.is_empty() || !task::in_world() {
+            return;
+        }
+        let shared = Rc::clone(&self.shared);
+        task::spawn(async move {
+            while late.next().await.is_some() {}
+            shared.litter();
+        })
+        .detach();
+    }
+}
+
+/// Who has taken it in time.
+async fn ask(shared: &Rc<Shared>, (conns, until): (Vec<Rc<Conn>>, Instant), tag: CopyTag) -> (Vec<Rc<Conn>>, String) {
+    let mut asked = Asked { shared: Rc::clone(shared), all: TaskSet::new(HOLDERS_MAX) };
     for conn in conns {
-        let pushed = asked.push(async move { (conn.snapshot(tag).await, conn) });
+        let pushed = asked.all.push(Box::pin(async move { (conn.snapshot(tag).await, conn) }));
         debug_assert!(pushed.is_ok(), "a slot for each holder");
     }
     let (mut answered, mut reasons) = (Vec::new(), Vec::new());
-    while !asked.is_empty() {
-        let left = deadline.duration_since(time::now());
-        let Ok(Some((_, (said, conn)))) = time::timeout(left, asked.next()).await else {
+    while !asked.all.is_empty() {
+        let left = until.duration_since(time::now());
+        let Ok(Some((_, (said, conn)))) = time::timeout(left, asked.all.next()).await else {
             reasons.push("not all have answered in time".to_owned());
             break;
         };
@@ -172,19 +213,18 @@ async fn ask(shared: &Rc<Shared>, conns: Vec<Rc<Conn>>, tag: CopyTag) -> (Vec<Rc
             }
         }
     }
-    if !asked.is_empty() {
-        let shared = Rc::clone(shared);
-        task::spawn(async move {
-            while asked.next().await.is_some() {}
-            shared.litter();
-        })
-        .detach();
-    }
     (answered, reasons.join("; "))
+}
+
+/// Waits for a change, as long as commands wait; the next host may find what was proposed by then.
+async fn wait(shared: &Shared, since: &mut Option<Instant>, changed: Notified) -> Result<(), Error> {
+    let unknown = || Error::Device { holder: shared.name(), source: device::Error::Disconnected(shared.name()) };
+    shared.wait(since, changed).await.map_err(|_| unknown())
 }
 
 /// Whether it is there; false: whoever had it was replaced meanwhile.
 async fn until_stable(shared: &Shared, name: SnapshotName) -> Result<bool, Error> {
+    let mut since = None;
     loop {
         let changed = shared.changed.notified();
         {
@@ -195,12 +235,13 @@ async fn until_stable(shared: &Shared, name: SnapshotName) -> Result<bool, Error
             }
         }
         shared.check_whole()?;
-        changed.await;
+        wait(shared, &mut since, changed).await?;
     }
 }
 
 /// See [`Volume::delete_snapshot`](crate::Volume::delete_snapshot).
 pub(crate) async fn delete(shared: &Rc<Shared>, name: SnapshotName) -> Result<(), Error> {
+    let mut since = None;
     loop {
         let changed = shared.changed.notified();
         shared.check_whole()?;
@@ -209,6 +250,6 @@ pub(crate) async fn delete(shared: &Rc<Shared>, name: SnapshotName) -> Result<()
             shared.litter();
             return Ok(());
         }
-        changed.await;
+        wait(shared, &mut since, changed).await?;
     }
 }

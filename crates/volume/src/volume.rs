@@ -139,8 +139,8 @@ impl Volume {
     /// offers that. Writes are held for as long as the replicas take for it.
     ///
     /// # Errors
-    /// [`crate::Error::NoCopies`], [`crate::Error::NotTaken`], [`crate::Error::TooManySnapshots`]; superseded or detached: the next
-    /// host may find it.
+    /// [`crate::Error::NoCopies`], [`crate::Error::NotTaken`], [`crate::Error::TooManySnapshots`]; superseded, detached, or no
+    /// majority answers for `wait_max`: it may be there later, or the next host may find it.
     pub fn snapshot(&self) -> LocalFuture<'_, Result<SnapshotName, crate::Error>> {
         Box::pin(snapshot::take(&self.shared))
     }
@@ -154,7 +154,7 @@ impl Volume {
     /// is no error.
     ///
     /// # Errors
-    /// The volume is superseded or detached: the next host may find it still.
+    /// The volume is superseded or detached, or no majority answers for `wait_max`: the next host may find it still.
     pub fn delete_snapshot(&self, name: SnapshotName) -> LocalFuture<'_, Result<(), crate::Error>> {
         Box::pin(snapshot::delete(&self.shared, name))
     }

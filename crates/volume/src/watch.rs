@@ -1,11 +1,15 @@
 //! Watches over the set in sync: replicas that stay away are left out, and changes of holders are brought to their end.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use engine::time::{self, Instant};
 
 use crate::record::Set;
 use crate::shared::Shared;
+
+/// How often a holder without room for the volume is looked at: nobody says when it has got it. Guessed.
+const ROOM_PAUSE: Duration = Duration::from_secs(1);
 
 /// Ends when the volume is over.
 pub(crate) async fn watch(shared: Rc<Shared>) {
@@ -23,14 +27,32 @@ pub(crate) async fn watch(shared: Rc<Shared>) {
             }
             continue;
         }
-        if shared.propose(|mirror| mirror.change_holders()) {
+        let (roomy, due) = (roomy(&shared), due);
+        if shared.propose(|mirror| mirror.change_holders(roomy)) {
             continue;
         }
+        let lacks_room = (0..shared.shape.holders()).any(|slot| shared.conn(slot).is_some() && !roomy.has(slot));
+        let again = lacks_room.then(|| time::now() + ROOM_PAUSE);
+        let due = due.into_iter().chain(again).min();
         match due {
             Some(due) => drop(time::timeout(due.duration_since(time::now()), changed).await),
             None => changed.await,
         }
     }
+}
+
+/// Who has the room for the volume. Who has not, and is to replace a holder, would have that one's snapshots forgotten for nothing.
+fn roomy(shared: &Shared) -> Set {
+    Set::of(shared.shape.holders(), |slot| {
+        let Some(conn) = shared.conn(slot) else { return false };
+        let looked = conn.check_room(shared.blocks_counted());
+        if let Err(error) = &looked
+            && shared.mirror.borrow().is_other(slot)
+        {
+            shared.note(slot, error.to_string());
+        }
+        looked.is_ok()
+    })
 }
 
 /// Who is to be left out now, and when the next one may be.

@@ -103,6 +103,10 @@ fn what_is_no_clone_is_left_alone() {
         for none in [AdoptOptions { clones: Set(0), ..wrong }, AdoptOptions { volume: Some(5), ..wrong }] {
             assert!(matches!(volume::adopt(reaches(cluster, &[3, 4, 5]), none).await, Err(Error::Impossible(_))));
         }
+        // As large as the other one, and of another moment.
+        let next = source.snapshot().await.expect("all is well");
+        clone_of(cluster, id, (next, 1), 4).await;
+        assert!(matches!(named([3, 4, 5], 0b11).await, Err(Error::Impossible(_))), "of two snapshots");
         source.detach().await.expect("it is attached");
         assert!(matches!(named([0, 1, 2], 0b111).await, Err(Error::InUse { .. })));
         assert_eq!(get(&attach(&cluster.places, "b").await, 5).await, Ok(2));

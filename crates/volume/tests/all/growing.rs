@@ -327,3 +327,29 @@ fn a_copy_without_a_record_is_gone_on_with_as_large_as_others_say() {
         });
     }
 }
+
+/// It was taken in for the other one, whose snapshots were forgotten with that.
+#[test]
+fn a_replacement_without_room_for_a_volume_that_has_grown_is_not_taken_in() {
+    let world = World::new(41, SimConfig::default());
+    let cluster = Cluster::start_sized(&world, 3, 1, |index| if index == 3 { 7 << 20 } else { DISK_BYTES });
+    run_in(&world, async {
+        let shape = format(&cluster.places, 3).await;
+        let volume = attach(&cluster.places, "a").await;
+        volume.grow(bytes(600)).await.expect("there is room");
+        let name = volume.snapshot().await.expect("all is well");
+        let lives = volume.lives();
+        world.crash(cluster.nodes[2]);
+        put(&volume, 5, 1).await.expect("the others go on");
+        let spare = cluster.places.reach(3, "a");
+        volume::format_replacement(spare.clone(), shape, 2, false).await.expect("it is blank");
+        volume.set_reach(2, spare);
+        time::sleep(Duration::from_secs(5)).await;
+        assert_eq!((volume.lives(), volume.record().0.snapshot(name)), (lives, Set::first(3)));
+        assert!(volume.reason(2).contains("are needed"), "{}", volume.reason(2));
+        cluster.places.replace(2, 3);
+        cluster.grow(&world, 3, DISK_BYTES).await;
+        whole(&volume).await;
+        assert_eq!(volume.record().0.snapshot(name), Set::first(2));
+    });
+}

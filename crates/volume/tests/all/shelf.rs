@@ -22,6 +22,7 @@ const ANSWER_TIME: Duration = Duration::from_secs(2);
 #[derive(Clone)]
 pub struct Kept {
     pub nsid: u32,
+    pub nguid: [u8; 16],
     pub tag: CopyTag,
     pub label: Label,
     /// Label, record and the first blocks of the log.
@@ -32,7 +33,7 @@ pub struct Kept {
 
 enum Asked {
     Take(CopyTag),
-    Delete(u32),
+    Delete(u32, [u8; 16]),
 }
 
 struct Request {
@@ -46,12 +47,14 @@ struct Node {
     inbox: RefCell<VecDeque<Request>>,
     came: Notify,
     kept: RefCell<Vec<Kept>>,
-    /// Snapshots that there were: no identifier is used again.
+    /// Snapshots that there were.
     count: Cell<u32>,
     /// It takes none, and says so.
     lacks: Cell<bool>,
     /// How much longer it takes for a snapshot.
     slow: Cell<Duration>,
+    /// It refuses to delete this one.
+    keeps: Cell<Option<CopyTag>>,
     /// The snapshots that it refuses from now on.
     refuses: Cell<u32>,
 }
@@ -70,6 +73,11 @@ impl Shelf {
         self.0[node].kept.borrow().clone()
     }
 
+    /// How many a node has taken.
+    pub fn count(&self, node: usize) -> u32 {
+        self.0[node].count.get()
+    }
+
     /// The names of those of a volume.
     pub fn names(&self, node: usize, volume: u128) -> Vec<SnapshotName> {
         self.of(node).iter().filter_map(|kept| SnapshotName::of_tag(&kept.tag, volume)).collect()
@@ -82,6 +90,11 @@ impl Shelf {
 
     pub fn is_slow(&self, node: usize, slow: Duration) {
         self.0[node].slow.set(slow);
+    }
+
+    /// The node refuses to delete a snapshot.
+    pub fn keeps(&self, node: usize, tag: Option<CopyTag>) {
+        self.0[node].keeps.set(tag);
     }
 
     pub fn refuses(&self, node: usize, count: u32) {
@@ -110,8 +123,8 @@ impl Shelf {
                     time::sleep(node.slow.get()).await;
                     answer.set(take(node, &namespace, tag).await);
                 }
-                Asked::Delete(nsid) => {
-                    node.kept.borrow_mut().retain(|kept| kept.nsid != nsid);
+                Asked::Delete(nsid, nguid) => {
+                    node.kept.borrow_mut().retain(|kept| (kept.nsid, kept.nguid) != (nsid, nguid));
                     answer.set(Some(nsid));
                 }
             }
@@ -137,9 +150,13 @@ async fn take(node: &Node, namespace: &AnyNamespace, tag: CopyTag) -> Option<u32
         data.extend(read(label.data_first + first, 32.min(blocks - first)).await?);
     }
     node.count.set(node.count.get() + 1);
-    let nsid = 100 + node.count.get();
+    let mut nguid = [2; 16];
+    nguid[..4].copy_from_slice(&node.count.get().to_be_bytes());
+    // The lowest that is free, as targets have it.
+    let is_used = |nsid: &u32| node.kept.borrow().iter().any(|kept| kept.nsid == *nsid);
+    let nsid = (100..).find(|nsid| !is_used(nsid)).expect("there are as many as that");
     let (head, data) = (Rc::new(head), Rc::new(data));
-    node.kept.borrow_mut().push(Kept { nsid, tag, label, head, data });
+    node.kept.borrow_mut().push(Kept { nsid, nguid, tag, label, head, data });
     Some(nsid)
 }
 
@@ -230,21 +247,22 @@ impl Copies for Client {
     fn copies(&self) -> LocalFuture<'_, Result<Vec<NamespaceCopy>, Error>> {
         Box::pin(async move {
             self.round().await?;
-            let copy = |Kept { nsid, tag, data, .. }: Kept| {
-                let (source, nguid, bytes) = ([1; 16], nguid(nsid), data.len() as u64);
+            let copy = |Kept { nsid, nguid, tag, data, .. }: Kept| {
+                let (source, bytes) = ([1; 16], data.len() as u64);
                 NamespaceCopy { nsid, writable: false, source, nguid, bytes, tag }
             };
             Ok(self.shelf.of(self.node).into_iter().map(copy).collect())
         })
     }
 
-    fn delete_copy(&self, nsid: u32, meant: [u8; 16]) -> LocalFuture<'_, Result<(), Error>> {
-        assert_eq!(meant, nguid(nsid), "a copy is deleted by the NGUID that the list has of it");
-        Box::pin(async move { self.ask(Asked::Delete(nsid)).await.map(drop) })
+    fn delete_copy(&self, nsid: u32, nguid: [u8; 16]) -> LocalFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let node = &self.shelf.0[self.node];
+            let is_kept = |kept: &Kept| kept.nsid == nsid && node.keeps.get() == Some(kept.tag);
+            if node.kept.borrow().iter().any(is_kept) {
+                return Err(Error::ReadOnly("told to refuse"));
+            }
+            self.ask(Asked::Delete(nsid, nguid)).await.map(drop)
+        })
     }
-}
-
-/// Of a copy; its number is never used again here.
-fn nguid(nsid: u32) -> [u8; 16] {
-    u128::from(nsid).to_be_bytes()
 }

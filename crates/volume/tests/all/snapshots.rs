@@ -367,3 +367,62 @@ fn regions_are_settled_before_a_snapshot() {
         kept(cluster, &second, name, Set::first(3));
     });
 }
+
+/// It kept all others from being deleted, and nothing tried again.
+#[test]
+fn a_copy_that_can_not_be_deleted_does_not_keep_the_others() {
+    run(56, 1, 0, async |_, cluster| {
+        let shape = format(&cluster.places, 1).await;
+        let volume = attach(&cluster.places, "a").await;
+        let first = volume.snapshot().await.expect("all is well");
+        let second = volume.snapshot().await.expect("all is well");
+        cluster.places.shelf.keeps(0, first.tag(shape.volume));
+        volume.delete_snapshot(first).await.expect("it is attached");
+        volume.delete_snapshot(second).await.expect("it is attached");
+        has(cluster, &volume, 0, 1).await;
+        assert_eq!(cluster.places.shelf.names(0, shape.volume), [first]);
+        cluster.places.shelf.keeps(0, None);
+        time::sleep(Duration::from_secs(60)).await;
+        has(cluster, &volume, 0, 0).await;
+    });
+}
+
+/// What the target took when its asker was gone stayed until the next snapshot.
+#[test]
+fn what_a_caller_that_is_gone_has_asked_for_is_deleted() {
+    run(57, 1, 0, async |_, cluster| {
+        format(&cluster.places, 1).await;
+        let volume = attach(&cluster.places, "a").await;
+        cluster.places.shelf.is_slow(0, Duration::from_millis(800));
+        let given_up = time::timeout(Duration::from_millis(100), volume.snapshot()).await;
+        assert!(given_up.is_err());
+        put(&volume, 5, 1).await.expect("nothing is held any more");
+        time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(
+            (cluster.places.shelf.count(0), volume.snapshots().len()),
+            (1, 0),
+            "it was taken, and nobody was told"
+        );
+        has(cluster, &volume, 0, 0).await;
+    });
+}
+
+/// Each renewal of the lease began the wait anew.
+#[test]
+fn a_snapshot_waits_for_a_majority_and_not_for_ever() {
+    run(58, 3, 0, async |world, cluster| {
+        format(&cluster.places, 3).await;
+        let volume = Rc::new(attach(&cluster.places, "a").await);
+        let name = volume.snapshot().await.expect("all is well");
+        (1..3).for_each(|node| world.crash(cluster.nodes[node]));
+        time::sleep(Duration::from_secs(2)).await;
+        let begin = time::now();
+        assert!(matches!(volume.snapshot().await, Err(Error::Device { .. })));
+        let deleted = volume.delete_snapshot(name).await;
+        assert!(matches!(&deleted, Err(Error::Device { source, .. }) if source.outcome_unknown()), "{deleted:?}");
+        assert!(begin.elapsed() < 3 * options().wait_max, "{:?}", begin.elapsed());
+        (1..3).for_each(|node| cluster.restart(world, node));
+        whole(&volume).await;
+        volume.snapshot().await.expect("all is well");
+    });
+}

@@ -57,6 +57,11 @@ fn copies(places: &Places, volume: u128, record: &Record, name: SnapshotName) ->
     first.expect("a record names somebody for each snapshot")
 }
 
+/// How long something is waited for: one in four is soon given up.
+fn patience(rng: &mut Rng) -> Duration {
+    if rng.one_in(4) { rng.millis(1, 40) } else { Duration::from_secs(600) }
+}
+
 impl Ledger {
     /// Keeps the volume as long as it is this host's.
     pub async fn keep(self, volume: Rc<Volume>, places: Places, book: Book, mut rng: Rng, scenario: Scenario) {
@@ -64,29 +69,34 @@ impl Ledger {
             let pause = rng.millis(20, 1_200);
             time::sleep(pause).await;
             match rng.within(0, 9) {
-                0..=4 if scenario.snapshots => self.snapshot(&volume, &places, &book, &scenario).await,
+                0..=4 if scenario.snapshots => {
+                    let patience = patience(&mut rng);
+                    self.snapshot(&volume, patience, &places, &book, &scenario).await;
+                }
                 5..=6 if scenario.snapshots => self.delete(&volume, &mut rng).await,
                 7..=8 if scenario.grows => {
                     let blocks = (volume.info().blocks + rng.within(1, 40)).min(BLOCKS_MAX);
-                    // Another one may have the volume by now.
-                    drop(volume.grow(blocks * BLOCK as u64).await);
+                    // Another one may have the volume by now, or have made it larger.
+                    drop(time::timeout(patience(&mut rng), volume.grow(blocks * BLOCK as u64)).await);
                 }
                 _ => {}
             }
         }
     }
 
-    async fn snapshot(&self, volume: &Volume, places: &Places, book: &Book, scenario: &Scenario) {
+    async fn snapshot(&self, volume: &Volume, patience: Duration, places: &Places, book: &Book, scenario: &Scenario) {
         let number = READER + *self.asked.borrow();
         *self.asked.borrow_mut() += 1;
         let begin = |lba: u64| book.recorder.invoked(number, &format!("{lba:03}"), Action::Get, None);
         let tokens: Vec<_> = (0..volume.info().blocks).map(begin).collect();
-        let Ok(name) = volume.snapshot().await else {
+        let Ok(Ok(name)) = time::timeout(patience, volume.snapshot()).await else {
             return tokens.into_iter().for_each(|token| book.recorder.failed(token));
         };
         let (record, _) = volume.record();
         if record.snapshot(name).is_empty() {
-            // Who had it is being replaced.
+            // Who had it is being replaced, or somebody else has it deleted.
+            let may = scenario.faults.loss || scenario.faults.write_errors || self.ended.borrow().contains(&name);
+            assert!(may, "{name} is missing right after it was told of");
             return tokens.into_iter().for_each(|token| book.recorder.failed(token));
         }
         let data = copies(places, volume.shape().volume, &record, name);

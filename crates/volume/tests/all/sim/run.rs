@@ -215,10 +215,13 @@ async fn tenure(under: &Under, volume: &Rc<Volume>, index: usize, lefts: &[Rc<Ce
         task::spawn(client.work(under.scenario.clone()))
     };
     let clients: Vec<Task<()>> = lefts.iter().enumerate().map(client).collect();
-    let keeper = Rng::new(under.scenario.seed, 50_000 + 100 * index as u64 + under.attached.get());
-    let (ledger, scenario) = (under.ledger.clone(), under.scenario.clone());
-    let kept = ledger.keep(volume.clone(), under.places.clone(), under.book.clone(), keeper, scenario);
-    let _keeper = task::spawn(kept);
+    let keeper = |number: u64| {
+        let rng = Rng::new(under.scenario.seed, 50_000 + 100 * index as u64 + 25_000 * number + under.attached.get());
+        let (ledger, scenario) = (under.ledger.clone(), under.scenario.clone());
+        task::spawn(ledger.keep(volume.clone(), under.places.clone(), under.book.clone(), rng, scenario))
+    };
+    // Two, so that there is one thing beside another.
+    let _keepers = [0, 1].map(keeper);
     let until = time::now() + under.scenario.tenure + rng.millis(0, 2_000);
     let mut behind_since = None;
     while time::now() < until && volume.link().is_up && !clients.iter().all(Task::is_finished) {
