@@ -36,7 +36,7 @@ fn volume(bytes: u64, replicas: usize, level: &str) -> VolumeView {
     let holder = json!({"kind": "replica", "drive": "a", "address": "10.0.0.1:4420", "nqn": "nqn.2026-11.io.yagura:a",
         "namespace": null});
     let view: Value = json!({"id": id, "tenant": "a", "name": "db", "bytes": bytes, "state": "ready", "level": level,
-        "holders": vec![holder; replicas], "attachment": null, "operation": null, "created": 0});
+        "holders": vec![holder; replicas], "attachment": null, "operation": null, "limits": {}, "snapshots": [], "created": 0});
     serde_json::from_value(view).expect("a volume")
 }
 
