@@ -5,12 +5,18 @@
 //! home again by another change, the old value would be back; and a host that slept through the change in the joint epoch
 //! would find what nobody else knows any more. So all pages of all members must be sealed, and no new change begins before.
 //!
+//! Somebody slow may still be at it when others have ended it and begun the next change, and do no harm: only the stroke that seals
+//! a page drops what is not at home, and of the final epoch that is over then. (What the next change has brought to a page of its
+//! new homes has raised no seal there.) At rest, where pages are sealed for a sweep and the next change need not wait for that,
+//! nothing is dropped for its home: an epoch at rest begins clean.
+//!
 //! But for members that were given up: they have no vote and get no keys before they are gone, and as every majority that a
 //! host might find with one of them (there are at least two in it) meets a sealed page, they are passed over here.
 
 use std::rc::Rc;
 
 use engine::time;
+use pool::State;
 
 use super::Inner;
 use super::change::{OVERTAKEN, STRETCH_PAUSE, STRETCH_TRIES};
@@ -36,8 +42,9 @@ pub(super) async fn clean(inner: &Rc<Inner>, topology: &Rc<Topology>, stretch: S
                     let mut pages = member.pages(stretch).await?;
                     let index = member.index;
                     let forgets = forgets(&topology.map);
+                    let cleans = topology.map.state == State::Unclean;
                     let stays = move |entry: &Entry<'_>| match keys.key(entry.key) {
-                        Ok(key) => topology.homes(&key).contains(index) && !is_forgotten(entry, forgets),
+                        Ok(key) => !(cleans && !topology.homes(&key).contains(index) || is_forgotten(entry, forgets)),
                         Err(_) => true,
                     };
                     member.seal(&inner, &mut pages, stays).await?;

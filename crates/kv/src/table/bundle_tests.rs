@@ -309,6 +309,27 @@ fn what_is_deleted_of_a_bundle_that_others_can_read_stays_deleted() {
     }
 }
 
+/// What is not at home in a page any more goes with the seal that is yet to come: whoever brings back what a bundle held has no look
+/// at the rest of the page, and must not seal it.
+#[test]
+fn a_page_whose_bundle_is_rebuilt_is_not_sealed_with_it() {
+    run(34, async {
+        let members = memories(1, member_of(64));
+        let map = create(&members, 1, 1000).await;
+        let table = Table::new(members[0].clone(), &map, 0);
+        filled(&table, &map, 60, 88).await;
+        let (home, bundles) = page_of_bundles(&table).await;
+        assert!(table.free_guest(home, &bundles[0]).await.unwrap());
+        let final_map = pool::Map { epoch: map.epoch + 1, ..map.clone() };
+        let newer = table.successor(&final_map, 0);
+        let damaged = newer.damaged_page(home).await.unwrap().unwrap();
+        rebuild(&newer, home, damaged, &[]).await;
+        let sealed = newer.seal_and_drop(home, None, |_| false).await.unwrap();
+        assert!(sealed.written && sealed.dropped > 0);
+        assert!(sealed.image.entries(&newer).unwrap().is_empty());
+    });
+}
+
 /// The page of a lost bundle has no vote on what was in it, and on nothing else is it lost.
 #[test]
 fn a_lost_bundle_is_gathered_and_all_else_stays() {

@@ -2,11 +2,13 @@
 //!
 //! The page becomes good in one compare-and-write with all its entries: a page that was first emptied and then filled would
 //! vote "never written" in between, and an acknowledged value would be lost to a majority that includes it. It comes back
-//! under the seal of its rebuilder's epoch, for it may have been closed to older ones. When and from whom the entries may be
-//! gathered is the caller's part (`store::repair`); it knows the damage that it has waited for again by its mark.
+//! under the seal of its rebuilder's epoch, for it may have been closed to older ones, with nothing that is not at home there. When
+//! and from whom the entries may be gathered is the caller's part (`store::repair`); it knows the damage that it has waited for
+//! again by its mark.
 //!
 //! A page whose bundle is lost has no vote on what was in it. It is whole but for that: what it says of all other keys, and the
-//! guests that lie in it, stay, and the keys that it does not hold any more are gathered as those of a damaged page.
+//! guests that lie in it, stay, and the keys that it does not hold any more are gathered as those of a damaged page. So does its
+//! seal: a page that is sealed for an epoch has been rid of what is not at home there (`seal`), and this one may still hold some.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -291,11 +293,14 @@ impl Rebuilding {
         let (damaged, salt) = (self.good.bytes.clone(), engine::task::random_u64());
         let mut base = match table.decode(page, &damaged) {
             Ok(view) => Draft::new(&view),
-            Err(_) => Draft::rebuild(identity, table.layout.page_bytes(), salt),
+            Err(_) => {
+                let mut base = Draft::rebuild(identity, table.layout.page_bytes(), salt);
+                // It may have been sealed, for no later epoch: who rebuilds it has learnt the newest since.
+                base.seal(table.epoch);
+                base
+            }
         };
         self.good.lost.iter().for_each(|bundle| base.remove_forward(bundle.reference.copy));
-        // A damaged one may have been sealed, for no later epoch: who rebuilds it has learnt the newest since.
-        base.seal(table.epoch);
         let mut search = table.search();
         for _ in 0..ATTEMPTS_MAX {
             match plan(base.clone(), &puts, &self.placed, search.wanted()) {

@@ -38,7 +38,9 @@ impl Table {
         self.seal_and_drop(page, image, |_| true).await
     }
 
-    /// Seals a page for this table's epoch, and in the same stroke drops the entries that do not `stay`.
+    /// Seals a page for this table's epoch, and in the same stroke drops the entries that do not `stay`. One that has the seal
+    /// already is left as it is: whoever sealed it has dropped them, and what has come since may be of a later epoch, whose homes
+    /// are others. To drop that would be to lose what was acknowledged.
     pub async fn seal_and_drop(
         self: &Rc<Self>,
         page: TablePage,
@@ -88,12 +90,12 @@ impl Table {
                     continue;
                 }
             }
+            if view.header().seal == self.epoch {
+                return Ok(Sealed { image: PageImage { page, bytes: expected, bundles }, dropped: 0, written: false });
+            }
             let leaving: Vec<_> = view.entries().filter(|entry| !stays(entry)).collect();
             let mut bundled = bundles.entries(&view);
             bundled.retain(|bundled| !stays(&bundled.entry));
-            if leaving.is_empty() && bundled.is_empty() && view.header().seal == self.epoch {
-                return Ok(Sealed { image: PageImage { page, bytes: expected, bundles }, dropped: 0, written: false });
-            }
             let mut draft = Draft::new(&view);
             draft.seal(self.epoch);
             for entry in &leaving {

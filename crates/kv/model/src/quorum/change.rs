@@ -309,7 +309,8 @@ pub(super) fn upkeep(config: &Config, member: &mut super::Member, request: &Requ
     let epoch = request.epoch;
     let promise_is_dead = ballot_epoch(member.promised) < epoch || config.rules.drop_forgets_promises;
     let forgets = match request.kind {
-        Kind::Clean => member.homes >> epoch & 1 == 0,
+        // Behind the seal there may be something of a later epoch, in which it is a home.
+        Kind::Clean => member.homes >> epoch & 1 == 0 && (member.seal < epoch || config.rules.clean_behind_seal),
         Kind::Drop => config.is_dead_tombstone(&member.entry, epoch) && promise_is_dead,
         Kind::DropExact => member.entry.timestamp() == request.expected && promise_is_dead,
         _ => false,

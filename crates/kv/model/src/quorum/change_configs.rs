@@ -94,6 +94,7 @@ fn sound_small() -> Vec<Config> {
         change_of_one("put,del|put,get + change of 1", &[&[Put(10), Delete], &[Put(20), Get]]),
         taken_over("put,get + change of 1 by two", &[&[Put(10), Get]]),
         there_and_back("put,del,get + there and back", &[&[Put(10), Delete, Get]]),
+        cleaned_twice("put,get + there and back, cleaned twice", &[&[Put(10), Get]]),
         taken_back("put,get|get,get + taken back", &[&[Put(10), Get], &[Get, Get]]),
         taken_back("put|inc,get + taken back", &[&[Put(10)], &[INC, Get]]),
         change_of_two("put,get + change of two", &[&[Put(10), Get]]),
@@ -294,6 +295,15 @@ const THERE_AND_BACK: [Operation; 14] = [
     Clean(5),
 ];
 
+/// The same without a collection, and somebody else cleans as well, who may be slow: it goes on when the replica has moved back.
+fn cleaned_twice(name: &'static str, clients: &[&[Operation]]) -> Config {
+    let maps = [Map::stable(1), Map::joint(1, 2), Map::stable(2), Map::joint(2, 1), Map::stable(1)];
+    let there = [Publish(1), Seal(1), Migrate(1), Publish(2), Clean(2)];
+    let back = [Publish(3), Seal(3), Migrate(3), Publish(4)];
+    let hosts = [clients, &[&[Clean(2)]]].concat();
+    with_upkeep(name, &hosts, &maps, &[&there[..], &back].concat())
+}
+
 /// One collection of tombstones in three homes, carried out by the last host.
 fn collect(name: &'static str, clients: &[&[Operation]]) -> Config {
     let maps = [Map::stable(OLD), Map::stable(OLD), Map::stable(OLD).floor(1)];
@@ -396,6 +406,7 @@ fn broken_changes() -> Vec<Config> {
             &[Publish(1), Seal(1), Migrate(1), Publish(2)],
         )
         .under(|r| r.seal_ignored = true),
+        cleaned_twice("what came behind the seal is dropped", &put_get).under(|r| r.clean_behind_seal = true),
         there_and_back("homes come back that were not cleaned", &[&[Put(10), Delete, Get]]).with(|c| {
             c.hosts[1].retain(|operation| !matches!(operation, Clean(_)));
         }),

@@ -125,6 +125,8 @@ impl Config {
                 let lost = state.members.iter().find(|m| m.voteless != 0);
                 lost.is_some_and(|m| (0..HOSTS_MAX).all(|k| forgotten(k, m)))
             }
+            // Whoever cleans goes by a map of that epoch.
+            Operation::Clean(epoch) => state.map >= epoch,
             _ => true,
         }
     }

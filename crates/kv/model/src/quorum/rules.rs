@@ -69,6 +69,8 @@ pub struct Rules {
     pub any_half: bool,
     /// The migrator believes an old home that is not sealed yet.
     pub migrate_unsealed: bool,
+    /// Who cleans a page drops what is not at home there also where it is sealed for that epoch already.
+    pub clean_behind_seal: bool,
     /// A put that met a seal starts again although its stores were sent.
     pub put_restarts_after_stores: bool,
     /// An absent entry counts as newer than everything of older epochs.
