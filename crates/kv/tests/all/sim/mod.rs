@@ -80,7 +80,7 @@ const SEEDS_KEPT: [u64; 10] = [
     // An operator knew the pool's first map only: one of its members was dead, the other had left and was formatted anew since. Who
     // asks these alone learns of no newer map; the operator asks all nodes now, as whoever names all addresses does.
     134_644_741_529_518,
-    // An operator that had lost sight of one member went on cleaning up behind a change when others had ended it and carried out the
+    // An operator that had lost sight of a member went on cleaning up behind a change when others had ended it and carried out the
     // next, by which that member had become a home again: what it had taken since was dropped, an acknowledged delete.
     229_261_306_848_994,
 ];
