@@ -309,8 +309,8 @@ fn what_is_deleted_of_a_bundle_that_others_can_read_stays_deleted() {
     }
 }
 
-/// What is not at home in a page any more goes with the seal that is yet to come: whoever brings a bundle's entries back has no look
-/// at the rest of the page, and must not seal it.
+/// What is not at home in a page any more goes with the seal that is yet to come: whoever brings back what a bundle held does not
+/// look at the rest of the page, and must not seal it.
 #[test]
 fn a_page_whose_bundle_is_rebuilt_is_not_sealed_with_it() {
     run(34, async {
