@@ -142,9 +142,7 @@ impl Provisioner {
                 self.planned(new, key, &tenant, &inventory, placed, source)
             })
         };
-        let id = self.store.once(request, plan).await?;
-        self.wake.notify_waiters();
-        Ok(id)
+        self.operate(request, plan).await
     }
 
     /// The volume that the new one is a clone of, and which of its snapshots.

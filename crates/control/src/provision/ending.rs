@@ -21,6 +21,19 @@ pub(super) async fn ready(task: &mut Task, state: OperationState) -> Result<(), 
     }
 }
 
+/// Nothing was done, and the volume is as it was.
+pub(super) async fn failed(task: &mut Task, why: String) -> Result<(), Stop> {
+    task.operation.record.undo = Some(why);
+    ready(task, OperationState::Failed).await
+}
+
+/// From here on what was done is undone; the reason is written down first.
+pub(super) async fn turn_back(task: &mut Task, reason: String) -> Result<(), Stop> {
+    task.operation.record.undo = Some(reason);
+    task.operation.record.waits = None;
+    task.record(Vec::new(), Vec::new()).await.map(drop)
+}
+
 /// The operation has ended.
 pub(super) fn close(task: &mut Task, state: OperationState) {
     let operation = &mut task.operation.record;

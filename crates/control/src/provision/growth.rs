@@ -8,7 +8,7 @@ use super::error::Error;
 use super::moment::Limits;
 use super::name::Name;
 use super::placement;
-use super::plan::{Inventory, Owner, admit, begin, operation, promise};
+use super::plan::{Inventory, Owner, admit, begin_on, operation, promise};
 use super::provisioner::Provisioner;
 use super::records::{HolderKind, OperationKind, Volume};
 use super::store::{Plan, Planning, Request};
@@ -37,16 +37,12 @@ impl Provisioner {
                 let mut operation = operation(OperationKind::Grow, &tenant.record, name, wanted.len() as u32 + 1);
                 operation.bytes = Some(bytes);
                 volume.record.operation = Some(operation.id);
-                let mut plan = begin(&operation, &tenant)?;
-                plan.conditions.push(volume.unchanged());
-                plan.changes.push(volume.put()?);
+                let mut plan = begin_on(&operation, &tenant, &volume)?;
                 promise(&mut plan, &inventory, wanted.into_iter(), 0)?;
                 Ok(plan)
             })
         };
-        let id = self.store.once(request, plan).await?;
-        self.wake.notify_waiters();
-        Ok(id)
+        self.operate(request, plan).await
     }
 
     /// Says what each replica is to have, and what that is more on each drive.

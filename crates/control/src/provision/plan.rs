@@ -16,8 +16,8 @@ use super::keys;
 use super::name::Name;
 use super::placement::Candidate;
 use super::provisioner::{Provisioner, place_of};
-use super::records::{Drive, Node, Operation, OperationKind, OperationState, Pool, Tenant};
-use super::store::{Plan, Stored, now, put};
+use super::records::{Drive, Node, Operation, OperationKind, OperationState, Pool, Tenant, Volume};
+use super::store::{Plan, Planning, Request, Stored, now, put};
 
 /// Operations of a tenant that have not ended, at most. Chosen: as many as a script makes in a burst.
 pub const PENDING_MAX: u32 = 64;
@@ -80,6 +80,17 @@ impl Provisioner {
             nodes: self.store.all(keys::all("node")).await?,
             drives: self.store.all(keys::all("drive")).await?,
         })
+    }
+
+    /// Writes down an operation, and wakes who goes on with it; the answer is the operation's id.
+    pub(super) async fn operate<'a>(
+        &self,
+        request: &Request,
+        plan: impl Fn() -> Planning<'a, Uuid>,
+    ) -> Result<Uuid, Error> {
+        let id = self.store.once(request, plan).await?;
+        self.wake.notify_waiters();
+        Ok(id)
     }
 
     /// What these drives say of themselves, all asked at the same time.
@@ -155,6 +166,18 @@ pub(super) fn begin(operation: &Operation, tenant: &Stored<Tenant>) -> Result<Pl
     let todo = Change::put(keys::todo(operation.id), Value::default());
     let changes = vec![put(keys::operation(operation.id), operation)?, todo, tenant.put()?];
     Ok(Plan { conditions: vec![tenant.unchanged()], changes, answer: operation.id })
+}
+
+/// The same for a volume that is there, as it is written down with the operation.
+pub(super) fn begin_on(
+    operation: &Operation,
+    tenant: &Stored<Tenant>,
+    volume: &Stored<Volume>,
+) -> Result<Plan<Uuid>, Error> {
+    let mut plan = begin(operation, tenant)?;
+    plan.conditions.push(volume.unchanged());
+    plan.changes.push(volume.put()?);
+    Ok(plan)
 }
 
 /// Promises more room on drives, if drives, nodes and policy are as they were read; and that many holders.

@@ -22,7 +22,7 @@ use super::asked::Work;
 use super::copy;
 use super::drive::{Made, delete, drive, give_up, is_out, look, said, still_there, taken};
 use super::drives::{Blank, DriveError, Place, Usage};
-use super::ending::{close, leave, ready};
+use super::ending::{close, failed, leave, ready, turn_back};
 use super::keys;
 use super::name::Name;
 use super::records::{Drive, Namespace, OperationKind, OperationState};
@@ -51,8 +51,7 @@ pub(super) async fn advance(task: &mut Task) -> Result<(), Stop> {
 
 async fn delete_all(task: &mut Task) -> Result<(), Stop> {
     if is_attached(task).await? {
-        task.operation.record.undo = Some("a host has the volume attached: detach it there, or say force".into());
-        return ready(task, OperationState::Failed).await;
+        return failed(task, "a host has the volume attached: detach it there, or say force".into()).await;
     }
     remove_all(task).await
 }
@@ -61,11 +60,7 @@ async fn create(task: &mut Task) -> Result<(), Stop> {
     if task.operation.record.undo.is_none() {
         match build(task).await? {
             Ok(()) => return ready(task, OperationState::Done).await,
-            Err(reason) => {
-                task.operation.record.undo = Some(reason);
-                task.operation.record.waits = None;
-                task.record(Vec::new(), Vec::new()).await?;
-            }
+            Err(reason) => turn_back(task, reason).await?,
         }
     }
     if let Some(at) = task.operation.record.at.clone()

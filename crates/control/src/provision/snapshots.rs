@@ -7,10 +7,10 @@ use uuid::Uuid;
 use super::error::Error;
 use super::moment::Snapshot;
 use super::name::Name;
-use super::plan::{Owner, begin, count, operation};
+use super::plan::{Owner, begin_on, count, operation};
 use super::provisioner::Provisioner;
 use super::records::{OperationKind, Volume};
-use super::store::{Plan, Planning, Request, Stored};
+use super::store::{Planning, Request, Stored};
 
 /// Snapshots of a volume, at most. Derived: as many fit into the mirror's record in blocks of 4 KiB, with some to spare for those
 /// that attempts have left.
@@ -114,15 +114,10 @@ impl Provisioner {
                 let mut operation = operation(kind, &tenant.record, &volume.record.name, 1);
                 operation.snapshot = Some(snapshot.clone());
                 volume.record.operation = Some(operation.id);
-                let mut plan: Plan<Uuid> = begin(&operation, &tenant)?;
-                plan.conditions.push(volume.unchanged());
-                plan.changes.push(volume.put()?);
-                Ok(plan)
+                begin_on(&operation, &tenant, &volume)
             })
         };
-        let id = self.store.once(request, plan).await?;
-        self.wake.notify_waiters();
-        Ok(id)
+        self.operate(request, plan).await
     }
 
     /// All snapshots of a volume, the oldest first.

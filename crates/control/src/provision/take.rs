@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::asked::Work;
-use super::ending::ready;
+use super::ending::{failed, ready};
 use super::moment::Snapshot;
 use super::records::OperationState;
 use super::step::{Stop, Task};
@@ -40,10 +40,4 @@ pub(super) async fn forget(task: &mut Task) -> Result<(), Stop> {
         task.volume.record.snapshots.retain(|snapshot| Some(&snapshot.name) != name.as_ref());
     }
     ready(task, OperationState::Done).await
-}
-
-/// Nothing was done.
-async fn failed(task: &mut Task, why: String) -> Result<(), Stop> {
-    task.operation.record.undo = Some(why);
-    ready(task, OperationState::Failed).await
 }

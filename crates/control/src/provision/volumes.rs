@@ -10,7 +10,7 @@ use super::error::Error;
 use super::keys;
 use super::moment::Limits;
 use super::name::{Address, Name, Nqn};
-use super::plan::{Owner, begin, count, operation};
+use super::plan::{Owner, begin_on, count, operation};
 use super::provisioner::{List, PAGE_RECORDS_MAX, Provisioner};
 use super::records::{
     Attachment, Drive, Holder, HolderKind, Level, Namespace, Operation, OperationKind, Volume, VolumeState,
@@ -86,15 +86,10 @@ impl Provisioner {
                 let steps = volume.record.holders.len() as u32;
                 let operation = Operation { force, ..operation(OperationKind::Delete, &tenant.record, name, steps) };
                 (volume.record.state, volume.record.operation) = (VolumeState::Deleting, Some(operation.id));
-                let mut plan = begin(&operation, &tenant)?;
-                plan.conditions.push(volume.unchanged());
-                plan.changes.push(volume.put()?);
-                Ok(plan)
+                begin_on(&operation, &tenant, &volume)
             })
         };
-        let id = self.store.once(request, plan).await?;
-        self.wake.notify_waiters();
-        Ok(id)
+        self.operate(request, plan).await
     }
 
     /// Writes down that a host is meant to use the volume, and answers with what the host needs. By force also where another one

@@ -6,7 +6,7 @@ use tokio::time::sleep;
 use super::asked::Work;
 use super::drive::{Made, drive, give_up, look, said, taken};
 use super::drives::DriveError;
-use super::ending::{close, leave, ready};
+use super::ending::{close, leave, ready, turn_back};
 use super::keys;
 use super::records::{Drive, HolderKind, OperationState};
 use super::step::{Stop, Task};
@@ -20,11 +20,7 @@ pub(super) async fn advance(task: &mut Task) -> Result<(), Stop> {
     if task.operation.record.undo.is_none() {
         match grow(task).await? {
             Ok(()) => return ready(task, OperationState::Done).await,
-            Err(reason) => {
-                task.operation.record.undo = Some(reason);
-                task.operation.record.waits = None;
-                task.record(Vec::new(), Vec::new()).await?;
-            }
+            Err(reason) => turn_back(task, reason).await?,
         }
     }
     undo(task).await
