@@ -1,4 +1,4 @@
-//! What blocks, on a thread of its own: the store is served meanwhile.
+//! What blocks, on a thread of its own: the reactor serves meanwhile.
 
 use std::io::ErrorKind;
 use std::process::{Command, Output, Stdio};

@@ -2,6 +2,7 @@
 //!
 //! Exit status: see [`exit`].
 
+mod aside;
 mod bench;
 mod cache;
 mod cli;

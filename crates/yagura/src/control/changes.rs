@@ -10,24 +10,16 @@ use ::volume::{AdoptOptions, Options as AttachOptions, Reach, Set};
 use fabric::host::{CopyTag, Manager, NamespaceCopy, Options};
 use uuid::Uuid;
 
-use super::reached::{changed, in_time, listed, reach, reaches, unformatted, unreached, within};
+use super::reached::{changed, in_time, known, listed, reach, reaches, unformatted, unreached, within};
 use crate::volume::work::{Undone, name_of, work as done_by};
 
 /// Where nothing listens: a drive that is gone for good.
 const NOWHERE: ([u8; 4], u16) = ([127, 0, 0, 1], 1);
 
-fn is(found: &Namespace, wanted: &Namespace) -> bool {
-    (found.nsid, found.uid) == (wanted.nsid, wanted.uid)
-}
-
 /// See [`Drives::grow`](::control::provision::Drives::grow).
 pub async fn grow(options: Options, namespace: Namespace, bytes: u64, until: StdInstant) -> Result<(), DriveError> {
     let manager = Manager::connect(options).await.map_err(unreached)?;
-    let found = listed(&manager).await?.into_iter().find(|found| is(found, &namespace));
-    let Some(found) = found else {
-        return Err(DriveError::Refused(format!("its namespace {} is another one, or gone", namespace.nsid)));
-    };
-    if found.bytes < bytes {
+    if known(&manager, &namespace).await?.bytes < bytes {
         if !manager.extension().await.map_err(unreached)?.grow {
             return Err(DriveError::Refused("its target does not make namespaces larger".into()));
         }

@@ -78,17 +78,22 @@ pub async fn listed(manager: &Manager) -> Result<Vec<Namespace>, DriveError> {
     named.collect()
 }
 
+/// The namespace as it is now: it may have grown, and is still the same.
+pub async fn known(manager: &Manager, namespace: &Namespace) -> Result<Namespace, DriveError> {
+    let is_it = |found: &Namespace| (found.nsid, found.uid) == (namespace.nsid, namespace.uid);
+    let gone = || DriveError::Refused(format!("its namespace {} is another one, or gone", namespace.nsid));
+    listed(manager).await?.into_iter().find(is_it).ok_or_else(gone)
+}
+
 /// The holders, each of which is there.
 pub async fn reaches(holders: &[(Options, Blank)]) -> Result<Vec<Rc<dyn Reach>>, DriveError> {
     let mut reaches: Vec<Rc<dyn Reach>> = Vec::with_capacity(holders.len());
     for (options, holder) in holders {
         let manager = Manager::connect(options.clone()).await.map_err(unreached)?;
-        // One that has grown meanwhile is still the same.
-        let is_it = |found: &Namespace| (found.nsid, found.uid) == (holder.namespace.nsid, holder.namespace.uid);
-        if !listed(&manager).await?.iter().any(is_it) {
-            let nsid = holder.namespace.nsid;
-            return Err(DriveError::Refused(format!("{}: namespace {nsid} is another one, or gone", holder.place.nqn)));
-        }
+        known(&manager, &holder.namespace).await.map_err(|error| match error {
+            DriveError::Refused(why) => DriveError::Refused(format!("{}: {why}", holder.place.nqn)),
+            other => other,
+        })?;
         reaches.push(Rc::new(reach(options, holder.namespace.nsid)));
     }
     Ok(reaches)

@@ -4,7 +4,6 @@
 //! the first start and opened on later ones; the gateway runs here, and the control plane of the volumes is a process beside the
 //! nodes. Nodes that end are restarted; the store repairs what they missed, and hosts resynchronise their volumes.
 
-mod aside;
 mod drill;
 mod state;
 mod volumes;

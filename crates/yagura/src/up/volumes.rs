@@ -18,8 +18,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::aside::aside;
 use super::state::{ANYWHERE, State, VolumesState};
+use crate::aside::aside;
 use crate::cli::ControlAccess;
 use crate::control::{Client, path_of};
 use crate::exit::Failure;

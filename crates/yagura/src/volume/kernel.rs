@@ -12,8 +12,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use engine::sync::mailbox;
-
+use crate::aside::aside;
 use crate::exit::Failure;
 
 /// Where the kernel is asked to connect, among its devices.
@@ -72,13 +71,13 @@ impl Device {
     /// Has the kernel connect to the volume at that address, if it is not yet, and gives the block device.
     pub async fn connected(&self, at: SocketAddr) -> Result<PathBuf, Failure> {
         let device = self.clone();
-        apart(move || device.connect(at)).await?
+        aside(move || device.connect(at)).await?
     }
 
     /// Has the kernel give the device up.
     pub async fn disconnected(&self) {
         let device = self.clone();
-        if let Err(failure) = apart(move || device.disconnect()).await {
+        if let Err(failure) = aside(move || device.disconnect()).await {
             tracing::warn!("the kernel's device: {}", failure.sentence());
         }
     }
@@ -124,21 +123,24 @@ impl Device {
         }
     }
 
+    /// Whether a connection or a subsystem of the kernel is of this volume.
+    fn is_ours(&self, path: &Path) -> bool {
+        said(path, "subsysnqn").is_some_and(|nqn| nqn == self.nqn)
+    }
+
     fn controllers(&self) -> Vec<Controller> {
-        let is_ours = |path: &PathBuf| said(path, "subsysnqn").is_some_and(|nqn| nqn == self.nqn);
         let entries = entries(&self.sys.join("nvme"));
         let controller = |path: PathBuf| {
             let address = said(&path, "address").unwrap_or_default();
             let port = address.split(',').find_map(|part| part.strip_prefix("trsvcid=")?.parse().ok());
             Controller { path, port }
         };
-        entries.into_iter().filter(is_ours).map(controller).collect()
+        entries.into_iter().filter(|path| self.is_ours(path)).map(controller).collect()
     }
 
     /// Below the subsystem where the kernel can use several paths, otherwise below the connection.
     fn block_device(&self) -> Option<PathBuf> {
-        let is_ours = |path: &PathBuf| said(path, "subsysnqn").is_some_and(|nqn| nqn == self.nqn);
-        let subsystems = entries(&self.sys.join("nvme-subsystem")).into_iter().filter(is_ours);
+        let subsystems = entries(&self.sys.join("nvme-subsystem")).into_iter().filter(|path| self.is_ours(path));
         let folders = subsystems.chain(self.controllers().into_iter().map(|controller| controller.path));
         let names = folders.flat_map(|folder| entries(&folder)).filter_map(|path| {
             let name = path.file_name()?.to_str()?.to_owned();
@@ -171,16 +173,6 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 
 fn said(folder: &Path, name: &str) -> Option<String> {
     Some(fs::read_to_string(folder.join(name)).ok()?.trim().to_owned())
-}
-
-/// Does what blocks on a thread of its own: the kernel waits for this reactor to answer.
-async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
-    let (done, ended) = mailbox(1);
-    std::thread::Builder::new().name("device".into()).spawn(move || {
-        // Nobody waits any more: it was asked to stop.
-        let _ = done.try_send(work());
-    })?;
-    ended.recv().await.ok_or_else(|| Failure::refused("the thread that waits for the kernel has panicked"))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::super::aside::{aside, succeeded};
+use crate::aside::{aside, succeeded};
 use crate::exit::Failure;
 use crate::tree::{Tree, TreeFile};
 

@@ -20,10 +20,10 @@ use fabric::host::{Options, RemoteNamespace};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::super::aside::{aside, succeeded};
 use super::super::volumes::{HOST, Volumes};
 use super::image::{self, Image};
 use super::replicas::{self, Replica};
+use crate::aside::{aside, succeeded};
 use crate::exit::Failure;
 use crate::nvme::device_failure;
 use crate::supervise::{News, Supervisor, first_start};
