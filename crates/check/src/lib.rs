@@ -9,6 +9,7 @@
 
 pub mod explore;
 mod history;
+mod reduce;
 mod search;
 
 pub use history::{Action, History, Operation, ReadError, Recorder, Token, appended};

@@ -2,13 +2,17 @@
 //! the other, earliest first; go back when an operation should have been placed by now and cannot; never visit the same
 //! set of placed operations with the same value twice.
 //!
+//! Operations of unknown outcome would make an honest history exponential: any of them may have taken effect, at any time. So
+//! values that nobody could tell apart are one value, operations that nobody could tell apart are placed in the order of their
+//! invocations ([`reduce`](crate::reduce)), and one without an answer is not placed where it changes nothing.
+//!
 //! Invariant: "linearizable" is only said of a history for which an order was found, "not linearizable" only after every
 //! order was refuted. A search that hits its bound says so ([`Fault::Undecided`]).
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 
-use crate::{Action, History, Operation, appended};
+use crate::{Action, History, Operation, appended, reduce};
 
 /// Steps per key after which the search gives up. Guessed: seconds; an honest history of thousands of operations on a
 /// key, of which a dozen overlap, needs a few steps for each.
@@ -70,39 +74,13 @@ pub fn check(history: &History) -> Result<Summary, Fault> {
 
 /// Checks one key; the steps it took.
 fn check_key(key: &str, operations: &[&Operation]) -> Result<u64, Fault> {
-    let relevant = relevant(operations)?;
+    let relevant = reduce::relevant(operations)?;
     let mut search = Search::new(&relevant);
     match search.run() {
         Some(true) => Ok(search.steps),
         Some(false) => Err(Fault::NotLinearizable { key: key.to_owned(), report: report(&relevant, search.furthest) }),
         None => Err(Fault::Undecided { key: key.to_owned(), steps: search.steps }),
     }
-}
-
-/// Leaves out what cannot matter: gets without an answer, and, on keys that are only put, deleted and got, puts of unknown
-/// outcome whose value nobody saw (if an order contains one, the order without it explains the same answers; not so where a
-/// condition was found true or false because of it). The second keeps crash-ridden histories small.
-fn relevant<'a>(operations: &[&'a Operation]) -> Result<Vec<&'a Operation>, Fault> {
-    let counted = operations.iter().any(|operation| matches!(operation.action, Action::Increment { .. }));
-    let mut written = HashSet::new();
-    for write in operations.iter().filter(|operation| operation.action.writes_value()) {
-        let Some(value) = write.value else { return Err(Fault::Malformed(format!("{write:?} writes nothing"))) };
-        if !written.insert(value) && !counted {
-            return Err(Fault::Malformed(format!("{write:?} writes the value of another one")));
-        }
-    }
-    // A look that saw something does not say what: any put may be why.
-    let saw =
-        |operation: &Operation| operation.action == Action::Look && operation.returned.is_some() && operation.done;
-    let plain = operations.iter().all(|operation| operation.action.is_plain() && !saw(operation));
-    let seen: HashSet<u64> =
-        operations.iter().filter(|o| o.action == Action::Get && o.returned.is_some()).filter_map(|o| o.value).collect();
-    let matters = |operation: &Operation| match (operation.returned, operation.action, operation.value) {
-        (None, Action::Get | Action::Look, _) => false,
-        (None, Action::Put, Some(value)) if plain => seen.contains(&value),
-        _ => true,
-    };
-    Ok(operations.iter().copied().filter(|operation| matters(operation)).collect())
 }
 
 /// What the key holds after `operation` took effect on `before`; `None`: its answer says otherwise, or, where there is no
@@ -149,7 +127,9 @@ struct Event {
 }
 
 struct Search<'a> {
-    operations: &'a [&'a Operation],
+    operations: &'a [Operation],
+    /// Of an operation without an answer: the one invoked before it that nobody could tell from it.
+    twins: Vec<Option<usize>>,
     /// Index 0 is the head, the last one the end.
     events: Vec<Event>,
     /// Event of each operation's call and, if it returned, of its return.
@@ -165,7 +145,7 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(operations: &'a [&'a Operation]) -> Search<'a> {
+    fn new(operations: &'a [Operation]) -> Search<'a> {
         // At equal stamps calls come first: such operations count as overlapping.
         let calls = operations.iter().enumerate().map(|(index, o)| (o.invoked, 0, index));
         let returns = operations.iter().enumerate().filter_map(|(index, o)| o.returned.map(|at| (at, 1, index)));
@@ -182,6 +162,7 @@ impl<'a> Search<'a> {
         events.push(Event { operation: usize::MAX, is_call: false, previous: end - 1, next: end });
         Search {
             operations,
+            twins: reduce::twins(operations),
             events,
             places,
             placed: Placed::new(operations.len()),
@@ -225,7 +206,12 @@ impl<'a> Search<'a> {
 
     /// Puts the operation next in the order, unless its answer contradicts or this was tried before.
     fn place(&mut self, operation: usize) -> bool {
-        let Some(after) = apply(self.operations[operation], self.value) else { return false };
+        let Some(after) = apply(&self.operations[operation], self.value) else { return false };
+        // In any order with it here, its twin can take its place, and what changes nothing can be left out: it has no answer.
+        let needless = self.operations[operation].returned.is_none() && after == self.value;
+        if needless || self.twins[operation].is_some_and(|twin| !self.placed.contains(twin)) {
+            return false;
+        }
         self.placed.insert(operation);
         if !self.known.insert((self.placed.clone(), after)) {
             self.placed.remove(operation);
@@ -269,6 +255,9 @@ impl Placed {
     fn insert(&mut self, index: usize) {
         self.0[index / 64] |= 1 << (index % 64);
     }
+    fn contains(&self, index: usize) -> bool {
+        self.0[index / 64] & 1 << (index % 64) != 0
+    }
     fn remove(&mut self, index: usize) {
         self.0[index / 64] &= !(1 << (index % 64));
     }
@@ -278,13 +267,13 @@ impl Placed {
 const REPORT_SIDE_MAX: usize = 12;
 
 /// The operations around the one that could not be placed, in order of invocation.
-fn report(operations: &[&Operation], (_, culprit): (usize, usize)) -> String {
+fn report(operations: &[Operation], (_, culprit): (usize, usize)) -> String {
     let mut sorted: Vec<usize> = (0..operations.len()).collect();
     sorted.sort_by_key(|&index| operations[index].invoked);
     let position = sorted.iter().position(|&index| index == culprit).unwrap_or(0);
     let mut text = String::new();
     for &index in &sorted[position.saturating_sub(REPORT_SIDE_MAX)..sorted.len().min(position + REPORT_SIDE_MAX)] {
-        let operation = operations[index];
+        let operation = &operations[index];
         let mark = if index == culprit { '>' } else { ' ' };
         let value = operation.value.map_or("-".into(), |value| format!("{value:x}"));
         let returned = operation.returned.map_or("?".into(), |at| at.to_string());
