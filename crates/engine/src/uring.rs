@@ -14,13 +14,13 @@
 use std::{
     future::Future,
     io,
-    pin::pin,
+    pin::{Pin, pin},
     rc::Rc,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context as TaskContext, Poll, Wake, Waker},
+    task::{Context as TaskContext, Wake, Waker},
     time::Duration,
 };
 
@@ -80,7 +80,9 @@ impl Reactor {
         let output = {
             // Also when `main` panics: tasks must be dropped here and the kernel be done before memory is given back.
             let _shutdown = Shutdown(&driver);
-            run_until(&driver, main)
+            let mut output = None;
+            let ended = run_until(&driver, pin!(async { output = Some(main.await) }));
+            ended.map(|()| output.expect("main has ended"))
         };
         drop(entered);
         output
@@ -95,15 +97,15 @@ impl Drop for Shutdown<'_> {
     }
 }
 
-fn run_until<T>(driver: &Rc<Driver>, main: impl Future<Output = T>) -> io::Result<T> {
-    let mut main = pin!(main);
+/// Not generic: every crate that runs a reactor would compile the driver's loop again.
+fn run_until(driver: &Rc<Driver>, mut main: Pin<&mut dyn Future<Output = ()>>) -> io::Result<()> {
     let wake = Arc::new(MainWake { woken: AtomicBool::new(true), remote: driver.remote().clone() });
     let waker = Waker::from(wake.clone());
     loop {
         if wake.woken.swap(false, Ordering::AcqRel)
-            && let Poll::Ready(output) = main.as_mut().poll(&mut TaskContext::from_waker(&waker))
+            && main.as_mut().poll(&mut TaskContext::from_waker(&waker)).is_ready()
         {
-            return Ok(output);
+            return Ok(());
         }
         driver.run_tasks();
         driver.turn(|| wake.woken.load(Ordering::Acquire))?;

@@ -6,10 +6,10 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::path::Path;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context as TaskContext, Poll, Waker};
+use std::task::{Context as TaskContext, Waker};
 use std::time::Duration;
 
 use super::config::{DiskConfig, SimConfig};
@@ -149,10 +149,16 @@ impl World {
     /// # Errors
     /// [`Stalled`] if it never will.
     pub fn run_until<T>(&self, future: impl Future<Output = T>) -> Result<T, Stalled> {
+        let mut output = None;
+        self.run_main(pin!(async { output = Some(future.await) }))?;
+        Ok(output.expect("the future has ended"))
+    }
+
+    /// Not generic: every test would compile the loop again.
+    fn run_main(&self, mut future: Pin<&mut dyn Future<Output = ()>>) -> Result<(), Stalled> {
         let _entered = runtime::enter(Context::Sim(self.driver.clone()));
         let _report = Report(&self.driver);
         let driver = &*self.driver;
-        let mut future = pin!(future);
         let main = Waker::from(Arc::<Scheduler>::clone(&driver.scheduler));
         let polls_max = driver.state.borrow().core.config.polls_per_instant_max;
         driver.scheduler.wake_main();
@@ -163,8 +169,8 @@ impl World {
                 Some(Next::Main) => {
                     driver.current.set(self.tag(HARNESS));
                     driver.step(|state| state.core.trace.poll(state.core.now, 0));
-                    if let Poll::Ready(output) = future.as_mut().poll(&mut TaskContext::from_waker(&main)) {
-                        return Ok(output);
+                    if future.as_mut().poll(&mut TaskContext::from_waker(&main)).is_ready() {
+                        return Ok(());
                     }
                 }
                 Some(Next::Task(entry)) => self.run(entry),
