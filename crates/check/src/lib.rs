@@ -8,9 +8,11 @@
 //! The protocols' models share its [`explore`]r, which visits every state of one.
 
 pub mod explore;
+mod fault;
 mod history;
 mod reduce;
 mod search;
 
+pub use fault::Fault;
 pub use history::{Action, History, Operation, ReadError, Recorder, Token, appended};
-pub use search::{Fault, STEPS_MAX, Summary, check};
+pub use search::{STEPS_MAX, Summary, check};

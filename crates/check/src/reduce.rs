@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::search::Fault;
+use crate::fault::Fault;
 use crate::{Action, Operation};
 
 /// The operations that can matter, with one value for all that no answer and no condition could tell apart.

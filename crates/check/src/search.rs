@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 
+use crate::fault::Fault;
 use crate::{Action, History, Operation, appended, reduce};
 
 /// Steps per key after which the search gives up. Guessed: seconds; an honest history of thousands of operations on a
@@ -29,30 +30,6 @@ pub struct Summary {
     pub unknown: usize,
     /// Steps of the search.
     pub steps: u64,
-}
-
-/// Why a history is not accepted.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Fault {
-    /// No order explains the answers.
-    #[error("key {key:?} is not linearizable; no order explains:\n{report}")]
-    NotLinearizable {
-        /// The key.
-        key: String,
-        /// The operations around the one that no order could place.
-        report: String,
-    },
-    /// Neither an order nor its impossibility was found.
-    #[error("key {key:?}: undecided after {steps} steps; record fewer overlapping operations per key")]
-    Undecided {
-        /// The key.
-        key: String,
-        /// Steps taken.
-        steps: u64,
-    },
-    /// An operation returned before it was invoked, or two writes have the same identity: a mistake of the recording.
-    #[error("the history is malformed: {0}")]
-    Malformed(String),
 }
 
 /// Checks every key, or says what is wrong with the first that fails.

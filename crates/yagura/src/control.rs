@@ -1,5 +1,6 @@
 //! `yagura control …`
 
+mod catalogue;
 mod changes;
 mod client;
 mod drives;
@@ -67,6 +68,9 @@ pub fn run(verb: &ControlVerb) -> Result<(), Failure> {
             let path = format!("{}/attachment?force=true", path_of("volumes", &args.name));
             report(&args.asking, &client(&args.asking)?.ask(Method::DELETE, &path, None)?)
         }
+        ControlVerb::Dump(args) => catalogue::dump(args),
+        ControlVerb::Restore(args) => catalogue::restore(args),
+        ControlVerb::Move(args) => catalogue::move_to_etcd(args),
         ControlVerb::Show(args) => show(args),
     }
 }

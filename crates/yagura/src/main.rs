@@ -25,6 +25,7 @@ mod output;
 mod pool;
 mod race;
 mod reactors;
+mod runtime;
 mod size;
 mod spec;
 mod stop;

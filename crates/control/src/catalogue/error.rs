@@ -23,7 +23,8 @@ pub enum Error {
     /// is committed or misses that condition, which says that an earlier copy was applied; two of them never are. A condition that
     /// an entry is unchanged which the transaction writes does the same.
     #[error(
-        "whether the change was applied is not known ({why}), and it may be applied yet: send it again only with a condition that its          first copy would break, and read what it has written"
+        "whether the change was applied is not known ({why}), and it may be applied yet: send it again only with a condition that its first \
+         copy would break, and read what it has written"
     )]
     OutcomeUnknown {
         /// What happened.

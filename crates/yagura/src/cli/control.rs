@@ -37,6 +37,12 @@ pub enum ControlVerb {
     Delete(ControlDeleteArgs),
     /// Forget which host has a volume attached: of a host that is gone.
     Detach(ControlDetachArgs),
+    /// Write all that a catalogue holds to a file; of one in etcd also while control planes work on it.
+    Dump(ControlDumpArgs),
+    /// Read what was dumped into an empty catalogue. Called again after it was interrupted, it goes on.
+    Restore(ControlRestoreArgs),
+    /// Copy a catalogue that is a file into etcd, for control planes on several machines. The file stays as it is.
+    Move(ControlMoveArgs),
     /// Show nodes, drives, tenants, tokens, volumes, operations, the pool, or one of them; or the snapshots of a volume.
     Show(ControlShowArgs),
 }
@@ -58,15 +64,20 @@ pub struct ControlAccess {
     pub tenant: Option<String>,
 }
 
-/// `yagura control serve`
+/// Where a catalogue is kept.
 #[derive(Args, Debug)]
-pub struct ControlServeArgs {
-    #[command(flatten)]
-    pub common: Common,
-    /// Keep the catalogue in this file; it is made if it is not there. One process has it open.
+pub struct CatalogueAt {
+    /// The catalogue is this file; what writes to it makes it if it is not there. One process has it open.
     #[arg(long, value_name = "FILE", required_unless_present = "etcd", conflicts_with = "etcd")]
     pub catalogue: Option<PathBuf>,
-    /// Keep the catalogue in etcd: http://HOST:PORT or https://HOST:PORT of every member.
+    #[command(flatten)]
+    pub etcd: CatalogueInEtcd,
+}
+
+/// A catalogue that is kept in etcd.
+#[derive(Args, Debug)]
+pub struct CatalogueInEtcd {
+    /// The catalogue is in etcd: http://HOST:PORT or https://HOST:PORT of every member.
     #[arg(long, value_name = "URL", num_args = 1)]
     pub etcd: Vec<String>,
     /// Trust the authorities of this PEM file for etcd, not the machine's.
@@ -78,6 +89,57 @@ pub struct ControlServeArgs {
     /// Its private key, a PEM file.
     #[arg(long, value_name = "FILE", requires = "etcd_cert")]
     pub etcd_key: Option<PathBuf>,
+}
+
+/// `yagura control dump`
+#[derive(Args, Debug)]
+pub struct ControlDumpArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub at: CatalogueAt,
+    /// The file to write, which must not be there yet; `-` is standard output. What it holds of tokens does not let in.
+    #[arg(value_name = "FILE")]
+    pub to: PathBuf,
+}
+
+/// `yagura control restore`
+#[derive(Args, Debug)]
+pub struct ControlRestoreArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub at: CatalogueAt,
+    /// What `yagura control dump` wrote; `-` is standard input.
+    #[arg(value_name = "FILE")]
+    pub from: PathBuf,
+    /// Delete all that the catalogue holds first.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `yagura control move`
+#[derive(Args, Debug)]
+pub struct ControlMoveArgs {
+    #[command(flatten)]
+    pub common: Common,
+    /// The catalogue to copy, which no control plane may have open.
+    #[arg(long, value_name = "FILE")]
+    pub catalogue: PathBuf,
+    #[command(flatten)]
+    pub etcd: CatalogueInEtcd,
+    /// Delete all that etcd holds under the catalogue's names first.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `yagura control serve`
+#[derive(Args, Debug)]
+pub struct ControlServeArgs {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(flatten)]
+    pub at: CatalogueAt,
     /// Where to serve REST; port 0 takes a free one, which is reported.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7420")]
     pub listen: SocketAddr,

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use ::control::catalogue::{Catalogue, Embedded, EmbeddedOptions, Etcd, EtcdOptions, TlsFiles};
 use ::control::provision::{Provisioner, Request, Worker, WorkerOptions};
 use ::control::rest::{Server, ServerOptions};
 use engine::sync::{MailSender, mailbox};
@@ -12,14 +11,12 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
+use super::catalogue::open;
 use super::drives::NvmeDrives;
 use crate::cli::ControlServeArgs;
 use crate::exit::Failure;
 use crate::race::{First, first_of};
-use crate::{output, reactors, stop};
-
-/// Threads of tokio. Chosen: requests are few, and most of their time they wait.
-const THREADS: usize = 2;
+use crate::{output, reactors, runtime, stop};
 
 /// What is said on standard output once it serves.
 #[derive(Serialize, Debug)]
@@ -44,9 +41,8 @@ pub fn run(args: &ControlServeArgs) -> Result<(), Failure> {
     let letter = letters.pop().ok_or_else(|| Failure::usage("invariant: one letter was asked for"))?;
     let (ended, end) = mailbox(1);
     let drives = Arc::new(NvmeDrives::start(args.host.clone(), ended.clone())?);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::from(error).during("a runtime"))?;
-    let (catalogue, named) = runtime.block_on(open(args))?;
+    let runtime = runtime::few_threads()?;
+    let (catalogue, named) = runtime.block_on(open(&args.at, format!("yagura control at {}", args.listen)))?;
     let provisioner = Provisioner::new(catalogue, drives);
     let listening = runtime.block_on(begin(args, &provisioner, ended))?;
     output::report(args.common.json, &Ready { listening, catalogue: named, host }, |ready| {
@@ -66,19 +62,6 @@ pub fn run(args: &ControlServeArgs) -> Result<(), Failure> {
 /// What is under way is gone on with by whoever serves next.
 fn stop_all(runtime: Runtime) {
     runtime.shutdown_background();
-}
-
-async fn open(args: &ControlServeArgs) -> Result<(Arc<dyn Catalogue>, String), Failure> {
-    if let Some(path) = &args.catalogue {
-        let options = EmbeddedOptions { owner: format!("yagura control at {}", args.listen), ..Default::default() };
-        let opened = Embedded::open(path, options).await.map_err(Failure::refused)?;
-        return Ok((Arc::new(opened), path.display().to_string()));
-    }
-    let mut options = EtcdOptions::new(args.etcd.iter().cloned());
-    let certificate = args.etcd_cert.clone().zip(args.etcd_key.clone());
-    options.tls = TlsFiles { authority: args.etcd_ca.clone(), certificate };
-    let opened = Etcd::open(options).await.map_err(Failure::unavailable)?;
-    Ok((Arc::new(opened), args.etcd.join(", ")))
 }
 
 /// Makes the operator's token, if it is to be made, and begins to serve and to work; `ended` is told why that ends.

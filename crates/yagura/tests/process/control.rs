@@ -52,14 +52,24 @@ impl Control {
         Control::serve(path("catalogue"), path("token"))
     }
 
-    fn serve(catalogue: String, token: String) -> Control {
-        let flags =
-            [format!("--catalogue={catalogue}"), format!("--operator-token={token}"), format!("--host-nqn={CONTROL}")];
-        let mut arguments = vec!["control", "serve", "--listen=127.0.0.1:0"];
+    pub fn serve(catalogue: String, token: String) -> Control {
+        Control { catalogue: catalogue.clone(), ..Control::over(&format!("--catalogue={catalogue}"), token) }
+    }
+
+    /// Over the catalogue that this flag names.
+    pub fn over(catalogue: &str, token: String) -> Control {
+        let flags = [format!("--operator-token={token}"), format!("--host-nqn={CONTROL}")];
+        let mut arguments = vec!["control", "serve", "--listen=127.0.0.1:0", catalogue];
         arguments.extend(flags.iter().map(String::as_str));
         let server = Server::start(&arguments);
         let url = format!("http://{}", server.address("listening"));
-        Control { server, catalogue, token, url }
+        Control { server, catalogue: String::new(), token, url }
+    }
+
+    /// Stops it; the catalogue's file.
+    pub fn end(self) -> String {
+        assert_eq!(self.server.stop("TERM"), 0);
+        self.catalogue
     }
 
     /// As after `kill -9`.

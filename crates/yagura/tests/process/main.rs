@@ -2,6 +2,7 @@
 
 mod authentication;
 mod cache;
+mod catalogue;
 mod control;
 mod csi;
 mod drive;

@@ -57,6 +57,16 @@ impl<'c> Dump<'c> {
         Ok(Some(lines))
     }
 
+    /// Entries in the stream so far.
+    pub fn entries(&self) -> u64 {
+        self.entries
+    }
+
+    /// Entries left out so far, since they are bound to leases.
+    pub fn leased(&self) -> u64 {
+        self.leased
+    }
+
     async fn begin(&mut self, lines: &mut String) -> Result<(), TransferError> {
         if let Some(note) = note::read(self.catalogue).await?.note.filter(|note| note.state != State::Done) {
             return Err(TransferError::Unfinished { origin: note.dump.origin, revision: note.dump.revision });
