@@ -8,7 +8,7 @@ use crate::membership::address;
 use crate::support::{Server, http_get, kill, run};
 
 const CONTROL: &str = "nqn.2026-11.io.yagura:control";
-const HOST: &str = "nqn.2026-11.io.yagura:host";
+pub const HOST: &str = "nqn.2026-11.io.yagura:host";
 const OTHER: &str = "nqn.2026-11.io.yagura:other";
 
 fn nqn(name: &str) -> String {
@@ -108,7 +108,7 @@ impl Control {
         }
     }
 
-    fn attach(&self, volume: &str, host: &str, more: &[&str]) -> Server {
+    pub fn attach(&self, volume: &str, host: &str, more: &[&str]) -> Server {
         let name = [volume, "--tenant=a", "--control", &self.url, "--token-file", &self.token];
         let how = ["--listen=127.0.0.1:0", "--give-up-after=200", "--host-nqn", host];
         Server::start(&[&["volume", "attach", "--name"][..], &name, &how, more].concat())

@@ -5,6 +5,7 @@ mod cache;
 mod catalogue;
 mod control;
 mod csi;
+mod dashboard;
 mod drive;
 mod fuzz;
 mod host;
