@@ -4,6 +4,7 @@
 //! - There is one process at a time. It holds the read end of a pipe from us, and ends when we are gone, however.
 //! - One that ends unasked is started again after a pause that doubles. Where it never served, that is told and given up, unless
 //!   somebody used the volume before this driver was started.
+//! - All processes have the volume in one tenure: none goes on with it where another host may have had it since.
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
@@ -30,14 +31,23 @@ const STEADY: Duration = Duration::from_secs(60);
 #[derive(Deserialize, Debug)]
 struct Ready {
     device: PathBuf,
-    continues: bool,
+    tenure: String,
+}
+
+/// How a volume's first process begins.
+pub enum Begin {
+    /// With whatever the volume holds; it is tried once.
+    New,
+    /// Where a former driver's process ended, in the same tenure, if it is known; it is tried until it serves.
+    Again {
+        /// What that process said.
+        tenure: Option<String>,
+    },
 }
 
 #[derive(Default)]
 struct Seen {
-    device: Option<PathBuf>,
-    /// No other host had the volume since the last time that somebody was told of the device.
-    continues: bool,
+    device: Option<Device>,
     /// Why the last process ended.
     failure: Option<MachineError>,
     /// The process.
@@ -76,24 +86,23 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts the process. `is_patient`: it is tried until it serves.
-    pub fn start(name: &str, program: PathBuf, arguments: Vec<String>, is_patient: bool) -> std::io::Result<Keeper> {
+    /// Starts the process.
+    pub fn start(name: &str, program: PathBuf, arguments: Vec<String>, begin: Begin) -> std::io::Result<Keeper> {
         let shared = Arc::new(Shared::default());
-        shared.change(|seen| seen.continues = true);
-        let kept = Kept { shared: shared.clone(), program, arguments, is_patient };
+        let (is_patient, tenure) = match begin {
+            Begin::New => (false, None),
+            Begin::Again { tenure } => (true, tenure),
+        };
+        let kept = Kept { shared: shared.clone(), program, arguments, is_patient, tenure };
         std::thread::Builder::new().name(format!("attach {name}")).spawn(move || kept.run())?;
         Ok(Keeper { shared })
     }
 
     /// Waits for the device.
     pub fn device(&self, time: Duration) -> Result<Device, MachineError> {
-        let mut seen = self.shared.wait(time, |seen| seen.device.is_some() || seen.failure.is_some());
+        let seen = self.shared.wait(time, |seen| seen.device.is_some() || seen.failure.is_some());
         match (&seen.device, &seen.failure) {
-            (Some(path), _) => {
-                let device = Device { path: path.clone(), continues: seen.continues };
-                seen.continues = true;
-                Ok(device)
-            }
+            (Some(device), _) => Ok(device.clone()),
             (None, Some(failure)) => Err(failure.clone()),
             (None, None) => Err(MachineError::Unavailable(format!("the volume has no device within {time:?}"))),
         }
@@ -129,6 +138,8 @@ struct Kept {
     program: PathBuf,
     arguments: Vec<String>,
     is_patient: bool,
+    /// The one that the volume is had in.
+    tenure: Option<String>,
 }
 
 impl Kept {
@@ -159,7 +170,8 @@ impl Kept {
     /// One process, from its start to its end: why it has ended.
     fn serve(&mut self) -> MachineError {
         let mut command = Command::new(&self.program);
-        command.args(&self.arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(&self.arguments).args(self.tenure.as_ref().map(|tenure| format!("--tenure={tenure}")));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // A group of its own: an interrupt from the terminal is for us.
         let spawned = command.process_group(0).spawn();
         let mut child = match spawned {
@@ -195,13 +207,11 @@ impl Kept {
         let Some(stdout) = child.stdout.take() else { return };
         let mut stdout = BufReader::new(stdout);
         match serde_json::Deserializer::from_reader(&mut stdout).into_iter::<Ready>().next() {
-            Some(Ok(Ready { device, continues })) => {
+            Some(Ok(Ready { device, tenure })) => {
                 self.is_patient = true;
-                self.shared.change(|seen| {
-                    // Of every process since somebody was told.
-                    seen.continues &= continues;
-                    (seen.device, seen.failure) = (Some(device), None);
-                });
+                self.tenure = Some(tenure.clone());
+                let device = Device { path: device, tenure };
+                self.shared.change(|seen| (seen.device, seen.failure) = (Some(device), None));
                 // What else it says is for nobody; its end is what is waited for.
                 let _ended = std::io::copy(&mut stdout, &mut std::io::sink());
             }

@@ -5,16 +5,16 @@ use super::*;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A process in the words of a shell.
-fn keeper(script: &str, folder: &Path, is_patient: bool) -> Keeper {
+fn keeper(script: &str, folder: &Path, begin: Begin) -> Keeper {
     let arguments = vec!["-c".to_owned(), script.to_owned(), "sh".to_owned(), folder.display().to_string()];
-    Keeper::start("a", "sh".into(), arguments, is_patient).expect("started")
+    Keeper::start("a", "sh".into(), arguments, begin).expect("started")
 }
 
 /// Serves until it is told to end by a signal, and writes that down.
-fn serving(continues: bool) -> String {
+fn serving(tenure: &str) -> String {
     format!(
         "echo run >> $1/runs; sleep 60 >/dev/null 2>&1 & trap 'echo signal > $1/end; kill $!; exit 0' TERM
-        echo '{{\"device\": \"/dev/a\", \"continues\": {continues}}}'; wait"
+        echo '{{\"device\": \"/dev/a\", \"tenure\": \"{tenure}\"}}'; wait"
     )
 }
 
@@ -25,10 +25,8 @@ fn runs(folder: &Path) -> usize {
 #[test]
 fn a_device_is_told_and_the_process_ends_when_it_is_stopped() {
     let folder = tempfile::tempdir().expect("a folder");
-    let kept = keeper(&serving(false), folder.path(), false);
-    let device = |continues| Ok(Device { path: "/dev/a".into(), continues });
-    assert_eq!(kept.device(PATIENCE), device(false));
-    assert_eq!(kept.device(PATIENCE), device(true), "nobody else has had it since");
+    let kept = keeper(&serving("1"), folder.path(), Begin::New);
+    assert_eq!(kept.device(PATIENCE), Ok(Device { path: "/dev/a".into(), tenure: "1".into() }));
     assert_eq!(kept.stop(PATIENCE), Ok(()));
     assert_eq!(std::fs::read_to_string(folder.path().join("end")).expect("written"), "signal\n");
     assert_eq!(runs(folder.path()), 1);
@@ -37,40 +35,38 @@ fn a_device_is_told_and_the_process_ends_when_it_is_stopped() {
 #[test]
 fn one_that_never_served_is_given_up_and_one_that_did_is_started_again() {
     let folder = tempfile::tempdir().expect("a folder");
-    let refused = keeper("echo run >> $1/runs; echo 'yagura: no such volume' >&2; exit 4", folder.path(), false);
+    let refused = keeper("echo run >> $1/runs; echo 'yagura: no such volume' >&2; exit 4", folder.path(), Begin::New);
     assert_eq!(refused.device(PATIENCE), Err(MachineError::Refused("no such volume".into())));
     assert_eq!(refused.stop(PATIENCE), Ok(()));
     assert_eq!(runs(folder.path()), 1);
 
-    // The second of three runs does not serve, and in the third another host has had the volume.
+    // The second of three runs does not serve, and each goes on with what the first one had.
     let folder = tempfile::tempdir().expect("a folder");
-    let script = "echo run >> $1/runs; case $(wc -l < $1/runs) in
-        1) echo '{\"device\": \"/dev/a\", \"continues\": true}'; until [ -e $1/go ]; do sleep 0.05; done;;
+    let script = "echo $2 >> $1/runs; case $(wc -l < $1/runs) in
+        1) echo '{\"device\": \"/dev/a\", \"tenure\": \"1\"}'; until [ -e $1/go ]; do sleep 0.05; done;;
         2) echo 'yagura: away' >&2; exit 3;;
-        *) echo '{\"device\": \"/dev/b\", \"continues\": false}'; exec sleep 60;; esac";
-    let kept = keeper(script, folder.path(), false);
-    assert_eq!(kept.device(PATIENCE), Ok(Device { path: "/dev/a".into(), continues: true }));
+        *) echo '{\"device\": \"/dev/b\", \"tenure\": \"1\"}'; exec sleep 60;; esac";
+    let kept = keeper(script, folder.path(), Begin::New);
+    assert_eq!(kept.device(PATIENCE), Ok(Device { path: "/dev/a".into(), tenure: "1".into() }));
     std::fs::write(folder.path().join("go"), "").expect("written");
     let until = Instant::now() + PATIENCE;
     loop {
         match kept.device(PATIENCE) {
-            Ok(device) if device.path == Path::new("/dev/b") => {
-                assert!(!device.continues, "another host has had it");
-                break;
-            }
+            Ok(device) if device.path == Path::new("/dev/b") => break,
             Ok(_) | Err(_) => assert!(Instant::now() < until, "it is not started again"),
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    assert_eq!(runs(folder.path()), 3);
+    let said = std::fs::read_to_string(folder.path().join("runs")).expect("written");
+    assert_eq!(said, "\n--tenure=1\n--tenure=1\n");
     assert_eq!(kept.stop(PATIENCE), Ok(()));
 }
 
 #[test]
 fn one_that_does_not_end_is_killed() {
     let folder = tempfile::tempdir().expect("a folder");
-    let script = "trap '' TERM; echo '{\"device\": \"/dev/a\", \"continues\": false}'; exec sleep 60";
-    let kept = keeper(script, folder.path(), false);
+    let script = "trap '' TERM; echo '{\"device\": \"/dev/a\", \"tenure\": \"1\"}'; exec sleep 60";
+    let kept = keeper(script, folder.path(), Begin::New);
     kept.device(PATIENCE).expect("attached");
     let stopped = kept.stop(Duration::from_millis(100));
     assert!(matches!(stopped, Err(MachineError::Unavailable(_))), "{stopped:?}");

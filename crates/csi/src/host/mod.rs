@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::capability::Filesystem;
 use crate::node::{Device, Machine, MachineError, Usage};
-use keeper::Keeper;
+use keeper::{Begin, Keeper};
 
 /// How long a volume may take to have a device. Chosen: who attaches waits for the lease of a host that was lost (9 s unless told
 /// otherwise, and some more), and for the kernel.
@@ -37,7 +37,7 @@ impl Host {
     }
 
     /// The volume's process, started if there is none; whether it was.
-    fn keeper(&self, volume: &str, port: u16, is_patient: bool) -> Result<(Arc<Keeper>, bool), MachineError> {
+    fn keeper(&self, volume: &str, port: u16, begin: Begin) -> Result<(Arc<Keeper>, bool), MachineError> {
         let mut keepers = self.keepers();
         if let Some(present) = keepers.get(volume) {
             return Ok((present.clone(), false));
@@ -45,7 +45,7 @@ impl Host {
         let mut arguments = self.arguments.clone();
         arguments.extend([format!("--name={volume}"), format!("--listen=127.0.0.1:{port}")]);
         arguments.extend(["--device", "--json", "--until-stdin-closes"].map(str::to_owned));
-        let kept = Keeper::start(volume, self.program.clone(), arguments, is_patient)
+        let kept = Keeper::start(volume, self.program.clone(), arguments, begin)
             .map_err(|error| MachineError::Failed(format!("a thread for volume {volume}: {error}")))?;
         let kept = Arc::new(kept);
         keepers.insert(volume.to_owned(), kept.clone());
@@ -60,7 +60,7 @@ impl Host {
 
 impl Machine for Host {
     fn attach(&self, volume: &str, port: u16) -> Result<Device, MachineError> {
-        let (kept, is_new) = self.keeper(volume, port, false)?;
+        let (kept, is_new) = self.keeper(volume, port, Begin::New)?;
         let found = kept.device(ATTACH_TIME);
         if found.is_err() && is_new {
             self.stop(volume)?;
@@ -68,8 +68,9 @@ impl Machine for Host {
         found
     }
 
-    fn resume(&self, volume: &str, port: u16) {
-        if let Err(error) = self.keeper(volume, port, true) {
+    fn resume(&self, volume: &str, port: u16, tenure: Option<&str>) {
+        let begin = Begin::Again { tenure: tenure.map(str::to_owned) };
+        if let Err(error) = self.keeper(volume, port, begin) {
             tracing::error!(volume, %error, "it is not attached again");
         }
     }

@@ -9,8 +9,8 @@ use crate::capability::Filesystem;
 pub struct Device {
     /// Its block device.
     pub path: PathBuf,
-    /// No other host has had the volume since this one attached it for the last time: what this node has written down of it holds.
-    pub continues: bool,
+    /// While the tenure is the same, no other host has had the volume: what this node has written down of the volume holds.
+    pub tenure: String,
 }
 
 /// Why something was not done.
@@ -55,8 +55,9 @@ pub trait Machine: Send + Sync + 'static {
     /// Attaches a volume by a process that serves it at that port of this machine, or finds it attached.
     fn attach(&self, volume: &str, port: u16) -> Result<Device, MachineError>;
 
-    /// The same for a volume that was attached before the driver was started anew: does not wait, and does not give up.
-    fn resume(&self, volume: &str, port: u16);
+    /// The same for a volume that was attached before the driver was started anew: does not wait, and does not give up, unless the
+    /// tenure is over.
+    fn resume(&self, volume: &str, port: u16, tenure: Option<&str>);
 
     /// Detaches a volume, whether it is attached or not.
     fn detach(&self, volume: &str, port: u16) -> Result<(), MachineError>;

@@ -82,10 +82,10 @@ impl<M: Machine> Node<M> {
     /// With what the folder has of a former process: its volumes are attached again.
     pub fn open(machine: M, folder: &Path) -> io::Result<Node<M>> {
         let store = Store::open(folder)?;
-        for State { volume, port, step, .. } in store.all()? {
+        for State { volume, port, tenure, step, .. } in store.all()? {
             // One that never was attached nobody waits for.
             if step != Step::Attaching {
-                machine.resume(&volume, port);
+                machine.resume(&volume, port, tenure.as_deref());
             }
         }
         Ok(Node { machine, store, busy: Mutex::default(), choosing: Mutex::default() })
@@ -116,7 +116,23 @@ impl<M: Machine> Node<M> {
             }
             done(error)
         })?;
-        self.mounted(&mut state, &device).and_then(|()| self.reached(&mut state, Step::Staged)).map_err(half_done)
+        self.attached(&mut state, &device)
+            .and_then(|()| self.mounted(&mut state, &device))
+            .and_then(|()| self.reached(&mut state, Step::Staged))
+            .map_err(half_done)
+    }
+
+    /// The volume is attached. Where another host may have had the volume since it was last, it holds what that host has written:
+    /// it is written down before anything else that no filesystem of ours is half made there.
+    fn attached(&self, state: &mut State, device: &Device) -> Result<(), Status> {
+        if state.tenure.as_ref() == Some(&device.tenure) {
+            return Ok(());
+        }
+        state.tenure = Some(device.tenure.clone());
+        if state.step == Step::Formatting {
+            state.step = Step::Attaching;
+        }
+        self.store.save(state).map_err(stored)
     }
 
     /// The volume is mounted for the node, if it is to be mounted.
@@ -133,7 +149,7 @@ impl<M: Machine> Node<M> {
     /// The device has a filesystem.
     fn formatted(&self, state: &mut State, device: &Device) -> Result<(), Status> {
         let Access::Mount { filesystem, .. } = state.access else { return Ok(()) };
-        let broke_off = state.step == Step::Formatting && device.continues;
+        let broke_off = state.step == Step::Formatting;
         if broke_off || self.machine.is_blank(&device.path).map_err(done)? {
             self.reached(state, Step::Formatting)?;
             self.machine.format(&device.path, filesystem).map_err(done)?;
@@ -158,7 +174,10 @@ impl<M: Machine> Node<M> {
                 .machine
                 .attach(volume, state.port)
                 .map_err(done)
-                .and_then(|device| self.formatted(&mut state, &device));
+                .and_then(|device| self.attached(&mut state, &device).map(|()| device))
+                .and_then(
+                    |device| if state.step == Step::Formatting { self.formatted(&mut state, &device) } else { Ok(()) },
+                );
             if let Err(status) = finished {
                 tracing::warn!(volume, why = status.message(), "a filesystem is half made, and stays so");
             }

@@ -53,6 +53,9 @@ pub struct State {
     pub port: u16,
     /// How it is used.
     pub access: Access,
+    /// In which tenure this host attached it for the last time: that of which `step` tells.
+    #[serde(default)]
+    pub tenure: Option<String>,
     /// How far it is.
     pub step: Step,
     /// Where it is shown to those that use it.
@@ -63,7 +66,8 @@ impl State {
     /// Of a volume that is to be attached.
     pub fn new(volume: &str, staging: &Path, port: u16, access: &Access) -> State {
         let (volume, staging, access) = (volume.to_owned(), staging.to_owned(), access.clone());
-        State { version: VERSION, volume, staging, port, access, step: Step::Attaching, published: Vec::new() }
+        let (step, published) = (Step::Attaching, Vec::new());
+        State { version: VERSION, volume, staging, port, access, tenure: None, step, published }
     }
 }
 

@@ -27,8 +27,8 @@ pub struct World {
     pub contents: BTreeMap<String, Content>,
     /// What is mounted, from where, and whether nothing can be written.
     pub mounts: BTreeMap<PathBuf, (PathBuf, bool)>,
-    /// Whether no other host had it since somebody was told of its device.
-    continues: BTreeMap<String, bool>,
+    /// How often this host has come to have it, where another one may have had it before.
+    tenures: BTreeMap<String, usize>,
     /// Points that are passed until the driver dies.
     pub lives: Option<usize>,
     /// Another host has the volumes.
@@ -54,9 +54,13 @@ impl World {
 
     fn start(&mut self, volume: &str) {
         if self.attached.insert(volume.into()) {
-            let was_ours = !self.ours.insert(volume.into());
-            *self.continues.entry(volume.into()).or_insert(true) &= was_ours;
+            let is_new = self.ours.insert(volume.into());
+            *self.tenures.entry(volume.into()).or_default() += usize::from(is_new);
         }
+    }
+
+    fn tenure(&self, volume: &str) -> String {
+        self.tenures.get(volume).copied().unwrap_or_default().to_string()
     }
 
     pub fn content(&mut self, device: &Path) -> &mut Content {
@@ -76,7 +80,6 @@ impl Double {
     pub fn restart(&self, is_reboot: bool) {
         let mut world = self.world();
         world.attached.clear();
-        world.continues.clear();
         world.lives = None;
         if is_reboot {
             world.mounts.clear();
@@ -92,13 +95,17 @@ impl Machine for Double {
             return Err(MachineError::Refused("another host has it".into()));
         }
         world.start(volume);
-        let continues = world.continues.insert(volume.into(), true).unwrap_or_default();
+        let tenure = world.tenure(volume);
         world.point();
-        Ok(Device { path: device(volume), continues })
+        Ok(Device { path: device(volume), tenure })
     }
 
-    fn resume(&self, volume: &str, _port: u16) {
-        self.world().start(volume);
+    fn resume(&self, volume: &str, _port: u16, tenure: Option<&str>) {
+        let mut world = self.world();
+        let is_over = !world.ours.contains(volume) || tenure.is_some_and(|tenure| tenure != world.tenure(volume));
+        if !is_over {
+            world.start(volume);
+        }
     }
 
     fn detach(&self, volume: &str, _port: u16) -> Result<(), MachineError> {
@@ -106,7 +113,6 @@ impl Machine for Double {
         world.point();
         assert!(!world.mounts.values().any(|(from, _)| *from == device(volume)), "{volume} is mounted");
         world.attached.remove(volume);
-        world.continues.remove(volume);
         world.point();
         world.ours.remove(volume);
         world.point();

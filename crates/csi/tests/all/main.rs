@@ -143,6 +143,13 @@ fn nothing_that_somebody_may_have_written_is_formatted() {
         assert_eq!(place.content(), content);
     }
     // A filesystem was being made here, and another host has had the volume since.
+    let place = broken_off_and_elsewhere_since();
+    assert_eq!(place.staged(&place.node(), &EXT4), Ok(()));
+    assert_eq!(place.content(), Content::Data);
+}
+
+/// A node that has died while it made a filesystem; another host has had the volume meanwhile, and has let it go.
+fn broken_off_and_elsewhere_since() -> Place {
     let broke_off = (1..100).find_map(|lives| {
         let place = Place::new();
         place.double.world().lives = Some(lives);
@@ -150,14 +157,45 @@ fn nothing_that_somebody_may_have_written_is_formatted() {
         (place.content() == Content::Partial).then_some(place)
     });
     let place = broke_off.expect("a format can break off");
-    place.double.restart(false);
+    place.double.restart(true);
     {
         let mut world = place.double.world();
         world.ours.clear();
         world.contents.insert("a".into(), Content::Data);
     }
+    place
+}
+
+/// Whether another host has had a volume was once asked since the last process of the volume, and forgotten by the next one: what
+/// this host had begun long before was then taken for what it was at now.
+#[test]
+fn what_another_host_has_written_is_not_formatted_by_a_driver_that_starts_twice_or_tries_again() {
+    // The driver starts again before anybody asks, or after the device could not be read.
+    let place = broken_off_and_elsewhere_since();
+    drop(place.node());
+    place.double.restart(false);
     assert_eq!(place.staged(&place.node(), &EXT4), Ok(()));
     assert_eq!(place.content(), Content::Data);
+    for is_restart in [false, true] {
+        let place = broken_off_and_elsewhere_since();
+        let mut node = place.node();
+        place.double.world().contents.insert("a".into(), Content::Unreadable);
+        assert_eq!(place.staged(&node, &EXT4), Err(Code::Unavailable));
+        if is_restart {
+            place.double.restart(false);
+            node = place.node();
+        }
+        place.double.world().contents.insert("a".into(), Content::Data);
+        assert_eq!(place.staged(&node, &EXT4), Ok(()));
+        assert_eq!(place.content(), Content::Data);
+    }
+    let place = broken_off_and_elsewhere_since();
+    drop(place.node());
+    assert!(place.double.world().ours.is_empty(), "a volume that was another host's is not taken unasked");
+    place.double.restart(false);
+    assert_eq!(place.unstaged(&place.node()), Ok(()));
+    assert_eq!(place.content(), Content::Data);
+    place.is_clean("unstaged");
 }
 
 #[test]

@@ -41,8 +41,8 @@ struct Ready {
     nbd: Option<String>,
     /// The kernel's block device of it.
     device: Option<String>,
-    /// This host had the volume before, and no other since.
-    continues: bool,
+    /// Of an attachment by name: while the tenure is the same, no other host has had the volume.
+    tenure: Option<String>,
     nqn: String,
     nsid: u32,
     volume: String,
@@ -64,10 +64,9 @@ pub fn run(args: &VolumeAttachArgs) -> Result<(), Failure> {
 }
 
 async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<(), Failure> {
-    let device = Used::before(args)?;
+    let used = Used::before(args)?;
     let (found, attachment) = named::attach(&args.of, args.take)?;
-    let used = Used { device, continues: attachment.as_ref().is_some_and(|attachment| attachment.continues) };
-    if used.is_connected() && !used.continues {
+    if attachment.as_ref().is_some_and(|attachment| !used.continues(args, attachment)) {
         used.give_up();
         named::detached(&args.of, attachment.as_ref());
         return Err(lost());
@@ -104,23 +103,30 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
 /// How the volume is used on this machine.
 struct Used {
     device: Option<Device>,
-    continues: bool,
 }
 
 impl Used {
-    /// The kernel's device, if there is to be one. One that a former process left, of a volume that is another host's by now, is
-    /// given up before anything else.
-    fn before(args: &VolumeAttachArgs) -> Result<Option<Device>, Failure> {
+    /// By the kernel's device, if there is to be one. One that a former process left, of a volume that is another host's by now, is
+    /// given up before anything else; and a volume that is to be gone on with alone is not attached anew.
+    fn before(args: &VolumeAttachArgs) -> Result<Used, Failure> {
         if !args.device {
-            return Ok(None);
+            return Ok(Used { device: None });
         }
         let (volume, host) = named::known(&args.of)?;
         let device = Device::new(&args.nqn.clone().unwrap_or_else(|| usual_name(volume)))?;
-        if device.is_connected() && host != args.of.host.host_nqn {
+        if host != args.of.host.host_nqn && (device.is_connected() || args.tenure.is_some()) {
             device.disconnect();
             return Err(lost());
         }
-        Ok(Some(device))
+        Ok(Used { device: Some(device) })
+    }
+
+    /// Whether no other host has had the volume since the kernel was connected, nor since the tenure that is to be gone on with
+    /// began. That this host's name is in the catalogue still does not tell: another one may have come and gone.
+    fn continues(&self, args: &VolumeAttachArgs, attachment: &named::Attachment) -> bool {
+        let tenure = attachment.tenure;
+        args.tenure.is_none_or(|asked| asked == tenure)
+            && self.device.as_ref().is_none_or(|device| device.is_of(tenure))
     }
 
     fn is_connected(&self) -> bool {
@@ -165,9 +171,9 @@ async fn serve_it(
     let at = listener.local_addr();
     let in_use = async {
         let mut ready = ready(args, &target, (volume, limiter), (&nqn, at), nbd.as_ref())?;
-        ready.continues = used.continues;
-        if let Some(device) = &used.device {
-            ready.device = Some(device.connected(at).await?.display().to_string());
+        ready.tenure = attachment.map(|attachment| attachment.tenure.to_string());
+        if let Some((device, attachment)) = used.device.as_ref().zip(attachment) {
+            ready.device = Some(device.connected(at, attachment.tenure).await?.display().to_string());
         }
         output::report(args.common.json, &ready, describe)?;
         // Until it is dropped.
@@ -276,7 +282,7 @@ fn ready(
         metrics: metrics_at,
         nbd: nbd.map(|nbd| nbd.uri.clone()),
         device: None,
-        continues: false,
+        tenure: None,
         nqn: nqn.to_string(),
         nsid: NSID,
         volume: name(volume.shape().volume),

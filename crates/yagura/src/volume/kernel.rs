@@ -3,7 +3,8 @@
 //!
 //! The kernel keeps the device, and what waits to be written to it, when the process is gone: it connects again once somebody
 //! serves the volume at the same port. So whoever finds such a device goes on with it, and only if no other host had the volume
-//! meanwhile: otherwise the kernel would write what it had in mind over what that host has written.
+//! meanwhile: otherwise the kernel would write what it had in mind over what that host has written. How to tell that the kernel
+//! keeps, as long as the device: the attachment's tenure is the Host Identifier with which the kernel is connected.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -11,6 +12,8 @@ use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use uuid::Uuid;
 
 use crate::aside::aside;
 use crate::exit::Failure;
@@ -39,6 +42,7 @@ pub struct Device {
 struct Controller {
     path: PathBuf,
     port: Option<u16>,
+    tenure: Option<Uuid>,
 }
 
 impl Device {
@@ -68,10 +72,15 @@ impl Device {
         !self.controllers().is_empty()
     }
 
+    /// Whether every connection was made in that tenure, or there is none.
+    pub fn is_of(&self, tenure: Uuid) -> bool {
+        self.controllers().iter().all(|controller| controller.tenure == Some(tenure))
+    }
+
     /// Has the kernel connect to the volume at that address, if it is not yet, and gives the block device.
-    pub async fn connected(&self, at: SocketAddr) -> Result<PathBuf, Failure> {
+    pub async fn connected(&self, at: SocketAddr, tenure: Uuid) -> Result<PathBuf, Failure> {
         let device = self.clone();
-        aside(move || device.connect(at)).await?
+        aside(move || device.connect(at, tenure)).await?
     }
 
     /// Has the kernel give the device up.
@@ -82,10 +91,12 @@ impl Device {
         }
     }
 
-    fn connect(&self, at: SocketAddr) -> Result<PathBuf, Failure> {
+    fn connect(&self, at: SocketAddr, tenure: Uuid) -> Result<PathBuf, Failure> {
         if !self.is_connected() {
             let (address, port, nqn) = (at.ip(), at.port(), &self.nqn);
-            let asked = format!("transport=tcp,traddr={address},trsvcid={port},nqn={nqn},{RECONNECT}");
+            // The kernel has one name for each identifier.
+            let host = format!("hostnqn=nqn.2014-08.org.nvmexpress:uuid:{tenure},hostid={tenure}");
+            let asked = format!("transport=tcp,traddr={address},trsvcid={port},nqn={nqn},{host},{RECONNECT}");
             let file = fs::OpenOptions::new().read(true).write(true).open(self.dev.join(FABRICS));
             // The call ends when the kernel is connected, or can't be.
             file.and_then(|mut file| file.write_all(asked.as_bytes())).map_err(|error| {
@@ -133,7 +144,8 @@ impl Device {
         let controller = |path: PathBuf| {
             let address = said(&path, "address").unwrap_or_default();
             let port = address.split(',').find_map(|part| part.strip_prefix("trsvcid=")?.parse().ok());
-            Controller { path, port }
+            let tenure = said(&path, "hostid").and_then(|id| Uuid::try_parse(&id).ok());
+            Controller { path, port, tenure }
         };
         entries.into_iter().filter(|path| self.is_ours(path)).map(controller).collect()
     }
@@ -180,6 +192,7 @@ mod tests {
     use super::*;
 
     const NQN: &str = "nqn.2026-11.io.yagura:volume:a";
+    const TENURE: Uuid = Uuid::from_u128(7);
 
     /// A machine's folders, of which only some files count.
     fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Device) {
@@ -208,10 +221,14 @@ mod tests {
         let connection = [
             ("sys/nvme/nvme1/subsysnqn", "nqn.2026-11.io.yagura:volume:a\n"),
             ("sys/nvme/nvme1/address", "traddr=127.0.0.1,trsvcid=14421,src_addr=127.0.0.1\n"),
+            ("sys/nvme/nvme1/hostid", "00000000-0000-0000-0000-000000000007\n"),
         ];
         let with = |more: &[(&'static str, &'static str)]| machine(&[&others[..], &connection, more].concat());
         let (_root, before) = with(&[("sys/nvme/nvme1/nvme1c1n1/size", "")]);
         assert_eq!((before.port(), before.is_connected(), before.block_device()), (Some(14421), true, None));
+        assert!(before.is_of(TENURE) && none.is_of(TENURE) && !before.is_of(Uuid::from_u128(8)));
+        let (_root, unknown) = machine(&connection[..2]);
+        assert!(!unknown.is_of(TENURE), "connected by somebody else");
         // Named after the subsystem's instance, where the kernel can use several paths.
         let subsystem = ("sys/nvme-subsystem/nvme-subsys2/subsysnqn", "nqn.2026-11.io.yagura:volume:a\n");
         let (root, found) = with(&[subsystem, ("sys/nvme-subsystem/nvme-subsys2/nvme2n1/size", "")]);
@@ -240,11 +257,13 @@ mod tests {
         let asked = |root: &tempfile::TempDir| fs::read_to_string(root.path().join("dev/nvme-fabrics")).expect("read");
         let (root, device) = machine(&disk);
         let device = device.usable().expect("a kernel");
-        assert_eq!(device.connect(at).expect("connected"), root.path().join("dev/nvme0n1"));
-        let expected = format!("transport=tcp,traddr=127.0.0.1,trsvcid=14420,nqn={NQN},{RECONNECT}");
+        assert_eq!(device.connect(at, TENURE).expect("connected"), root.path().join("dev/nvme0n1"));
+        let host = "hostnqn=nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000007";
+        let host = format!("{host},hostid=00000000-0000-0000-0000-000000000007");
+        let expected = format!("transport=tcp,traddr=127.0.0.1,trsvcid=14420,nqn={NQN},{host},{RECONNECT}");
         assert_eq!(asked(&root), expected);
         let (root, connected) = machine(&[&disk[..], &[("sys/nvme/nvme0/subsysnqn", NQN)]].concat());
-        assert_eq!(connected.connect(at).expect("connected"), root.path().join("dev/nvme0n1"));
+        assert_eq!(connected.connect(at, TENURE).expect("connected"), root.path().join("dev/nvme0n1"));
         assert_eq!(asked(&root), "", "the kernel has a connection, and makes it anew by itself");
     }
 

@@ -36,8 +36,8 @@ fn uuid(said: &Value) -> Result<Uuid, Failure> {
 pub struct Attachment {
     /// The volume, as its holders know it.
     pub volume: u128,
-    /// This host had it before, and no other since.
-    pub continues: bool,
+    /// The same as of this host's former attachment: no other host has had the volume since.
+    pub tenure: Uuid,
     /// How much it may be used.
     pub limits: Limits,
     id: String,
@@ -69,11 +69,14 @@ pub fn attach(of: &VolumeOf, take: bool) -> Result<(Found, Option<Attachment>), 
     let path = format!("{}/attachment?force={take}", path_of("volumes", name));
     let volume = Client::new(&of.access)?.ask(Method::PUT, &path, Some(&json!({"host": host})))?;
     let (id, written) = (uuid(&volume["id"])?, &volume["attachment"]);
-    let (is_instead, continues) =
-        (!written["instead_of"].is_null(), written["instead_of"].as_str() == Some(host.as_str()));
     let limits = serde_json::from_value(volume["limits"].clone()).unwrap_or_default();
-    let (volume_id, id) = (id.as_u128(), uuid(&written["id"])?.to_string());
-    let attachment = Attachment { volume: volume_id, continues, limits, id, is_instead };
+    let attachment = Attachment {
+        volume: id.as_u128(),
+        tenure: uuid(&written["tenure"])?,
+        limits,
+        id: uuid(&written["id"])?.to_string(),
+        is_instead: !written["instead_of"].is_null(),
+    };
     Ok((found(of, &volume)?, Some(attachment)))
 }
 
