@@ -4,6 +4,8 @@
 //! - There is one process at a time. It holds the read end of a pipe from us, and ends when we are gone, however.
 //! - One that ends unasked is started again after a pause that doubles. Where it never served, that is told and given up, unless
 //!   somebody used the volume before this driver was started.
+//! - One that ends because another host has the volume is the last: started again, it would have the volume as soon as that host
+//!   lets go of it, and keep it from the host that is to have it next.
 //! - All processes have the volume in one tenure: none goes on with it where another host may have had it since.
 
 use std::io::{BufRead, BufReader};
@@ -53,7 +55,8 @@ struct Seen {
     /// The process.
     process: Option<OwnedFd>,
     is_stopping: bool,
-    has_ended: bool,
+    /// How the last process ended, after which there is none.
+    ended: Option<Result<(), MachineError>>,
 }
 
 #[derive(Default)]
@@ -108,7 +111,12 @@ impl Keeper {
         }
     }
 
-    /// Ends the process in good order; one that does not end in time is killed.
+    /// Whether there is no process any more, nor will be.
+    pub fn has_ended(&self) -> bool {
+        self.shared.seen().ended.is_some()
+    }
+
+    /// Ends the process in good order; one that does not end in time is killed. Done: this host has nothing of the volume any more.
     pub fn stop(&self, time: Duration) -> Result<(), MachineError> {
         let signal = |signal| {
             self.shared.change(|seen| {
@@ -121,13 +129,14 @@ impl Keeper {
             });
         };
         signal(Signal::TERM);
-        let in_time = self.shared.wait(time, |seen| seen.has_ended).has_ended;
-        if !in_time {
-            signal(Signal::KILL);
-        }
-        match in_time {
-            true => Ok(()),
-            false => Err(MachineError::Unavailable(format!("the volume was not detached within {time:?}"))),
+        let ended = self.shared.wait(time, |seen| seen.ended.is_some()).ended.clone();
+        match ended {
+            Some(Ok(()) | Err(MachineError::Lost(_))) => Ok(()),
+            Some(Err(error)) => Err(error),
+            None => {
+                signal(Signal::KILL);
+                Err(MachineError::Unavailable(format!("the volume was not detached within {time:?}")))
+            }
         }
     }
 }
@@ -144,16 +153,19 @@ struct Kept {
 
 impl Kept {
     fn run(mut self) {
-        let mut pause = PAUSE_MIN;
+        let (mut pause, mut ended) = (PAUSE_MIN, Ok(()));
         while !self.shared.seen().is_stopping {
             let began = Instant::now();
-            let failure = self.serve();
+            ended = self.serve();
             if began.elapsed() >= STEADY {
                 pause = PAUSE_MIN;
             }
-            let is_over = self.shared.seen().is_stopping || !self.is_patient;
-            if !is_over {
-                tracing::warn!(%failure, "a volume has lost its process, which is started again");
+            let is_stopping = self.shared.seen().is_stopping;
+            let unasked = || MachineError::Failed("the volume's process has ended unasked".into());
+            let failure = ended.clone().err().unwrap_or_else(unasked);
+            let is_over = is_stopping || !self.is_patient || matches!(failure, MachineError::Lost(_));
+            if !is_stopping {
+                tracing::warn!(%failure, is_over, "a volume has lost its process");
             }
             self.shared.change(|seen| {
                 (seen.process, seen.device, seen.failure) = (None, None, Some(failure));
@@ -164,11 +176,11 @@ impl Kept {
             drop(self.shared.wait(pause, |seen| seen.is_stopping));
             pause = (pause * 2).min(PAUSE_MAX);
         }
-        self.shared.change(|seen| seen.has_ended = true);
+        self.shared.change(|seen| seen.ended = Some(ended));
     }
 
-    /// One process, from its start to its end: why it has ended.
-    fn serve(&mut self) -> MachineError {
+    /// One process, from its start to its end: how it has ended.
+    fn serve(&mut self) -> Result<(), MachineError> {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).args(self.tenure.as_ref().map(|tenure| format!("--tenure={tenure}")));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -176,7 +188,7 @@ impl Kept {
         let spawned = command.process_group(0).spawn();
         let mut child = match spawned {
             Ok(child) => child,
-            Err(error) => return MachineError::Failed(format!("{}: {error}", self.program.display())),
+            Err(error) => return Err(MachineError::Failed(format!("{}: {error}", self.program.display()))),
         };
         let words = child.stderr.take().map(heard);
         // The end of its standard input is the order to stop, without letting go of the device.
@@ -199,7 +211,7 @@ impl Kept {
         drop(stdin);
         let status = child.wait();
         let words = words.and_then(|thread| thread.join().ok()).unwrap_or_default();
-        failure(status, words)
+        outcome(status, words)
     }
 
     /// Waits for the process to say that it serves, and for its end: that of its standard output.
@@ -234,14 +246,16 @@ fn heard(stderr: ChildStderr) -> JoinHandle<String> {
     })
 }
 
-fn failure(status: std::io::Result<ExitStatus>, words: String) -> MachineError {
+fn outcome(status: std::io::Result<ExitStatus>, words: String) -> Result<(), MachineError> {
     let why = words.strip_prefix("yagura: ").unwrap_or(&words).to_owned();
-    match status.as_ref().ok().and_then(ExitStatus::code) {
+    Err(match status.as_ref().ok().and_then(ExitStatus::code) {
         // Its statuses are those of the whole program.
+        Some(0) => return Ok(()),
         Some(3) => MachineError::Unavailable(why),
         Some(4) => MachineError::Refused(why),
+        Some(6) => MachineError::Lost(why),
         _ => MachineError::Failed(format!("the volume's process has ended ({status:?}): {why}")),
-    }
+    })
 }
 
 #[cfg(test)]

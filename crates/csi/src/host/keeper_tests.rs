@@ -37,7 +37,7 @@ fn one_that_never_served_is_given_up_and_one_that_did_is_started_again() {
     let folder = tempfile::tempdir().expect("a folder");
     let refused = keeper("echo run >> $1/runs; echo 'yagura: no such volume' >&2; exit 4", folder.path(), Begin::New);
     assert_eq!(refused.device(PATIENCE), Err(MachineError::Refused("no such volume".into())));
-    assert_eq!(refused.stop(PATIENCE), Ok(()));
+    assert_eq!(refused.stop(PATIENCE), Err(MachineError::Refused("no such volume".into())));
     assert_eq!(runs(folder.path()), 1);
 
     // The second of three runs does not serve, and each goes on with what the first one had.
@@ -60,6 +60,36 @@ fn one_that_never_served_is_given_up_and_one_that_did_is_started_again() {
     let said = std::fs::read_to_string(folder.path().join("runs")).expect("written");
     assert_eq!(said, "\n--tenure=1\n--tenure=1\n");
     assert_eq!(kept.stop(PATIENCE), Ok(()));
+}
+
+/// A volume that another host has taken was asked for again every twenty seconds, and had as soon as that host let go of it.
+#[test]
+fn one_that_another_host_has_taken_the_volume_from_is_not_started_again() {
+    let first = "echo '{\"device\": \"/dev/a\", \"tenure\": \"1\"}'; echo run >> $1/runs; until [ -e $1/go ]; do sleep 0.05; done";
+    let lost = "echo 'yagura: another host has it' >&2; exit 6";
+    for begin in [Begin::New, Begin::Again { tenure: Some("1".into()) }] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let kept = keeper(&format!("{first}; {lost}"), folder.path(), begin);
+        kept.device(PATIENCE).expect("attached");
+        std::fs::write(folder.path().join("go"), "").expect("written");
+        let ended = kept.shared.wait(PATIENCE, |seen| seen.ended.is_some()).ended.clone();
+        assert_eq!(ended, Some(Err(MachineError::Lost("another host has it".into()))));
+        assert!(kept.has_ended());
+        assert_eq!(kept.device(PATIENCE), Err(MachineError::Lost("another host has it".into())));
+        assert_eq!(kept.stop(PATIENCE), Ok(()), "this host has nothing of it");
+        assert_eq!(runs(folder.path()), 1);
+    }
+}
+
+/// What a process says when it can't let go of the volume was heard by nobody: the volume stayed with a node that had unstaged it.
+#[test]
+fn one_that_could_not_let_go_of_the_volume_says_so() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = "sleep 60 >/dev/null 2>&1 & trap 'echo \"yagura: it is not told\" >&2; kill $!; exit 3' TERM
+        echo '{\"device\": \"/dev/a\", \"tenure\": \"1\"}'; wait";
+    let kept = keeper(script, folder.path(), Begin::New);
+    kept.device(PATIENCE).expect("attached");
+    assert_eq!(kept.stop(PATIENCE), Err(MachineError::Unavailable("it is not told".into())));
 }
 
 #[test]

@@ -39,7 +39,7 @@ impl Host {
     /// The volume's process, started if there is none; whether it was.
     fn keeper(&self, volume: &str, port: u16, begin: Begin) -> Result<(Arc<Keeper>, bool), MachineError> {
         let mut keepers = self.keepers();
-        if let Some(present) = keepers.get(volume) {
+        if let Some(present) = keepers.get(volume).filter(|present| !present.has_ended()) {
             return Ok((present.clone(), false));
         }
         let mut arguments = self.arguments.clone();
@@ -62,8 +62,11 @@ impl Machine for Host {
     fn attach(&self, volume: &str, port: u16) -> Result<Device, MachineError> {
         let (kept, is_new) = self.keeper(volume, port, Begin::New)?;
         let found = kept.device(ATTACH_TIME);
-        if found.is_err() && is_new {
-            self.stop(volume)?;
+        if found.is_err()
+            && is_new
+            && let Err(error) = self.stop(volume)
+        {
+            tracing::debug!(volume, %error, "what it was tried for is told already");
         }
         found
     }
@@ -77,9 +80,10 @@ impl Machine for Host {
 
     fn detach(&self, volume: &str, port: u16) -> Result<(), MachineError> {
         // What a process left that was killed only another one undoes: the kernel's device, and the control plane's word that this
-        // host has the volume. Where another host has the volume there is nothing to undo: the process has seen to the device.
+        // host has the volume. Where another host has the volume there is nothing to undo: the process has seen to the device. After
+        // any other failure this host may have the volume still.
         match self.attach(volume, port) {
-            Ok(_) | Err(MachineError::Refused(_)) => self.stop(volume),
+            Ok(_) | Err(MachineError::Lost(_)) => self.stop(volume),
             Err(error) => Err(error),
         }
     }

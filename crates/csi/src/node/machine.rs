@@ -16,7 +16,10 @@ pub struct Device {
 /// Why something was not done.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MachineError {
-    /// Somebody else has the volume, or it is not what it ought to be.
+    /// Another host has the volume, or there is none: this host has nothing of it.
+    #[error("{0}")]
+    Lost(String),
+    /// The volume, or what it is to be used with, is not what it ought to be.
     #[error("{0}")]
     Refused(String),
     /// It may be done later.
@@ -56,10 +59,11 @@ pub trait Machine: Send + Sync + 'static {
     fn attach(&self, volume: &str, port: u16) -> Result<Device, MachineError>;
 
     /// The same for a volume that was attached before the driver was started anew: does not wait, and does not give up, unless the
-    /// tenure is over.
+    /// tenure is over: then only [`Machine::attach`] attaches the volume again.
     fn resume(&self, volume: &str, port: u16, tenure: Option<&str>);
 
-    /// Detaches a volume, whether it is attached or not.
+    /// Detaches a volume, whether it is attached or not. Done is what the control plane has been told: any other host may have the
+    /// volume then.
     fn detach(&self, volume: &str, port: u16) -> Result<(), MachineError>;
 
     /// Whether nothing was ever written to the device: no answer where that can't be read.

@@ -66,7 +66,7 @@ fn stored(error: io::Error) -> Status {
 
 fn done(error: MachineError) -> Status {
     match error {
-        MachineError::Refused(why) => Status::failed_precondition(why),
+        MachineError::Lost(why) | MachineError::Refused(why) => Status::failed_precondition(why),
         MachineError::Unavailable(why) => Status::unavailable(why),
         MachineError::Failed(why) => Status::internal(why),
     }
@@ -107,19 +107,29 @@ impl<M: Machine> Node<M> {
             Some(state) => state,
             None => self.begin(volume, staging, access)?,
         };
-        let device = self.machine.attach(volume, state.port).map_err(|error| {
-            // Nobody unstages what never was attached.
-            if state.step == Step::Attaching
-                && let Err(error) = self.store.remove(volume)
-            {
-                tracing::warn!(volume, %error, "what is known of it stays");
-            }
-            done(error)
-        })?;
+        let attached = self.machine.attach(volume, state.port);
+        let device = attached
+            .map_err(|error| if state.step == Step::Attaching { self.given_up(&state, error) } else { done(error) })?;
         self.attached(&mut state, &device)
             .and_then(|()| self.mounted(&mut state, &device))
             .and_then(|()| self.reached(&mut state, Step::Staged))
             .map_err(half_done)
+    }
+
+    /// The volume could not be attached. Nobody unstages what never was staged, so it is forgotten; but not before this host has
+    /// nothing of it: a process that was killed, or an answer that was lost, may have left the volume to this host.
+    fn given_up(&self, state: &State, error: MachineError) -> Status {
+        let detached = match &error {
+            MachineError::Lost(_) => Ok(()),
+            _ => self.machine.detach(&state.volume, state.port).map_err(done),
+        };
+        match detached.and_then(|()| self.store.remove(&state.volume).map_err(stored)) {
+            Ok(()) => done(error),
+            Err(status) => {
+                tracing::warn!(volume = state.volume, why = status.message(), "this host may have the volume still");
+                half_done(done(error))
+            }
+        }
     }
 
     /// The volume is attached. Where another host may have had the volume since it was last, it holds what that host has written:

@@ -33,6 +33,8 @@ pub struct World {
     pub lives: Option<usize>,
     /// Another host has the volumes.
     pub is_refused: bool,
+    /// The control plane has it that this host has the volumes, and can't be told otherwise; nor can they be attached.
+    pub is_cut_off: bool,
 }
 
 #[derive(Clone, Default)]
@@ -92,7 +94,10 @@ impl Machine for Double {
         let mut world = self.world();
         world.point();
         if world.is_refused {
-            return Err(MachineError::Refused("another host has it".into()));
+            return Err(MachineError::Lost("another host has it".into()));
+        }
+        if world.is_cut_off {
+            return Err(MachineError::Unavailable("nobody answers".into()));
         }
         world.start(volume);
         let tenure = world.tenure(volume);
@@ -114,6 +119,9 @@ impl Machine for Double {
         assert!(!world.mounts.values().any(|(from, _)| *from == device(volume)), "{volume} is mounted");
         world.attached.remove(volume);
         world.point();
+        if world.is_cut_off {
+            return Err(MachineError::Unavailable("nobody answers".into()));
+        }
         world.ours.remove(volume);
         world.point();
         Ok(())

@@ -251,6 +251,32 @@ fn a_volume_of_another_host_is_refused_and_forgotten() {
     assert!(node.knows("a").expect("read"));
 }
 
+/// A volume that stays with a node no other node gets: who is told that it is unstaged has to be able to rely on that.
+#[test]
+fn a_volume_is_not_unstaged_before_any_other_host_may_have_it() {
+    let place = Place::new();
+    let node = place.node();
+    assert_eq!(place.staged(&node, &EXT4), Ok(()));
+    place.double.world().is_cut_off = true;
+    assert_eq!(place.unstaged(&node), Err(Code::Unavailable));
+    place.double.world().is_cut_off = false;
+    assert_eq!(place.unstaged(&node), Ok(()));
+    place.is_clean("unstaged");
+    // A driver has died after the volume was attached, before that was written down; the next one does not reach anybody.
+    let place = Place::new();
+    place.double.world().lives = Some(1);
+    let died = catch_unwind(AssertUnwindSafe(|| place.staged(&place.node(), &EXT4)));
+    assert!(died.is_err() && !place.double.world().ours.is_empty());
+    place.double.restart(false);
+    let node = place.node();
+    place.double.world().is_cut_off = true;
+    assert_eq!(place.staged(&node, &EXT4), Err(Code::Unavailable));
+    assert_eq!(place.unstaged(&node), Err(Code::Unavailable));
+    place.double.world().is_cut_off = false;
+    assert_eq!(place.unstaged(&node), Ok(()));
+    place.is_clean("it could be detached at last");
+}
+
 #[test]
 fn volumes_have_ports_of_their_own() {
     let place = Place::new();

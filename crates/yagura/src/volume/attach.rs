@@ -68,7 +68,7 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
     let (found, attachment) = named::attach(&args.of, args.take)?;
     if attachment.as_ref().is_some_and(|attachment| !used.continues(args, attachment)) {
         used.give_up();
-        named::detached(&args.of, attachment.as_ref());
+        named::detached(&args.of, attachment.as_ref())?;
         return Err(lost());
     }
     let options = Options {
@@ -94,10 +94,11 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
     // Also after a failure: who attaches next has nothing to wait for.
     let detached = volume.detach().await.map_err(failure);
     // What the kernel has in mind still is to be written by who goes on with the device: no other host may have the volume first.
-    if !volume.is_superseded() && !used.is_connected() {
-        named::detached(&args.of, attachment.as_ref());
-    }
-    result.and(detached)
+    let let_go = match volume.is_superseded() || used.is_connected() {
+        true => Ok(()),
+        false => named::detached(&args.of, attachment.as_ref()),
+    };
+    result.and(detached).and(let_go)
 }
 
 /// How the volume is used on this machine.
@@ -148,7 +149,7 @@ impl Used {
 
 fn lost() -> Failure {
     let what = "another host has had the volume since this one used it: what was to be written here is lost";
-    Failure::refused(format!("{what}, and the device is given up; unmount what is mounted of it, and attach it anew"))
+    Failure::lost(format!("{what}, and the device is given up; unmount what is mounted of it, and attach it anew"))
 }
 
 async fn serve_it(
@@ -187,6 +188,11 @@ async fn serve_it(
             && !matches!(ended, First::B(Ok(Some(Reason::Orphaned))))
         {
             device.disconnected().await;
+            if device.is_connected() {
+                return Err(Failure::unavailable(
+                    "the kernel keeps its device of the volume, and this host the volume",
+                ));
+            }
         }
         match ended {
             First::B(Err(failure)) => Err(failure),
@@ -201,7 +207,7 @@ async fn serve_it(
         nbd.stop().await;
     }
     if volume.is_superseded() {
-        return Err(Failure::refused("another host has attached the volume: nothing of it is served here any more"));
+        return Err(Failure::lost("another host has attached the volume: nothing of it is served here any more"));
     }
     let flushed = served.flush().await.map_err(|error| Failure::refused(format!("the last flush: {error}")));
     ended.and(flushed)

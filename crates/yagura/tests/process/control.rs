@@ -137,7 +137,7 @@ fn a_volume_is_made_used_and_deleted_by_its_name() {
     let taken = [&["volume", "attach", "--name", "db", "--tenant=a"][..], &["--control", &control.url]].concat();
     let taken = [&taken[..], &["--token-file", &control.token, "--host-nqn", OTHER, "--listen=127.0.0.1:0"]].concat();
     let (status, _, stderr) = run(&taken);
-    assert!(status != 0 && stderr.contains(HOST), "{status} {stderr}");
+    assert!(status == 6 && stderr.contains(HOST), "{status} {stderr}");
     // One whom the nodes do not let in takes it from nobody, and the catalogue does not forget that somebody has it.
     let stranger = |&word: &&str| if word == OTHER { format!("{OTHER}-stranger") } else { word.to_owned() };
     let stranger: Vec<String> = taken.iter().map(stranger).chain(["--take".to_owned()]).collect();
@@ -146,7 +146,7 @@ fn a_volume_is_made_used_and_deleted_by_its_name() {
     control.refused("delete", &["db", "--tenant=a"], "-stranger");
     done(&["nvme", "read", &at, "--length=8MiB", "--verify-pattern", "2"]);
     let other = control.attach("db", OTHER, &["--take"]);
-    assert_eq!(served.wait(), 4, "the former host has lost it");
+    assert_eq!(served.wait(), 6, "the former host has lost it");
     done(&["nvme", "read", &address(&other), "--length=8MiB", "--verify-pattern", "2"]);
     assert_eq!(other.stop("TERM"), 0);
     let volume = control.done("show", &["volumes", "db", "--tenant=a"]);
