@@ -34,6 +34,7 @@ const STEADY: Duration = Duration::from_secs(60);
 struct Ready {
     device: PathBuf,
     tenure: String,
+    nqn: String,
 }
 
 /// How a volume's first process begins.
@@ -49,7 +50,8 @@ pub enum Begin {
 
 #[derive(Default)]
 struct Seen {
-    device: Option<Device>,
+    /// The device, and the name of the subsystem that it is of.
+    device: Option<(Device, String)>,
     /// Why the last process ended.
     failure: Option<MachineError>,
     /// The process.
@@ -101,8 +103,8 @@ impl Keeper {
         Ok(Keeper { shared })
     }
 
-    /// Waits for the device.
-    pub fn device(&self, time: Duration) -> Result<Device, MachineError> {
+    /// Waits for the device, and the name of the subsystem that it is of.
+    pub fn device(&self, time: Duration) -> Result<(Device, String), MachineError> {
         let seen = self.shared.wait(time, |seen| seen.device.is_some() || seen.failure.is_some());
         match (&seen.device, &seen.failure) {
             (Some(device), _) => Ok(device.clone()),
@@ -219,11 +221,11 @@ impl Kept {
         let Some(stdout) = child.stdout.take() else { return };
         let mut stdout = BufReader::new(stdout);
         match serde_json::Deserializer::from_reader(&mut stdout).into_iter::<Ready>().next() {
-            Some(Ok(Ready { device, tenure })) => {
+            Some(Ok(Ready { device, tenure, nqn })) => {
                 self.is_patient = true;
                 self.tenure = Some(tenure.clone());
                 let device = Device { path: device, tenure };
-                self.shared.change(|seen| (seen.device, seen.failure) = (Some(device), None));
+                self.shared.change(|seen| (seen.device, seen.failure) = (Some((device, nqn)), None));
                 // What else it says is for nobody; its end is what is waited for.
                 let _ended = std::io::copy(&mut stdout, &mut std::io::sink());
             }

@@ -14,7 +14,7 @@ fn keeper(script: &str, folder: &Path, begin: Begin) -> Keeper {
 fn serving(tenure: &str) -> String {
     format!(
         "echo run >> $1/runs; sleep 60 >/dev/null 2>&1 & trap 'echo signal > $1/end; kill $!; exit 0' TERM
-        echo '{{\"device\": \"/dev/a\", \"tenure\": \"{tenure}\"}}'; wait"
+        echo '{{\"device\": \"/dev/a\", \"tenure\": \"{tenure}\", \"nqn\": \"n\"}}'; wait"
     )
 }
 
@@ -26,7 +26,7 @@ fn runs(folder: &Path) -> usize {
 fn a_device_is_told_and_the_process_ends_when_it_is_stopped() {
     let folder = tempfile::tempdir().expect("a folder");
     let kept = keeper(&serving("1"), folder.path(), Begin::New);
-    assert_eq!(kept.device(PATIENCE), Ok(Device { path: "/dev/a".into(), tenure: "1".into() }));
+    assert_eq!(kept.device(PATIENCE), Ok((Device { path: "/dev/a".into(), tenure: "1".into() }, "n".into())));
     assert_eq!(kept.stop(PATIENCE), Ok(()));
     assert_eq!(std::fs::read_to_string(folder.path().join("end")).expect("written"), "signal\n");
     assert_eq!(runs(folder.path()), 1);
@@ -43,16 +43,16 @@ fn one_that_never_served_is_given_up_and_one_that_did_is_started_again() {
     // The second of three runs does not serve, and each goes on with what the first one had.
     let folder = tempfile::tempdir().expect("a folder");
     let script = "echo $2 >> $1/runs; case $(wc -l < $1/runs) in
-        1) echo '{\"device\": \"/dev/a\", \"tenure\": \"1\"}'; until [ -e $1/go ]; do sleep 0.05; done;;
+        1) echo '{\"device\": \"/dev/a\", \"tenure\": \"1\", \"nqn\": \"n\"}'; until [ -e $1/go ]; do sleep 0.05; done;;
         2) echo 'yagura: away' >&2; exit 3;;
-        *) echo '{\"device\": \"/dev/b\", \"tenure\": \"1\"}'; exec sleep 60;; esac";
+        *) echo '{\"device\": \"/dev/b\", \"tenure\": \"1\", \"nqn\": \"n\"}'; exec sleep 60;; esac";
     let kept = keeper(script, folder.path(), Begin::New);
-    assert_eq!(kept.device(PATIENCE), Ok(Device { path: "/dev/a".into(), tenure: "1".into() }));
+    assert_eq!(kept.device(PATIENCE), Ok((Device { path: "/dev/a".into(), tenure: "1".into() }, "n".into())));
     std::fs::write(folder.path().join("go"), "").expect("written");
     let until = Instant::now() + PATIENCE;
     loop {
         match kept.device(PATIENCE) {
-            Ok(device) if device.path == Path::new("/dev/b") => break,
+            Ok((device, _)) if device.path == Path::new("/dev/b") => break,
             Ok(_) | Err(_) => assert!(Instant::now() < until, "it is not started again"),
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -65,7 +65,7 @@ fn one_that_never_served_is_given_up_and_one_that_did_is_started_again() {
 /// A volume that another host has taken was asked for again every twenty seconds, and had as soon as that host let go of it.
 #[test]
 fn one_that_another_host_has_taken_the_volume_from_is_not_started_again() {
-    let first = "echo '{\"device\": \"/dev/a\", \"tenure\": \"1\"}'; echo run >> $1/runs; until [ -e $1/go ]; do sleep 0.05; done";
+    let first = "echo '{\"device\": \"/dev/a\", \"tenure\": \"1\", \"nqn\": \"n\"}'; echo run >> $1/runs; until [ -e $1/go ]; do sleep 0.05; done";
     let lost = "echo 'yagura: another host has it' >&2; exit 6";
     for begin in [Begin::New, Begin::Again { tenure: Some("1".into()) }] {
         let folder = tempfile::tempdir().expect("a folder");
@@ -86,7 +86,7 @@ fn one_that_another_host_has_taken_the_volume_from_is_not_started_again() {
 fn one_that_could_not_let_go_of_the_volume_says_so() {
     let folder = tempfile::tempdir().expect("a folder");
     let script = "sleep 60 >/dev/null 2>&1 & trap 'echo \"yagura: it is not told\" >&2; kill $!; exit 3' TERM
-        echo '{\"device\": \"/dev/a\", \"tenure\": \"1\"}'; wait";
+        echo '{\"device\": \"/dev/a\", \"tenure\": \"1\", \"nqn\": \"n\"}'; wait";
     let kept = keeper(script, folder.path(), Begin::New);
     kept.device(PATIENCE).expect("attached");
     assert_eq!(kept.stop(PATIENCE), Err(MachineError::Unavailable("it is not told".into())));
@@ -95,7 +95,7 @@ fn one_that_could_not_let_go_of_the_volume_says_so() {
 #[test]
 fn one_that_does_not_end_is_killed() {
     let folder = tempfile::tempdir().expect("a folder");
-    let script = "trap '' TERM; echo '{\"device\": \"/dev/a\", \"tenure\": \"1\"}'; exec sleep 60";
+    let script = "trap '' TERM; echo '{\"device\": \"/dev/a\", \"tenure\": \"1\", \"nqn\": \"n\"}'; exec sleep 60";
     let kept = keeper(script, folder.path(), Begin::New);
     kept.device(PATIENCE).expect("attached");
     let stopped = kept.stop(Duration::from_millis(100));

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::capability::Filesystem;
-use crate::node::{Device, Machine, MachineError, Usage};
+use crate::node::{Device, Machine, MachineError, Shown, Usage};
 use keeper::{Begin, Keeper};
 
 /// How long a volume may take to have a device. Chosen: who attaches waits for the lease of a host that was lost (9 s unless told
@@ -60,15 +60,30 @@ impl Host {
 
 impl Machine for Host {
     fn attach(&self, volume: &str, port: u16) -> Result<Device, MachineError> {
-        let (kept, is_new) = self.keeper(volume, port, Begin::New)?;
-        let found = kept.device(ATTACH_TIME);
+        let (mut kept, mut is_new) = self.keeper(volume, port, Begin::New)?;
+        let mut found = kept.device(ATTACH_TIME);
+        if let Ok((device, nqn)) = &found
+            && !programs::is_of(&device.path, nqn)
+        {
+            tracing::warn!(volume, "somebody had the kernel give the device up: the volume is attached anew");
+            self.stop(volume)?;
+            (kept, is_new) = self.keeper(volume, port, Begin::New)?;
+            found = kept.device(ATTACH_TIME);
+        }
         if found.is_err()
             && is_new
             && let Err(error) = self.stop(volume)
         {
             tracing::debug!(volume, %error, "what it was tried for is told already");
         }
-        found
+        found.map(|(device, _)| device)
+    }
+
+    fn device(&self, volume: &str) -> Result<Device, MachineError> {
+        let kept = self.keepers().get(volume).cloned();
+        let refused = |why: &str| MachineError::Refused(format!("volume {volume} {why}: stage it again"));
+        let (device, nqn) = kept.ok_or_else(|| refused("is not attached"))?.device(ATTACH_TIME)?;
+        if programs::is_of(&device.path, &nqn) { Ok(device) } else { Err(refused("has lost its device")) }
     }
 
     fn resume(&self, volume: &str, port: u16, tenure: Option<&str>) {
@@ -98,6 +113,10 @@ impl Machine for Host {
 
     fn is_mounted(&self, target: &Path) -> Result<bool, MachineError> {
         programs::is_mounted(target)
+    }
+
+    fn shown(&self, device: &Path, target: &Path) -> Result<Shown, MachineError> {
+        programs::shown(device, target)
     }
 
     fn mount(&self, device: &Path, at: &Path, filesystem: Filesystem, flags: &[String]) -> Result<(), MachineError> {

@@ -3,12 +3,13 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::capability::Filesystem;
-use crate::node::{Free, MachineError, Usage};
+use crate::node::{Free, MachineError, Shown, Usage};
 
 /// How long a program may take. Chosen: a journal is played back, and filesystems are made, in less; one that waits for a device
 /// that is away is tried again by whoever called.
@@ -114,16 +115,46 @@ pub fn unmount(target: &Path) -> Result<(), MachineError> {
 
 /// Whether the kernel has something mounted there.
 pub fn is_mounted(target: &Path) -> Result<bool, MachineError> {
+    mounted(target).map(|number| number.is_some())
+}
+
+/// Whether what is mounted there is that device.
+pub fn shown(device: &Path, target: &Path) -> Result<Shown, MachineError> {
+    let Some(filesystem) = mounted(target)? else { return Ok(Shown::Nothing) };
+    let number = fs::metadata(device).map_err(|error| failed(device.display(), &error))?.rdev();
+    // A name may be another device's by now; a number is not, while a mount holds the device.
+    let found = match fs::metadata(target) {
+        Ok(found) if found.file_type().is_block_device() => found.rdev(),
+        _ => filesystem,
+    };
+    Ok(if found == number { Shown::Device } else { Shown::Other })
+}
+
+/// Whether the kernel has a block device by that name, of the subsystem of that name.
+pub fn is_of(device: &Path, nqn: &str) -> bool {
+    const DEVICES: &str = "/sys/class/block";
+    let name = device.file_name().unwrap_or_default();
+    let said = fs::read_to_string(Path::new(DEVICES).join(name).join("device/subsysnqn"));
+    said.is_ok_and(|said| said.trim() == nqn)
+}
+
+/// The number of the device of the filesystem that is mounted there, the last one where several are.
+fn mounted(target: &Path) -> Result<Option<u64>, MachineError> {
     const MOUNTS: &str = "/proc/self/mountinfo";
     // As the kernel knows it. What can't be looked at may be a mount whose device is away.
     let known = fs::canonicalize(target).unwrap_or_else(|_| target.to_owned());
     let mounts = fs::read(MOUNTS).map_err(|error| failed(MOUNTS, &error))?;
-    Ok(mounted_at(&mounts).any(|point| point == known || point == target))
+    let there = mounts_of(&mounts).filter(|(point, _)| *point == known || point == target);
+    Ok(there.last().map(|(_, number)| number))
 }
 
-/// The fifth word of each line (proc(5)), in which bytes that would part words are octal numbers.
-fn mounted_at(mounts: &[u8]) -> impl Iterator<Item = PathBuf> {
-    mounts.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4)).map(|word| {
+/// The fifth word of each line (proc(5)), in which bytes that would part words are octal numbers, and the third.
+fn mounts_of(mounts: &[u8]) -> impl Iterator<Item = (PathBuf, u64)> {
+    mounts.split(|byte| *byte == b'\n').filter_map(|line| {
+        let mut words = line.split(|byte| *byte == b' ').skip(2);
+        let (number, word) = (words.next()?, words.nth(1)?);
+        let (major, minor) = std::str::from_utf8(number).ok()?.split_once(':')?;
+        let number = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
         let (mut bytes, mut rest) = (Vec::new(), word);
         while let Some((first, after)) = rest.split_first() {
             let octal = after.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
@@ -138,7 +169,7 @@ fn mounted_at(mounts: &[u8]) -> impl Iterator<Item = PathBuf> {
                 }
             }
         }
-        Path::new(std::ffi::OsStr::from_bytes(&bytes)).to_owned()
+        Some((Path::new(std::ffi::OsStr::from_bytes(&bytes)).to_owned(), number))
     })
 }
 
@@ -190,10 +221,14 @@ mod tests {
             "36 35 98:0 / /mnt rw,noatime master:1 - ext3 /dev/root rw\n",
             "37 35 0:1 /a\\040b /x\\040y\\134 ro - tmpfs none rw\n",
         ];
-        let found: Vec<_> = mounted_at(text.concat().as_bytes()).collect();
-        assert_eq!(found, [PathBuf::from("/mnt"), PathBuf::from("/x y\\")]);
+        let found: Vec<_> = mounts_of(text.concat().as_bytes()).collect();
+        let number = rustix::fs::makedev;
+        assert_eq!(found, [(PathBuf::from("/mnt"), number(98, 0)), (PathBuf::from("/x y\\"), number(0, 1))]);
         assert_eq!(is_mounted(Path::new("/proc")), Ok(true));
         assert_eq!(is_mounted(Path::new("/proc/self")), Ok(false));
+        let shown = |target: &str| shown(Path::new("/dev/null"), Path::new(target));
+        assert_eq!((shown("/proc"), shown("/proc/self")), (Ok(Shown::Other), Ok(Shown::Nothing)));
+        assert!(!is_of(Path::new("/dev/null"), "nqn.a"), "no block device");
     }
 
     #[test]

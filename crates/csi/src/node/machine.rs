@@ -13,6 +13,17 @@ pub struct Device {
     pub tenure: String,
 }
 
+/// What is mounted somewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shown {
+    /// Nothing.
+    Nothing,
+    /// The device that was asked about, or a filesystem on it.
+    Device,
+    /// Something else: a device that the kernel has given up, say, though it had the same name.
+    Other,
+}
+
 /// Why something was not done.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MachineError {
@@ -72,14 +83,20 @@ pub trait Machine: Send + Sync + 'static {
     /// Makes a filesystem, and destroys what the device holds.
     fn format(&self, device: &Path, filesystem: Filesystem) -> Result<(), MachineError>;
 
+    /// The device of a volume that is attached; attaches none.
+    fn device(&self, volume: &str) -> Result<Device, MachineError>;
+
     /// Whether something is mounted there.
     fn is_mounted(&self, target: &Path) -> Result<bool, MachineError>;
+
+    /// Whether what is mounted there is that device.
+    fn shown(&self, device: &Path, target: &Path) -> Result<Shown, MachineError>;
 
     /// Mounts a device.
     fn mount(&self, device: &Path, at: &Path, filesystem: Filesystem, flags: &[String]) -> Result<(), MachineError>;
 
-    /// Shows what is at `source`, a folder or a device, at `target`, too. Where something is mounted already that is it, but may be
-    /// open for writing still.
+    /// Shows what is at `source`, a folder or a device, at `target`, too. Where something is mounted already that is what is at
+    /// `source`, but may be open for writing still.
     fn bind(&self, source: &Path, target: &Path, is_read_only: bool) -> Result<(), MachineError>;
 
     /// Ends what is mounted there.

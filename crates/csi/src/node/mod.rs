@@ -22,7 +22,7 @@ use tonic::Status;
 use crate::capability::{Access, Use};
 use crate::plane::is_name;
 
-pub use machine::{Device, Free, Machine, MachineError, Usage};
+pub use machine::{Device, Free, Machine, MachineError, Shown, Usage};
 use state::{Published, State, Step, Store};
 
 /// Volumes of a node, at most. Chosen: a process and a port each.
@@ -148,8 +148,11 @@ impl<M: Machine> Node<M> {
     /// The volume is mounted for the node, if it is to be mounted.
     fn mounted(&self, state: &mut State, device: &Device) -> Result<(), Status> {
         let Access::Mount { filesystem, flags } = state.access.clone() else { return Ok(()) };
-        if self.machine.is_mounted(&state.staging).map_err(done)? {
-            return Ok(());
+        match self.machine.shown(&device.path, &state.staging).map_err(done)? {
+            Shown::Device => return Ok(()),
+            Shown::Nothing => {}
+            // Of a device that was given up nothing comes any more but errors.
+            Shown::Other => self.machine.unmount(&state.staging).map_err(done)?,
         }
         self.formatted(state, device)?;
         fs::create_dir_all(&state.staging).map_err(stored)?;
@@ -202,20 +205,21 @@ impl<M: Machine> Node<M> {
         let refused = |why: &str| Err(Status::failed_precondition(format!("volume {volume} {why}")));
         let state = self.load(volume)?.filter(|state| state.step == Step::Staged && state.staging == staging);
         let Some(mut state) = state else { return refused("is not staged there") };
-        let source = match (&state.access, &wanted.access) {
-            (Access::Block, Access::Block) => self.machine.attach(volume, state.port).map_err(done)?.path,
-            (Access::Mount { .. }, Access::Mount { .. }) => staging.to_owned(),
-            _ => return refused("is staged to be used otherwise"),
-        };
         let is_block = wanted.access == Access::Block;
-        if !is_block && !self.machine.is_mounted(staging).map_err(done)? {
+        if is_block != (state.access == Access::Block) {
+            return refused("is staged to be used otherwise");
+        }
+        let device = self.machine.device(volume).map_err(done)?.path;
+        if !is_block && self.machine.shown(&device, staging).map_err(done)? != Shown::Device {
             return refused("is not mounted any more: stage it again");
         }
         if wanted.is_single && state.published.iter().any(|published| published.target != target) {
             return refused("is published elsewhere, and meant for one user alone");
         }
         let published = Published { target: target.to_owned(), is_read_only: wanted.is_read_only };
+        let shown = self.machine.shown(&device, target).map_err(done)?;
         match state.published.iter().find(|published| published.target == target) {
+            None if shown == Shown::Other => return refused("can't be shown where something else is"),
             Some(present) if *present != published => {
                 return Err(Status::already_exists(format!("volume {volume} is published there otherwise")));
             }
@@ -228,10 +232,14 @@ impl<M: Machine> Node<M> {
                 self.store.save(&state).map_err(stored)?;
             }
         }
-        if !self.machine.is_mounted(target).map_err(done)? {
+        if shown == Shown::Other {
+            self.machine.unmount(target).map_err(done)?;
+        }
+        if shown != Shown::Device {
             place(target, is_block).map_err(|error| Status::internal(format!("{}: {error}", target.display())))?;
         }
-        self.machine.bind(&source, target, wanted.is_read_only).map_err(done)
+        let source = if is_block { &device } else { staging };
+        self.machine.bind(source, target, wanted.is_read_only).map_err(done)
     }
 
     /// Undoes [`Node::publish`].

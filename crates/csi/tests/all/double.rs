@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use csi::{Device, Filesystem, Free, Machine, MachineError, Usage};
+use csi::{Device, Filesystem, Free, Machine, MachineError, Shown, Usage};
 
 /// What a volume holds.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -31,6 +31,8 @@ pub struct World {
     tenures: BTreeMap<String, usize>,
     /// Points that are passed until the driver dies.
     pub lives: Option<usize>,
+    /// How often the kernel has given the devices up.
+    pub given_up: usize,
     /// Another host has the volumes.
     pub is_refused: bool,
     /// The control plane has it that this host has the volumes, and can't be told otherwise; nor can they be attached.
@@ -40,11 +42,12 @@ pub struct World {
 #[derive(Clone, Default)]
 pub struct Double(Arc<Mutex<World>>);
 
-fn device(volume: &str) -> PathBuf {
-    format!("/dev/double/{volume}").into()
-}
-
 impl World {
+    /// The one that the kernel has given up has another name, but is nothing else.
+    fn device(&self, volume: &str) -> PathBuf {
+        format!("/dev/double/{}/{volume}", self.given_up).into()
+    }
+
     /// Here the driver may die: nothing of it runs any more.
     fn point(&mut self) {
         match &mut self.lives {
@@ -102,7 +105,16 @@ impl Machine for Double {
         world.start(volume);
         let tenure = world.tenure(volume);
         world.point();
-        Ok(Device { path: device(volume), tenure })
+        Ok(Device { path: world.device(volume), tenure })
+    }
+
+    fn device(&self, volume: &str) -> Result<Device, MachineError> {
+        let mut world = self.world();
+        world.point();
+        match world.attached.contains(volume) {
+            true => Ok(Device { path: world.device(volume), tenure: world.tenure(volume) }),
+            false => Err(MachineError::Refused("is not attached".into())),
+        }
     }
 
     fn resume(&self, volume: &str, _port: u16, tenure: Option<&str>) {
@@ -116,7 +128,7 @@ impl Machine for Double {
     fn detach(&self, volume: &str, _port: u16) -> Result<(), MachineError> {
         let mut world = self.world();
         world.point();
-        assert!(!world.mounts.values().any(|(from, _)| *from == device(volume)), "{volume} is mounted");
+        assert!(!world.mounts.values().any(|(from, _)| *from == world.device(volume)), "{volume} is mounted");
         world.attached.remove(volume);
         world.point();
         if world.is_cut_off {
@@ -154,6 +166,17 @@ impl Machine for Double {
         Ok(world.mounts.contains_key(target))
     }
 
+    fn shown(&self, device: &Path, target: &Path) -> Result<Shown, MachineError> {
+        let mut world = self.world();
+        world.point();
+        // What is shown from a folder is the device that is mounted there, whatever is mounted there later.
+        Ok(match world.mounts.get(target) {
+            None => Shown::Nothing,
+            Some((from, _)) if from == device => Shown::Device,
+            Some(_) => Shown::Other,
+        })
+    }
+
     fn mount(&self, device: &Path, at: &Path, filesystem: Filesystem, _: &[String]) -> Result<(), MachineError> {
         let mut world = self.world();
         world.point();
@@ -170,7 +193,8 @@ impl Machine for Double {
     fn bind(&self, source: &Path, target: &Path, is_read_only: bool) -> Result<(), MachineError> {
         let mut world = self.world();
         world.point();
-        world.mounts.entry(target.into()).or_insert_with(|| (source.into(), false));
+        let from = world.mounts.get(source).map_or_else(|| source.to_owned(), |(from, _)| from.clone());
+        world.mounts.entry(target.into()).or_insert((from, false));
         world.point();
         if let Some((_, is_now)) = world.mounts.get_mut(target) {
             *is_now = is_read_only;
@@ -189,7 +213,7 @@ impl Machine for Double {
 
     fn usage(&self, path: &Path) -> Result<Usage, MachineError> {
         let free = Free { available: 3, used: 1, files: 10, files_free: 9 };
-        let is_device = self.world().mounts.get(path).is_some_and(|(from, _)| from.starts_with("/dev"));
+        let is_device = path.is_file();
         Ok(Usage { bytes: 4, filesystem: (!is_device).then_some(free) })
     }
 }

@@ -277,6 +277,52 @@ fn a_volume_is_not_unstaged_before_any_other_host_may_have_it() {
     place.is_clean("it could be detached at last");
 }
 
+/// What was mounted of a device that the kernel has given up was taken for the volume: every use of it failed, and no call was left
+/// that would have mounted the new device.
+#[test]
+fn what_is_mounted_of_a_device_that_was_given_up_is_not_the_volume() {
+    for access in [EXT4, Access::Block] {
+        let place = Place::new();
+        let node = place.node();
+        let wanted = to_use(&access, false);
+        assert_eq!(place.staged(&node, &access), Ok(()));
+        assert_eq!(place.published(&node, "target", &wanted), Ok(()));
+        place.double.world().given_up += 1;
+        if access != Access::Block {
+            assert_eq!(place.published(&node, "other", &wanted), Err(Code::FailedPrecondition), "not staged any more");
+        }
+        assert_eq!(place.staged(&node, &access), Ok(()));
+        assert_eq!(place.published(&node, "target", &wanted), Ok(()));
+        let device = PathBuf::from("/dev/double/1/a");
+        let shown = |at: &str| place.double.world().mounts.get(&place.path(at)).map(|(from, _)| from.clone());
+        assert_eq!(shown("target"), Some(device.clone()), "{access:?}");
+        if access != Access::Block {
+            assert_eq!(shown("staging"), Some(device));
+        }
+        // Whatever else is mounted there is not the volume's to end.
+        place.double.world().mounts.insert(place.path("theirs"), ("/dev/sda".into(), false));
+        assert_eq!(place.published(&node, "theirs", &wanted), Err(Code::FailedPrecondition));
+        assert!(shown("theirs").is_some());
+    }
+}
+
+/// A volume that another host has taken is not asked for by a use of what was staged.
+#[test]
+fn a_volume_that_is_not_attached_any_more_is_not_published() {
+    for access in [EXT4, Access::Block] {
+        let place = Place::new();
+        let node = place.node();
+        assert_eq!(place.staged(&node, &access), Ok(()));
+        {
+            let mut world = place.double.world();
+            world.attached.clear();
+            world.ours.clear();
+        }
+        assert_eq!(place.published(&node, "target", &to_use(&access, false)), Err(Code::FailedPrecondition));
+        assert!(place.double.world().ours.is_empty());
+    }
+}
+
 #[test]
 fn volumes_have_ports_of_their_own() {
     let place = Place::new();
