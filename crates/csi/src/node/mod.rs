@@ -280,7 +280,7 @@ impl<M: Machine> Node<M> {
             return Err(Status::not_found(format!("there is no volume {volume}")));
         }
         let _chosen = unpoisoned(&self.choosing);
-        let taken: BTreeSet<u16> = self.store.all().map_err(stored)?.iter().map(|state| state.port).collect();
+        let taken = self.store.ports().map_err(stored)?;
         let is_free = |port: &u16| !taken.contains(port) && std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
         let port = PORTS.into_iter().find(is_free).ok_or_else(|| {
             Status::resource_exhausted(format!("this node has {} volumes, or their ports are taken", taken.len()))

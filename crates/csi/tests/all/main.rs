@@ -323,6 +323,25 @@ fn a_volume_that_is_not_attached_any_more_is_not_published() {
     }
 }
 
+/// The driver did not start at all, and the volumes of every other file were lost to their users after an hour.
+#[test]
+fn a_file_that_is_damaged_or_of_another_version_is_of_one_volume_alone() {
+    for damaged in ["{", "{\"version\": 9, \"port\": 14420}"] {
+        let place = Place::new();
+        assert_eq!(place.staged(&place.node(), &EXT4), Ok(()));
+        std::fs::write(place.path("state/b.json"), damaged).expect("written");
+        place.double.restart(false);
+        let node = place.node();
+        assert!(place.double.world().attached.contains("a"), "{damaged}: the others are attached again");
+        assert_eq!(place.published(&node, "target", &to_use(&EXT4, false)), Ok(()), "{damaged}");
+        node.stage("c", &place.path("c"), &Access::Block).expect("a volume that is new");
+        let refused = node.stage("b", &place.path("b"), &Access::Block).map_err(|status| status.code());
+        assert_eq!(refused, Err(Code::Internal), "{damaged}");
+        let unstaged = node.unstage("b", &place.path("b")).map_err(|status| status.code());
+        assert_eq!(unstaged, Err(Code::Internal), "{damaged}");
+    }
+}
+
 #[test]
 fn volumes_have_ports_of_their_own() {
     let place = Place::new();
