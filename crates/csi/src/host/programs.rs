@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::capability::Filesystem;
@@ -28,23 +28,28 @@ fn failed(what: impl std::fmt::Display, error: &io::Error) -> MachineError {
 
 /// Runs a program to its end.
 fn run(program: &str, arguments: &[&Path]) -> Result<(), MachineError> {
+    match outcome(program, arguments, PROGRAM_TIME)? {
+        (status, _) if status.success() => Ok(()),
+        (status, words) => Err(MachineError::Failed(format!("{program}: {status}: {words}"))),
+    }
+}
+
+/// The same; how it has ended, and what it said.
+fn outcome(program: &str, arguments: &[&Path], time: Duration) -> Result<(ExitStatus, String), MachineError> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(format!("{program} (is it installed?)"), &error))?;
-    let status = ended(program, &mut child)?;
+    let status = ended(program, &mut child, time)?;
     let mut words = String::new();
     if let Some(stderr) = child.stderr.take() {
         // What it says is for people: any part of it will do.
         let _ = stderr.take(WORDS_BYTES_MAX).read_to_string(&mut words);
     }
-    match status.success() {
-        true => Ok(()),
-        false => Err(MachineError::Failed(format!("{program}: {status}: {}", words.trim()))),
-    }
+    Ok((status, words.trim().to_owned()))
 }
 
-fn ended(program: &str, child: &mut Child) -> Result<std::process::ExitStatus, MachineError> {
-    let until = Instant::now() + PROGRAM_TIME;
+fn ended(program: &str, child: &mut Child, time: Duration) -> Result<ExitStatus, MachineError> {
+    let until = Instant::now() + time;
     loop {
         if let Some(status) = child.try_wait().map_err(|error| failed(program, &error))? {
             return Ok(status);
@@ -52,7 +57,7 @@ fn ended(program: &str, child: &mut Child) -> Result<std::process::ExitStatus, M
         if Instant::now() >= until {
             // One that waits for a device can't be ended; it is not waited for.
             child.kill().map_err(|error| failed(program, &error))?;
-            return Err(MachineError::Unavailable(format!("{program} did not end within {PROGRAM_TIME:?}")));
+            return Err(MachineError::Unavailable(format!("{program} did not end within {time:?}")));
         }
         std::thread::sleep(LOOK_EVERY);
     }
@@ -60,20 +65,24 @@ fn ended(program: &str, child: &mut Child) -> Result<std::process::ExitStatus, M
 
 /// Whether both ends of the device are zeroes, read from it and not assumed.
 pub fn is_blank(device: &Path) -> Result<bool, MachineError> {
-    let read = || -> io::Result<bool> {
-        let mut file = File::open(device)?;
-        let bytes = file.seek(SeekFrom::End(0))?;
-        for start in [0, bytes.saturating_sub(END_BYTES)] {
-            file.seek(SeekFrom::Start(start))?;
-            let mut end = vec![0; END_BYTES.min(bytes) as usize];
-            file.read_exact(&mut end)?;
-            if end.iter().any(|byte| *byte != 0) {
-                return Ok(false);
-            }
+    is_blank_within(device, PROGRAM_TIME)
+}
+
+/// A program reads: whoever waits for a device whose process is away can't be called back, but a program can be ended.
+fn is_blank_within(device: &Path, time: Duration) -> Result<bool, MachineError> {
+    let size = || File::open(device)?.seek(SeekFrom::End(0));
+    let bytes = size().map_err(|error| failed(device.display(), &error))?;
+    for start in [0, bytes.saturating_sub(END_BYTES)] {
+        let (skip, length) = (format!("--ignore-initial={start}:0"), format!("--bytes={}", END_BYTES.min(bytes)));
+        let words = ["--silent", &skip, &length].map(Path::new);
+        let (status, said) = outcome("cmp", &[&words[..], &[device, Path::new("/dev/zero")]].concat(), time)?;
+        match status.code() {
+            Some(0) => {}
+            Some(1) => return Ok(false),
+            _ => return Err(MachineError::Failed(format!("{} can't be read: {status}: {said}", device.display()))),
         }
-        Ok(true)
-    };
-    read().map_err(|error| failed(device.display(), &error))
+    }
+    Ok(true)
 }
 
 /// Makes a filesystem. Nothing has to be discarded first: the device was blank.
@@ -213,6 +222,14 @@ mod tests {
             bytes[at] = 0;
         }
         assert!(is_blank(&folder.path().join("none")).is_err());
+        assert!(is_blank(folder.path()).is_err(), "what can't be read is not blank");
+    }
+
+    /// A check that waited for a device whose process was away kept every other call on the volume waiting, for an hour.
+    #[test]
+    fn a_program_that_waits_for_a_device_is_given_up() {
+        let said = outcome("sleep", &[Path::new("60")], Duration::from_millis(50));
+        assert!(matches!(said, Err(MachineError::Unavailable(_))), "{said:?}");
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub struct Node<M> {
     store: Store,
     /// Volumes of which something is being done.
     busy: Mutex<BTreeSet<String>>,
+    /// Volumes of which somebody is finding out how full they are: apart from all else, which does not wait for that.
+    measured: Mutex<BTreeSet<String>>,
     /// Held by who chooses a port until that is written down.
     choosing: Mutex<()>,
 }
@@ -53,6 +55,13 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         unpoisoned(self.busy).remove(self.volume);
     }
+}
+
+fn turn<'a>(busy: &'a Mutex<BTreeSet<String>>, volume: &'a str) -> Result<Turn<'a>, Status> {
+    if unpoisoned(busy).insert(volume.to_owned()) {
+        return Ok(Turn { busy, volume });
+    }
+    Err(Status::aborted(format!("something else is being done with volume {volume}: call again")))
 }
 
 /// Nothing that panics leaves a set half changed.
@@ -88,7 +97,8 @@ impl<M: Machine> Node<M> {
                 machine.resume(&volume, port, tenure.as_deref());
             }
         }
-        Ok(Node { machine, store, busy: Mutex::default(), choosing: Mutex::default() })
+        let (busy, measured) = (Mutex::default(), Mutex::default());
+        Ok(Node { machine, store, busy, measured, choosing: Mutex::default() })
     }
 
     /// Whether this node knows the volume already.
@@ -98,7 +108,7 @@ impl<M: Machine> Node<M> {
 
     /// Attaches a volume and makes it ready to be published.
     pub fn stage(&self, volume: &str, staging: &Path, access: &Access) -> Result<(), Status> {
-        let _turn = self.turn(volume)?;
+        let _turn = turn(&self.busy, volume)?;
         let mut state = match self.load(volume)? {
             Some(state) if state.staging != staging || state.access != *access => {
                 let how = "is staged on this node already, at another path or to be used otherwise";
@@ -172,7 +182,7 @@ impl<M: Machine> Node<M> {
 
     /// Undoes [`Node::stage`].
     pub fn unstage(&self, volume: &str, staging: &Path) -> Result<(), Status> {
-        let _turn = self.turn(volume)?;
+        let _turn = turn(&self.busy, volume)?;
         let Some(mut state) = self.load(volume)? else { return self.unmounted(staging) };
         for Published { target, .. } in &state.published {
             if self.machine.is_mounted(target).map_err(done)? {
@@ -201,7 +211,7 @@ impl<M: Machine> Node<M> {
 
     /// Shows a staged volume at a path.
     pub fn publish(&self, volume: &str, staging: &Path, target: &Path, wanted: &Use) -> Result<(), Status> {
-        let _turn = self.turn(volume)?;
+        let _turn = turn(&self.busy, volume)?;
         let refused = |why: &str| Err(Status::failed_precondition(format!("volume {volume} {why}")));
         let state = self.load(volume)?.filter(|state| state.step == Step::Staged && state.staging == staging);
         let Some(mut state) = state else { return refused("is not staged there") };
@@ -244,7 +254,7 @@ impl<M: Machine> Node<M> {
 
     /// Undoes [`Node::publish`].
     pub fn unpublish(&self, volume: &str, target: &Path) -> Result<(), Status> {
-        let _turn = self.turn(volume)?;
+        let _turn = turn(&self.busy, volume)?;
         self.unmounted(target)?;
         remove(target).map_err(|error| Status::internal(format!("{}: {error}", target.display())))?;
         let Some(mut state) = self.load(volume)? else { return Ok(()) };
@@ -254,6 +264,7 @@ impl<M: Machine> Node<M> {
 
     /// How full a volume is that is shown there.
     pub fn usage(&self, volume: &str, path: &Path) -> Result<Usage, Status> {
+        let _turn = turn(&self.measured, volume)?;
         let missing = || Status::not_found(format!("volume {volume} is not at {}", path.display()));
         let state = self.load(volume)?.ok_or_else(missing)?;
         let is_there = state.published.iter().any(|published| published.target == path) || state.staging == path;
@@ -261,13 +272,6 @@ impl<M: Machine> Node<M> {
             return Err(missing());
         }
         self.machine.usage(path).map_err(done)
-    }
-
-    fn turn<'a>(&'a self, volume: &'a str) -> Result<Turn<'a>, Status> {
-        if unpoisoned(&self.busy).insert(volume.to_owned()) {
-            return Ok(Turn { busy: &self.busy, volume });
-        }
-        Err(Status::aborted(format!("something else is being done with volume {volume}: call again")))
     }
 
     fn load(&self, volume: &str) -> Result<Option<State>, Status> {
