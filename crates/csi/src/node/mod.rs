@@ -255,9 +255,13 @@ impl<M: Machine> Node<M> {
     /// Undoes [`Node::publish`].
     pub fn unpublish(&self, volume: &str, target: &Path) -> Result<(), Status> {
         let _turn = turn(&self.busy, volume)?;
+        let Some(mut state) = self.load(volume)? else { return Ok(()) };
+        // Any other path is somebody else's: another volume's, under another turn, or none of ours at all.
+        if state.published.iter().all(|published| published.target != target) {
+            return Ok(());
+        }
         self.unmounted(target)?;
         remove(target).map_err(|error| Status::internal(format!("{}: {error}", target.display())))?;
-        let Some(mut state) = self.load(volume)? else { return Ok(()) };
         state.published.retain(|published| published.target != target);
         self.store.save(&state).map_err(stored)
     }

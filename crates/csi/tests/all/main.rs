@@ -227,9 +227,12 @@ fn what_is_in_the_way_is_said_by_its_code() {
     assert_eq!(place.published(&node, "third", &alone), Ok(()));
     assert_eq!(place.unpublished(&node, "third"), Ok(()));
     // A folder with something in it is somebody's.
+    assert_eq!(place.published(&node, "theirs", &write), Ok(()));
     std::fs::create_dir_all(place.path("theirs/folder")).expect("made");
     assert_eq!(place.unpublished(&node, "theirs"), Err(Code::Internal));
     assert!(place.path("theirs/folder").exists());
+    std::fs::remove_dir_all(place.path("theirs")).expect("removed");
+    assert_eq!(place.unpublished(&node, "theirs"), Ok(()));
     assert_eq!(place.unstaged(&node), Ok(()));
     place.is_clean("at the end");
     let nameless = node.stage("../a", &place.path("staging"), &EXT4).map_err(|status| status.code());
@@ -304,6 +307,23 @@ fn what_is_mounted_of_a_device_that_was_given_up_is_not_the_volume() {
         assert_eq!(place.published(&node, "theirs", &wanted), Err(Code::FailedPrecondition));
         assert!(shown("theirs").is_some());
     }
+}
+
+/// A file at any path was removed, and any mount ended, whatever volume was said.
+#[test]
+fn only_what_was_published_is_unpublished() {
+    let place = Place::new();
+    let node = place.node();
+    assert_eq!(place.staged(&node, &EXT4), Ok(()));
+    assert_eq!(place.published(&node, "target", &to_use(&EXT4, false)), Ok(()));
+    node.stage("b", &place.path("b"), &EXT4).expect("staged");
+    std::fs::write(place.path("file"), "").expect("written");
+    for (volume, path) in [("b", "target"), ("b", "file"), ("c", "target"), ("../c", "file"), ("a", "file")] {
+        node.unpublish(volume, &place.path(path)).expect("nothing is published there");
+    }
+    assert!(place.path("file").exists() && place.double.world().mounts.contains_key(&place.path("target")));
+    assert_eq!(place.unpublished(&node, "target"), Ok(()));
+    assert!(!place.double.world().mounts.contains_key(&place.path("target")));
 }
 
 /// A volume that another host has taken is not asked for by a use of what was staged.
