@@ -219,6 +219,10 @@ impl<M: Machine> Node<M> {
         if is_block != (state.access == Access::Block) {
             return refused("is staged to be used otherwise");
         }
+        // A mount that is closed to writes closes a folder; who opens a device writes to it all the same.
+        if is_block && wanted.is_read_only {
+            return refused("is a block device, which can't be shown to be read alone: publish it as a filesystem");
+        }
         let device = self.machine.device(volume).map_err(done)?.path;
         if !is_block && self.machine.shown(&device, staging).map_err(done)? != Shown::Device {
             return refused("is not mounted any more: stage it again");

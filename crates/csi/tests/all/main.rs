@@ -75,7 +75,7 @@ fn lives_through(place: &Place, access: &Access) -> bool {
     let whole = || {
         let node = place.node();
         assert_eq!(place.staged(&node, access), Ok(()));
-        assert_eq!(place.published(&node, "target", &to_use(access, true)), Ok(()));
+        assert_eq!(place.published(&node, "target", &to_use(access, *access != Access::Block)), Ok(()));
         assert_eq!(place.unpublished(&node, "target"), Ok(()));
         assert_eq!(place.unstaged(&node), Ok(()));
     };
@@ -97,11 +97,21 @@ fn a_driver_that_dies_anywhere_is_gone_on_with() {
             place.double.restart(is_reboot);
             let node = place.node();
             assert_eq!(place.staged(&node, &access), Ok(()), "{}", what(deaths));
-            assert_eq!(place.published(&node, "target", &to_use(&access, true)), Ok(()), "{}", what(deaths));
-            assert_eq!(place.published(&node, "target", &to_use(&access, true)), Ok(()), "once more");
+            assert_eq!(
+                place.published(&node, "target", &to_use(&access, access != Access::Block)),
+                Ok(()),
+                "{}",
+                what(deaths)
+            );
+            assert_eq!(
+                place.published(&node, "target", &to_use(&access, access != Access::Block)),
+                Ok(()),
+                "once more"
+            );
             let expected = if access == Access::Block { Content::Blank } else { Content::Made(Filesystem::Ext4) };
             assert_eq!(place.content(), expected, "{}", what(deaths));
-            assert!(place.double.world().mounts[&place.path("target")].1, "{}: it can be written to", what(deaths));
+            let is_closed = place.double.world().mounts[&place.path("target")].1;
+            assert_eq!(is_closed, access != Access::Block, "{}: it can be written to", what(deaths));
             assert_eq!(place.unpublished(&node, "target"), Ok(()), "{}", what(deaths));
             assert_eq!(place.unstaged(&node), Ok(()), "{}", what(deaths));
             place.is_clean(&what(deaths));
@@ -324,6 +334,16 @@ fn only_what_was_published_is_unpublished() {
     assert!(place.path("file").exists() && place.double.world().mounts.contains_key(&place.path("target")));
     assert_eq!(place.unpublished(&node, "target"), Ok(()));
     assert!(!place.double.world().mounts.contains_key(&place.path("target")));
+}
+
+/// A bind mount that is closed to writes keeps nobody from writing to a device.
+#[test]
+fn a_block_device_is_not_published_to_be_read_alone() {
+    let place = Place::new();
+    let node = place.node();
+    assert_eq!(place.staged(&node, &Access::Block), Ok(()));
+    assert_eq!(place.published(&node, "target", &to_use(&Access::Block, true)), Err(Code::FailedPrecondition));
+    assert_eq!(place.published(&node, "target", &to_use(&Access::Block, false)), Ok(()));
 }
 
 /// A volume that another host has taken is not asked for by a use of what was staged.
