@@ -60,7 +60,10 @@ fn one_that_never_served_is_given_up_and_one_that_did_is_started_again() {
     let said = std::fs::read_to_string(folder.path().join("runs")).expect("written");
     assert_eq!(said, "\n--tenure=1\n--tenure=1\n");
     let killed = kept.stop(PATIENCE);
-    assert!(matches!(killed, Err(MachineError::Failed(_))), "one that the signal has killed has told nobody: {killed:?}");
+    assert!(
+        matches!(killed, Err(MachineError::Failed(_))),
+        "one that the signal has killed has told nobody: {killed:?}"
+    );
 }
 
 /// A volume that another host has taken was asked for again every twenty seconds, and had as soon as that host let go of it.

@@ -155,6 +155,12 @@ fn a_volume_is_made_used_and_deleted_by_its_name() {
     // The node is back at its place: everything is given back, on it too.
     let node_c = control.done("show", &["drives", "c"]);
     nodes.push(node(directory.path(), "c", node_c["address"].as_str().expect("an address")));
+    // Who can't say that it detaches ends otherwise, and has its place until it has said so.
+    let untold = control.attach("db", OTHER, &[]);
+    let control = control.again();
+    assert_eq!(untold.stop("TERM"), 3);
+    assert_eq!(control.done("show", &["volumes", "db", "--tenant=a"])["attachment"]["host"], OTHER);
+    assert_eq!(control.attach("db", OTHER, &[]).stop("TERM"), 0);
     control.done("delete", &["db", "--tenant=a"]);
     assert_eq!(control.promised(), [0, 0, 0]);
     for name in ["a", "b", "c"] {
