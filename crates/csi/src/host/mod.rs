@@ -95,8 +95,8 @@ impl Machine for Host {
 
     fn detach(&self, volume: &str, port: u16) -> Result<(), MachineError> {
         // What a process left that was killed only another one undoes: the kernel's device, and the control plane's word that this
-        // host has the volume. Where another host has the volume there is nothing to undo: the process has seen to the device. After
-        // any other failure this host may have the volume still.
+        // host has the volume. Where another host has the volume there is nothing to undo: the process has seen to the device.
+        // After any other failure this host may have the volume still.
         match self.attach(volume, port) {
             Ok(_) | Err(MachineError::Lost(_)) => self.stop(volume),
             Err(error) => Err(error),
