@@ -15,7 +15,7 @@ use nvme::Nqn;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
-use super::kernel::Device;
+use super::kernel::{Device, host_name};
 use super::limited::{Limited, Limiter};
 use super::named;
 use super::nbd::{self, Nbd};
@@ -164,6 +164,13 @@ async fn serve_it(
         None => usual_nqn(volume)?,
     };
     let target = Rc::new(target(args, &nqn, volume, served)?);
+    let keys = used.device.as_ref().map_or(Ok(None), Device::keys)?;
+    if let (Some(keys), Some(attachment)) = (&keys, attachment) {
+        let kernel = Nqn::foreign(&host_name(attachment.tenure)).map_err(Failure::usage)?;
+        let config = HostConfig { keys: Some(keys.clone()), ..HostConfig::default() };
+        target.allow_any_host(&nqn, false).map_err(Failure::usage)?;
+        target.allow_host(&nqn, &kernel, config).map_err(Failure::usage)?;
+    }
     let listener = listen(used.listen(args)).await.map_err(|error| {
         let mend = "is another process listening there? port 0 takes a free one";
         Failure::refused(format!("cannot listen: {error} ({mend})"))
@@ -174,7 +181,7 @@ async fn serve_it(
         let mut ready = ready(args, &target, (volume, limiter), (&nqn, at), nbd.as_ref())?;
         ready.tenure = attachment.map(|attachment| attachment.tenure.to_string());
         if let Some((device, attachment)) = used.device.as_ref().zip(attachment) {
-            ready.device = Some(device.connected(at, attachment.tenure).await?.display().to_string());
+            ready.device = Some(device.connected(at, attachment.tenure, keys).await?.display().to_string());
         }
         output::report(args.common.json, &ready, describe)?;
         // Until it is dropped.
