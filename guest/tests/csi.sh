@@ -91,6 +91,20 @@ publish
 grep -q ' /mnt/target/db ext4 ' /proc/mounts || fail "$(cat /proc/mounts)"
 write before
 
+step "the kernel alone is let in where the volume is served"
+for key in /sys/class/nvme/nvme*/dhchap_secret; do
+  [ "$(stat -c %a "$key")" = 600 ] || fail "$key may be read by others"
+done
+served=$(cat /sys/class/nvme/nvme0/subsysnqn)
+# reaches HOST: without a key (nvme-cli, which root runs, would take the one that the kernel shows to root).
+reaches() { echo "transport=tcp,traddr=127.0.0.1,trsvcid=14420,nqn=$served,$1,duplicate_connect" 2>/dev/null >/dev/nvme-fabrics; }
+if reaches "hostnqn=nqn.2026-11.io.yagura:stranger,hostid=11111111-1111-4111-8111-111111111111"; then
+  fail "a stranger is let in"
+fi
+if reaches "hostnqn=$(cat /sys/class/nvme/nvme0/hostnqn),hostid=$(cat /sys/class/nvme/nvme0/hostid)"; then
+  fail "the kernel's name alone is let in"
+fi
+
 step "a storage node is killed, and comes back"
 kill -KILL $node_c
 write without

@@ -25,7 +25,7 @@ pub use controller::Controller;
 pub use host::Host;
 pub use identity::DRIVER;
 pub use names::volume_name;
-pub use node::{Device, Free, Machine, MachineError, Node, Usage, VOLUMES_MAX};
+pub use node::{Device, Free, Machine, MachineError, Node, Shown, Usage, VOLUMES_MAX};
 pub use plane::Plane;
 pub use server::{Endpoint, EndpointError};
 pub use service::{NodeService, Services};

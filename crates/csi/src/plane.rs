@@ -20,8 +20,7 @@ const PAGES_MAX: usize = 100;
 
 /// One control plane, and whose volumes are meant there.
 pub struct Plane {
-    client: Client,
-    tenant: Option<String>,
+    access: Access,
 }
 
 /// A page of a list.
@@ -33,9 +32,10 @@ pub struct Page<T> {
 }
 
 impl Plane {
-    /// With the token that is in its file now.
+    /// If there is a token in its file now. Each question is asked with the one that is there then: tokens end, and are replaced.
     pub fn new(access: &Access) -> Result<Plane, ClientError> {
-        Ok(Plane { client: Client::new(access)?, tenant: access.tenant.clone() })
+        Client::new(access)?;
+        Ok(Plane { access: access.clone() })
     }
 
     /// The volume, if there is one.
@@ -102,7 +102,7 @@ impl Plane {
 
     /// The tenant whose volumes are meant, if that was said.
     pub async fn tenant(&self) -> Result<Option<Tenant>, Status> {
-        match &self.tenant {
+        match &self.access.tenant {
             Some(name) => found(self.ask(Method::GET, &path_of("tenants", name), None).await),
             None => Ok(None),
         }
@@ -128,7 +128,7 @@ impl Plane {
     }
 
     async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, ClientError> {
-        self.client.ask(method, path, body).await
+        Client::new(&self.access)?.ask(method, path, body).await
     }
 }
 
@@ -184,6 +184,42 @@ mod tests {
     use super::*;
     use control::client::Refused;
     use http::StatusCode;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// A driver that had read its token once was refused for good when that token had been replaced.
+    #[tokio::test]
+    async fn a_token_that_is_replaced_is_the_one_that_is_shown() {
+        let (folder, listener) =
+            (tempfile::tempdir().expect("a folder"), TcpListener::bind("127.0.0.1:0").expect("bound"));
+        let at = format!("http://{}", listener.local_addr().expect("an address"));
+        let served = std::thread::spawn(move || {
+            let answered = |stream: std::io::Result<std::net::TcpStream>| {
+                let (mut stream, mut bytes, mut head) = (stream.expect("a client"), [0; 4096], String::new());
+                while !head.contains("\r\n\r\n") {
+                    let read = stream.read(&mut bytes).expect("read");
+                    head += std::str::from_utf8(&bytes[..read]).expect("text");
+                }
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").expect("written");
+                let shown = head.split("Bearer ").nth(1).and_then(|rest| rest.split("\r\n").next());
+                shown.unwrap_or_default().to_owned()
+            };
+            listener.incoming().take(2).map(answered).collect::<Vec<_>>()
+        });
+        let token_file = folder.path().join("token");
+        let written = |token: &str| {
+            std::fs::write(&token_file, token).expect("written");
+            std::fs::set_permissions(&token_file, PermissionsExt::from_mode(0o600)).expect("private");
+        };
+        written("one");
+        let plane = Plane::new(&Access { at, token_file: token_file.clone(), authorities: None, tenant: None });
+        let plane = plane.expect("a token");
+        plane.ask(Method::GET, "/", None).await.expect("answered");
+        written("two");
+        plane.ask(Method::GET, "/", None).await.expect("answered");
+        assert_eq!(served.join().expect("served"), ["one", "two"]);
+    }
 
     #[test]
     fn refusals_have_the_codes_of_the_specification() {

@@ -44,20 +44,29 @@ pub struct NodeService<M> {
 pub struct Services<M> {
     controller: Option<Controller>,
     node: Option<NodeService<M>>,
-    places: Semaphore,
+    places: Arc<Semaphore>,
 }
 
 impl<M: Machine> Services<M> {
     /// Those that are there.
     pub fn new(controller: Option<Controller>, node: Option<NodeService<M>>) -> Services<M> {
-        Services { controller, node, places: Semaphore::new(CALLS_MAX) }
+        Services { controller, node, places: Arc::new(Semaphore::new(CALLS_MAX)) }
     }
 
-    /// Answers a call.
+    /// Answers a call. What was begun is done to its end, also when the caller leaves, and has its place until then.
     pub async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
-        let Ok(_place) = self.places.try_acquire() else {
+        let Ok(place) = self.places.clone().try_acquire_owned() else {
             return Status::unavailable(format!("{CALLS_MAX} calls are under way: call again")).into_http();
         };
+        let answered = tokio::spawn(async move {
+            let response = self.answered(request).await;
+            drop(place);
+            response
+        });
+        answered.await.unwrap_or_else(|error| Status::internal(error.to_string()).into_http())
+    }
+
+    async fn answered(&self, request: Request<Incoming>) -> Response<Body> {
         let path = request.uri().path().to_owned();
         match path.strip_prefix("/csi.v1.").and_then(|path| path.split_once('/')) {
             Some(("Identity", method)) => self.identity(method, request).await,
@@ -168,7 +177,7 @@ impl<M: Machine> NodeService<M> {
         self.blocking(work).await.map(|()| Nothing {})
     }
 
-    /// On a thread that may wait. What was begun is done to its end, also when the caller leaves.
+    /// On a thread that may wait.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Node<M>) -> Result<T, Status> + Send + 'static,

@@ -10,7 +10,7 @@ mod serve;
 use hyper::Method;
 use serde_json::{Value, json};
 
-pub use client::{Client, access, path_of};
+pub use client::{Client, access, failure, path_of};
 
 use crate::cli::{Asking, ControlCreateArgs, ControlShowArgs, ControlVerb, VolumeLimits};
 use crate::exit::Failure;

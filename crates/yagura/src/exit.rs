@@ -8,6 +8,7 @@
 //! | 3 | unavailable: no connection, or no majority of members answers |
 //! | 4 | a file, device, superblock or pool is damaged, foreign, in use or of another version |
 //! | 5 | out of space |
+//! | 6 | the volume is another host's, or is no more |
 //! | 70 | a defect of this program |
 
 use std::process::ExitCode;
@@ -17,7 +18,8 @@ use client::ErrorKind;
 /// Text of the statuses, for `--help`.
 pub const EXIT_STATUS_HELP: &str = "\
 Exit status: 0 done; 1 a check failed or the key is not there; 2 wrong command line or config file;
-3 unavailable (no connection, no majority); 4 damaged, foreign, in use or of another version; 5 out of space.";
+3 unavailable (no connection, no majority); 4 damaged, foreign, in use or of another version; 5 out of space;
+6 the volume is another host's, or is no more.";
 
 /// Why the program ends other than by status 0.
 #[derive(Debug)]
@@ -52,6 +54,11 @@ impl Failure {
         Failure { status: 5, sentence: sentence.to_string() }
     }
 
+    /// The volume is another host's, or is no more: this one has nothing of it.
+    pub fn lost(sentence: impl std::fmt::Display) -> Failure {
+        Failure { status: 6, sentence: sentence.to_string() }
+    }
+
     /// One that another process of ours has told.
     pub fn with_status(status: u8, sentence: String) -> Failure {
         Failure { status, sentence }
@@ -60,6 +67,11 @@ impl Failure {
     /// The exit status.
     pub fn status(&self) -> u8 {
         self.status
+    }
+
+    /// Whether it is that of [`Failure::lost`].
+    pub fn is_lost(&self) -> bool {
+        self.status == 6
     }
 
     /// The same failure with what was being done in front.

@@ -250,6 +250,10 @@ pub struct Attachment {
     /// Whose attachment it took the place of, which may have been the same host's: none, if nobody's.
     #[serde(default)]
     pub instead_of: Option<Nqn>,
+    /// The id of the attachment with which the host began to have the volume: the same for every attachment that takes the place of
+    /// that host's own. While the tenure is the same, no other host has had the volume.
+    #[serde(default)]
+    pub tenure: Uuid,
 }
 
 /// A volume. While an operation on it is under way that operation changes the record, and beside it only who attaches and detaches.

@@ -106,12 +106,17 @@ impl Provisioner {
             Box::pin(async {
                 owner.record(self).await?;
                 let mut volume = self.usable(owner, name).await?;
-                let instead_of = volume.record.attachment.take().map(|present| present.host);
+                let present = volume.record.attachment.take();
+                let instead_of = present.as_ref().map(|present| present.host.clone());
                 if let Some(present) = instead_of.clone().filter(|present| present != host && !force) {
                     return Err(Error::Attached { volume: name.clone(), host: present });
                 }
                 let id = Uuid::new_v4();
-                volume.record.attachment = Some(Attachment { id, host: host.clone(), since: now(), instead_of });
+                // A record that was written before there were tenures has none.
+                let own = present.filter(|present| present.host == *host && !present.tenure.is_nil());
+                let tenure = own.map_or(id, |own| own.tenure);
+                let (host, since) = (host.clone(), now());
+                volume.record.attachment = Some(Attachment { id, host, since, instead_of, tenure });
                 Ok(Plan { conditions: vec![volume.unchanged()], changes: vec![volume.put()?], answer: id })
             })
         };

@@ -4,6 +4,9 @@
 //! - There is one process at a time. It holds the read end of a pipe from us, and ends when we are gone, however.
 //! - One that ends unasked is started again after a pause that doubles. Where it never served, that is told and given up, unless
 //!   somebody used the volume before this driver was started.
+//! - One that ends because another host has the volume is the last: started again, it would have the volume as soon as that host
+//!   lets go of it, and keep it from the host that is to have it next.
+//! - All processes have the volume in one tenure: none goes on with it where another host may have had it since.
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::OwnedFd;
@@ -30,20 +33,32 @@ const STEADY: Duration = Duration::from_secs(60);
 #[derive(Deserialize, Debug)]
 struct Ready {
     device: PathBuf,
-    continues: bool,
+    tenure: String,
+    nqn: String,
+}
+
+/// How a volume's first process begins.
+pub enum Begin {
+    /// With whatever the volume holds; it is tried once.
+    New,
+    /// Where a former driver's process ended, in the same tenure, if it is known; it is tried until it serves.
+    Again {
+        /// What that process said.
+        tenure: Option<String>,
+    },
 }
 
 #[derive(Default)]
 struct Seen {
-    device: Option<PathBuf>,
-    /// No other host had the volume since the last time that somebody was told of the device.
-    continues: bool,
+    /// The device, and the name of the subsystem that it is of.
+    device: Option<(Device, String)>,
     /// Why the last process ended.
     failure: Option<MachineError>,
     /// The process.
     process: Option<OwnedFd>,
     is_stopping: bool,
-    has_ended: bool,
+    /// How the last process ended, after which there is none.
+    ended: Option<Result<(), MachineError>>,
 }
 
 #[derive(Default)]
@@ -76,30 +91,34 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Starts the process. `is_patient`: it is tried until it serves.
-    pub fn start(name: &str, program: PathBuf, arguments: Vec<String>, is_patient: bool) -> std::io::Result<Keeper> {
+    /// Starts the process.
+    pub fn start(name: &str, program: PathBuf, arguments: Vec<String>, begin: Begin) -> std::io::Result<Keeper> {
         let shared = Arc::new(Shared::default());
-        shared.change(|seen| seen.continues = true);
-        let kept = Kept { shared: shared.clone(), program, arguments, is_patient };
+        let (is_patient, tenure) = match begin {
+            Begin::New => (false, None),
+            Begin::Again { tenure } => (true, tenure),
+        };
+        let kept = Kept { shared: shared.clone(), program, arguments, is_patient, tenure };
         std::thread::Builder::new().name(format!("attach {name}")).spawn(move || kept.run())?;
         Ok(Keeper { shared })
     }
 
-    /// Waits for the device.
-    pub fn device(&self, time: Duration) -> Result<Device, MachineError> {
-        let mut seen = self.shared.wait(time, |seen| seen.device.is_some() || seen.failure.is_some());
+    /// Waits for the device, and the name of the subsystem that it is of.
+    pub fn device(&self, time: Duration) -> Result<(Device, String), MachineError> {
+        let seen = self.shared.wait(time, |seen| seen.device.is_some() || seen.failure.is_some());
         match (&seen.device, &seen.failure) {
-            (Some(path), _) => {
-                let device = Device { path: path.clone(), continues: seen.continues };
-                seen.continues = true;
-                Ok(device)
-            }
+            (Some(device), _) => Ok(device.clone()),
             (None, Some(failure)) => Err(failure.clone()),
             (None, None) => Err(MachineError::Unavailable(format!("the volume has no device within {time:?}"))),
         }
     }
 
-    /// Ends the process in good order; one that does not end in time is killed.
+    /// Whether there is no process any more, nor will be.
+    pub fn has_ended(&self) -> bool {
+        self.shared.seen().ended.is_some()
+    }
+
+    /// Ends the process in good order; one that does not end in time is killed. Done: this host has nothing of the volume any more.
     pub fn stop(&self, time: Duration) -> Result<(), MachineError> {
         let signal = |signal| {
             self.shared.change(|seen| {
@@ -112,13 +131,14 @@ impl Keeper {
             });
         };
         signal(Signal::TERM);
-        let in_time = self.shared.wait(time, |seen| seen.has_ended).has_ended;
-        if !in_time {
-            signal(Signal::KILL);
-        }
-        match in_time {
-            true => Ok(()),
-            false => Err(MachineError::Unavailable(format!("the volume was not detached within {time:?}"))),
+        let ended = self.shared.wait(time, |seen| seen.ended.is_some()).ended.clone();
+        match ended {
+            Some(Ok(()) | Err(MachineError::Lost(_))) => Ok(()),
+            Some(Err(error)) => Err(error),
+            None => {
+                signal(Signal::KILL);
+                Err(MachineError::Unavailable(format!("the volume was not detached within {time:?}")))
+            }
         }
     }
 }
@@ -129,20 +149,25 @@ struct Kept {
     program: PathBuf,
     arguments: Vec<String>,
     is_patient: bool,
+    /// The one that the volume is had in.
+    tenure: Option<String>,
 }
 
 impl Kept {
     fn run(mut self) {
-        let mut pause = PAUSE_MIN;
+        let (mut pause, mut ended) = (PAUSE_MIN, Ok(()));
         while !self.shared.seen().is_stopping {
             let began = Instant::now();
-            let failure = self.serve();
+            ended = self.serve();
             if began.elapsed() >= STEADY {
                 pause = PAUSE_MIN;
             }
-            let is_over = self.shared.seen().is_stopping || !self.is_patient;
-            if !is_over {
-                tracing::warn!(%failure, "a volume has lost its process, which is started again");
+            let is_stopping = self.shared.seen().is_stopping;
+            let unasked = || MachineError::Failed("the volume's process has ended unasked".into());
+            let failure = ended.clone().err().unwrap_or_else(unasked);
+            let is_over = is_stopping || !self.is_patient || matches!(failure, MachineError::Lost(_));
+            if !is_stopping {
+                tracing::warn!(%failure, is_over, "a volume has lost its process");
             }
             self.shared.change(|seen| {
                 (seen.process, seen.device, seen.failure) = (None, None, Some(failure));
@@ -153,18 +178,19 @@ impl Kept {
             drop(self.shared.wait(pause, |seen| seen.is_stopping));
             pause = (pause * 2).min(PAUSE_MAX);
         }
-        self.shared.change(|seen| seen.has_ended = true);
+        self.shared.change(|seen| seen.ended = Some(ended));
     }
 
-    /// One process, from its start to its end: why it has ended.
-    fn serve(&mut self) -> MachineError {
+    /// One process, from its start to its end: how it has ended.
+    fn serve(&mut self) -> Result<(), MachineError> {
         let mut command = Command::new(&self.program);
-        command.args(&self.arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(&self.arguments).args(self.tenure.as_ref().map(|tenure| format!("--tenure={tenure}")));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // A group of its own: an interrupt from the terminal is for us.
         let spawned = command.process_group(0).spawn();
         let mut child = match spawned {
             Ok(child) => child,
-            Err(error) => return MachineError::Failed(format!("{}: {error}", self.program.display())),
+            Err(error) => return Err(MachineError::Failed(format!("{}: {error}", self.program.display()))),
         };
         let words = child.stderr.take().map(heard);
         // The end of its standard input is the order to stop, without letting go of the device.
@@ -187,7 +213,7 @@ impl Kept {
         drop(stdin);
         let status = child.wait();
         let words = words.and_then(|thread| thread.join().ok()).unwrap_or_default();
-        failure(status, words)
+        outcome(status, words)
     }
 
     /// Waits for the process to say that it serves, and for its end: that of its standard output.
@@ -195,13 +221,11 @@ impl Kept {
         let Some(stdout) = child.stdout.take() else { return };
         let mut stdout = BufReader::new(stdout);
         match serde_json::Deserializer::from_reader(&mut stdout).into_iter::<Ready>().next() {
-            Some(Ok(Ready { device, continues })) => {
+            Some(Ok(Ready { device, tenure, nqn })) => {
                 self.is_patient = true;
-                self.shared.change(|seen| {
-                    // Of every process since somebody was told.
-                    seen.continues &= continues;
-                    (seen.device, seen.failure) = (Some(device), None);
-                });
+                self.tenure = Some(tenure.clone());
+                let device = Device { path: device, tenure };
+                self.shared.change(|seen| (seen.device, seen.failure) = (Some((device, nqn)), None));
                 // What else it says is for nobody; its end is what is waited for.
                 let _ended = std::io::copy(&mut stdout, &mut std::io::sink());
             }
@@ -224,14 +248,16 @@ fn heard(stderr: ChildStderr) -> JoinHandle<String> {
     })
 }
 
-fn failure(status: std::io::Result<ExitStatus>, words: String) -> MachineError {
+fn outcome(status: std::io::Result<ExitStatus>, words: String) -> Result<(), MachineError> {
     let why = words.strip_prefix("yagura: ").unwrap_or(&words).to_owned();
-    match status.as_ref().ok().and_then(ExitStatus::code) {
+    Err(match status.as_ref().ok().and_then(ExitStatus::code) {
         // Its statuses are those of the whole program.
+        Some(0) => return Ok(()),
         Some(3) => MachineError::Unavailable(why),
         Some(4) => MachineError::Refused(why),
+        Some(6) => MachineError::Lost(why),
         _ => MachineError::Failed(format!("the volume's process has ended ({status:?}): {why}")),
-    }
+    })
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::capability::Filesystem;
-use crate::node::{Device, Machine, MachineError, Usage};
-use keeper::Keeper;
+use crate::node::{Device, Machine, MachineError, Shown, Usage};
+use keeper::{Begin, Keeper};
 
 /// How long a volume may take to have a device. Chosen: who attaches waits for the lease of a host that was lost (9 s unless told
 /// otherwise, and some more), and for the kernel.
@@ -37,15 +37,15 @@ impl Host {
     }
 
     /// The volume's process, started if there is none; whether it was.
-    fn keeper(&self, volume: &str, port: u16, is_patient: bool) -> Result<(Arc<Keeper>, bool), MachineError> {
+    fn keeper(&self, volume: &str, port: u16, begin: Begin) -> Result<(Arc<Keeper>, bool), MachineError> {
         let mut keepers = self.keepers();
-        if let Some(present) = keepers.get(volume) {
+        if let Some(present) = keepers.get(volume).filter(|present| !present.has_ended()) {
             return Ok((present.clone(), false));
         }
         let mut arguments = self.arguments.clone();
         arguments.extend([format!("--name={volume}"), format!("--listen=127.0.0.1:{port}")]);
         arguments.extend(["--device", "--json", "--until-stdin-closes"].map(str::to_owned));
-        let kept = Keeper::start(volume, self.program.clone(), arguments, is_patient)
+        let kept = Keeper::start(volume, self.program.clone(), arguments, begin)
             .map_err(|error| MachineError::Failed(format!("a thread for volume {volume}: {error}")))?;
         let kept = Arc::new(kept);
         keepers.insert(volume.to_owned(), kept.clone());
@@ -60,16 +60,35 @@ impl Host {
 
 impl Machine for Host {
     fn attach(&self, volume: &str, port: u16) -> Result<Device, MachineError> {
-        let (kept, is_new) = self.keeper(volume, port, false)?;
-        let found = kept.device(ATTACH_TIME);
-        if found.is_err() && is_new {
+        let (mut kept, mut is_new) = self.keeper(volume, port, Begin::New)?;
+        let mut found = kept.device(ATTACH_TIME);
+        if let Ok((device, nqn)) = &found
+            && !programs::is_of(&device.path, nqn)
+        {
+            tracing::warn!(volume, "somebody had the kernel give the device up: the volume is attached anew");
             self.stop(volume)?;
+            (kept, is_new) = self.keeper(volume, port, Begin::New)?;
+            found = kept.device(ATTACH_TIME);
         }
-        found
+        if found.is_err()
+            && is_new
+            && let Err(error) = self.stop(volume)
+        {
+            tracing::debug!(volume, %error, "what it was tried for is told already");
+        }
+        found.map(|(device, _)| device)
     }
 
-    fn resume(&self, volume: &str, port: u16) {
-        if let Err(error) = self.keeper(volume, port, true) {
+    fn device(&self, volume: &str) -> Result<Device, MachineError> {
+        let kept = self.keepers().get(volume).cloned();
+        let refused = |why: &str| MachineError::Refused(format!("volume {volume} {why}: stage it again"));
+        let (device, nqn) = kept.ok_or_else(|| refused("is not attached"))?.device(ATTACH_TIME)?;
+        if programs::is_of(&device.path, &nqn) { Ok(device) } else { Err(refused("has lost its device")) }
+    }
+
+    fn resume(&self, volume: &str, port: u16, tenure: Option<&str>) {
+        let begin = Begin::Again { tenure: tenure.map(str::to_owned) };
+        if let Err(error) = self.keeper(volume, port, begin) {
             tracing::error!(volume, %error, "it is not attached again");
         }
     }
@@ -77,8 +96,9 @@ impl Machine for Host {
     fn detach(&self, volume: &str, port: u16) -> Result<(), MachineError> {
         // What a process left that was killed only another one undoes: the kernel's device, and the control plane's word that this
         // host has the volume. Where another host has the volume there is nothing to undo: the process has seen to the device.
+        // After any other failure this host may have the volume still.
         match self.attach(volume, port) {
-            Ok(_) | Err(MachineError::Refused(_)) => self.stop(volume),
+            Ok(_) | Err(MachineError::Lost(_)) => self.stop(volume),
             Err(error) => Err(error),
         }
     }
@@ -93,6 +113,10 @@ impl Machine for Host {
 
     fn is_mounted(&self, target: &Path) -> Result<bool, MachineError> {
         programs::is_mounted(target)
+    }
+
+    fn shown(&self, device: &Path, target: &Path) -> Result<Shown, MachineError> {
+        programs::shown(device, target)
     }
 
     fn mount(&self, device: &Path, at: &Path, filesystem: Filesystem, flags: &[String]) -> Result<(), MachineError> {

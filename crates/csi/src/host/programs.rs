@@ -3,12 +3,13 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::capability::Filesystem;
-use crate::node::{Free, MachineError, Usage};
+use crate::node::{Free, MachineError, Shown, Usage};
 
 /// How long a program may take. Chosen: a journal is played back, and filesystems are made, in less; one that waits for a device
 /// that is away is tried again by whoever called.
@@ -27,23 +28,28 @@ fn failed(what: impl std::fmt::Display, error: &io::Error) -> MachineError {
 
 /// Runs a program to its end.
 fn run(program: &str, arguments: &[&Path]) -> Result<(), MachineError> {
+    match outcome(program, arguments, PROGRAM_TIME)? {
+        (status, _) if status.success() => Ok(()),
+        (status, words) => Err(MachineError::Failed(format!("{program}: {status}: {words}"))),
+    }
+}
+
+/// The same; how it has ended, and what it said.
+fn outcome(program: &str, arguments: &[&Path], time: Duration) -> Result<(ExitStatus, String), MachineError> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| failed(format!("{program} (is it installed?)"), &error))?;
-    let status = ended(program, &mut child)?;
+    let status = ended(program, &mut child, time)?;
     let mut words = String::new();
     if let Some(stderr) = child.stderr.take() {
         // What it says is for people: any part of it will do.
         let _ = stderr.take(WORDS_BYTES_MAX).read_to_string(&mut words);
     }
-    match status.success() {
-        true => Ok(()),
-        false => Err(MachineError::Failed(format!("{program}: {status}: {}", words.trim()))),
-    }
+    Ok((status, words.trim().to_owned()))
 }
 
-fn ended(program: &str, child: &mut Child) -> Result<std::process::ExitStatus, MachineError> {
-    let until = Instant::now() + PROGRAM_TIME;
+fn ended(program: &str, child: &mut Child, time: Duration) -> Result<ExitStatus, MachineError> {
+    let until = Instant::now() + time;
     loop {
         if let Some(status) = child.try_wait().map_err(|error| failed(program, &error))? {
             return Ok(status);
@@ -51,7 +57,7 @@ fn ended(program: &str, child: &mut Child) -> Result<std::process::ExitStatus, M
         if Instant::now() >= until {
             // One that waits for a device can't be ended; it is not waited for.
             child.kill().map_err(|error| failed(program, &error))?;
-            return Err(MachineError::Unavailable(format!("{program} did not end within {PROGRAM_TIME:?}")));
+            return Err(MachineError::Unavailable(format!("{program} did not end within {time:?}")));
         }
         std::thread::sleep(LOOK_EVERY);
     }
@@ -59,20 +65,24 @@ fn ended(program: &str, child: &mut Child) -> Result<std::process::ExitStatus, M
 
 /// Whether both ends of the device are zeroes, read from it and not assumed.
 pub fn is_blank(device: &Path) -> Result<bool, MachineError> {
-    let read = || -> io::Result<bool> {
-        let mut file = File::open(device)?;
-        let bytes = file.seek(SeekFrom::End(0))?;
-        for start in [0, bytes.saturating_sub(END_BYTES)] {
-            file.seek(SeekFrom::Start(start))?;
-            let mut end = vec![0; END_BYTES.min(bytes) as usize];
-            file.read_exact(&mut end)?;
-            if end.iter().any(|byte| *byte != 0) {
-                return Ok(false);
-            }
+    is_blank_within(device, PROGRAM_TIME)
+}
+
+/// A program reads: whoever waits for a device whose process is away can't be called back, but a program can be ended.
+fn is_blank_within(device: &Path, time: Duration) -> Result<bool, MachineError> {
+    let size = || File::open(device)?.seek(SeekFrom::End(0));
+    let bytes = size().map_err(|error| failed(device.display(), &error))?;
+    for start in [0, bytes.saturating_sub(END_BYTES)] {
+        let (skip, length) = (format!("--ignore-initial={start}:0"), format!("--bytes={}", END_BYTES.min(bytes)));
+        let words = ["--silent", &skip, &length].map(Path::new);
+        let (status, said) = outcome("cmp", &[&words[..], &[device, Path::new("/dev/zero")]].concat(), time)?;
+        match status.code() {
+            Some(0) => {}
+            Some(1) => return Ok(false),
+            _ => return Err(MachineError::Failed(format!("{} can't be read: {status}: {said}", device.display()))),
         }
-        Ok(true)
-    };
-    read().map_err(|error| failed(device.display(), &error))
+    }
+    Ok(true)
 }
 
 /// Makes a filesystem. Nothing has to be discarded first: the device was blank.
@@ -114,16 +124,46 @@ pub fn unmount(target: &Path) -> Result<(), MachineError> {
 
 /// Whether the kernel has something mounted there.
 pub fn is_mounted(target: &Path) -> Result<bool, MachineError> {
+    mounted(target).map(|number| number.is_some())
+}
+
+/// Whether what is mounted there is that device.
+pub fn shown(device: &Path, target: &Path) -> Result<Shown, MachineError> {
+    let Some(filesystem) = mounted(target)? else { return Ok(Shown::Nothing) };
+    let number = fs::metadata(device).map_err(|error| failed(device.display(), &error))?.rdev();
+    // A name may be another device's by now; a number is not, while a mount holds the device.
+    let found = match fs::metadata(target) {
+        Ok(found) if found.file_type().is_block_device() => found.rdev(),
+        _ => filesystem,
+    };
+    Ok(if found == number { Shown::Device } else { Shown::Other })
+}
+
+/// Whether the kernel has a block device by that name, of the subsystem of that name.
+pub fn is_of(device: &Path, nqn: &str) -> bool {
+    const DEVICES: &str = "/sys/class/block";
+    let name = device.file_name().unwrap_or_default();
+    let said = fs::read_to_string(Path::new(DEVICES).join(name).join("device/subsysnqn"));
+    said.is_ok_and(|said| said.trim() == nqn)
+}
+
+/// The number of the device of the filesystem that is mounted there, the last one where several are.
+fn mounted(target: &Path) -> Result<Option<u64>, MachineError> {
     const MOUNTS: &str = "/proc/self/mountinfo";
     // As the kernel knows it. What can't be looked at may be a mount whose device is away.
     let known = fs::canonicalize(target).unwrap_or_else(|_| target.to_owned());
     let mounts = fs::read(MOUNTS).map_err(|error| failed(MOUNTS, &error))?;
-    Ok(mounted_at(&mounts).any(|point| point == known || point == target))
+    let there = mounts_of(&mounts).filter(|(point, _)| *point == known || point == target);
+    Ok(there.last().map(|(_, number)| number))
 }
 
-/// The fifth word of each line (proc(5)), in which bytes that would part words are octal numbers.
-fn mounted_at(mounts: &[u8]) -> impl Iterator<Item = PathBuf> {
-    mounts.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4)).map(|word| {
+/// The fifth word of each line (proc(5)), in which bytes that would part words are octal numbers, and the third.
+fn mounts_of(mounts: &[u8]) -> impl Iterator<Item = (PathBuf, u64)> {
+    mounts.split(|byte| *byte == b'\n').filter_map(|line| {
+        let mut words = line.split(|byte| *byte == b' ').skip(2);
+        let (number, word) = (words.next()?, words.nth(1)?);
+        let (major, minor) = std::str::from_utf8(number).ok()?.split_once(':')?;
+        let number = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
         let (mut bytes, mut rest) = (Vec::new(), word);
         while let Some((first, after)) = rest.split_first() {
             let octal = after.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
@@ -138,7 +178,7 @@ fn mounted_at(mounts: &[u8]) -> impl Iterator<Item = PathBuf> {
                 }
             }
         }
-        Path::new(std::ffi::OsStr::from_bytes(&bytes)).to_owned()
+        Some((Path::new(std::ffi::OsStr::from_bytes(&bytes)).to_owned(), number))
     })
 }
 
@@ -182,6 +222,14 @@ mod tests {
             bytes[at] = 0;
         }
         assert!(is_blank(&folder.path().join("none")).is_err());
+        assert!(is_blank(folder.path()).is_err(), "what can't be read is not blank");
+    }
+
+    /// A check that waited for a device whose process was away kept every other call on the volume waiting, for an hour.
+    #[test]
+    fn a_program_that_waits_for_a_device_is_given_up() {
+        let said = outcome("sleep", &[Path::new("60")], Duration::from_millis(50));
+        assert!(matches!(said, Err(MachineError::Unavailable(_))), "{said:?}");
     }
 
     #[test]
@@ -190,10 +238,14 @@ mod tests {
             "36 35 98:0 / /mnt rw,noatime master:1 - ext3 /dev/root rw\n",
             "37 35 0:1 /a\\040b /x\\040y\\134 ro - tmpfs none rw\n",
         ];
-        let found: Vec<_> = mounted_at(text.concat().as_bytes()).collect();
-        assert_eq!(found, [PathBuf::from("/mnt"), PathBuf::from("/x y\\")]);
+        let found: Vec<_> = mounts_of(text.concat().as_bytes()).collect();
+        let number = rustix::fs::makedev;
+        assert_eq!(found, [(PathBuf::from("/mnt"), number(98, 0)), (PathBuf::from("/x y\\"), number(0, 1))]);
         assert_eq!(is_mounted(Path::new("/proc")), Ok(true));
         assert_eq!(is_mounted(Path::new("/proc/self")), Ok(false));
+        let shown = |target: &str| shown(Path::new("/dev/null"), Path::new(target));
+        assert_eq!((shown("/proc"), shown("/proc/self")), (Ok(Shown::Other), Ok(Shown::Nothing)));
+        assert!(!is_of(Path::new("/dev/null"), "nqn.a"), "no block device");
     }
 
     #[test]

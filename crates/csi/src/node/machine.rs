@@ -9,14 +9,28 @@ use crate::capability::Filesystem;
 pub struct Device {
     /// Its block device.
     pub path: PathBuf,
-    /// No other host has had the volume since this one attached it for the last time: what this node has written down of it holds.
-    pub continues: bool,
+    /// While the tenure is the same, no other host has had the volume: what this node has written down of the volume holds.
+    pub tenure: String,
+}
+
+/// What is mounted somewhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shown {
+    /// Nothing.
+    Nothing,
+    /// The device that was asked about, or a filesystem on it.
+    Device,
+    /// Something else: a device that the kernel has given up, say, though it had the same name.
+    Other,
 }
 
 /// Why something was not done.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MachineError {
-    /// Somebody else has the volume, or it is not what it ought to be.
+    /// Another host has the volume, or there is none: this host has nothing of it.
+    #[error("{0}")]
+    Lost(String),
+    /// The volume, or what it is to be used with, is not what it ought to be.
     #[error("{0}")]
     Refused(String),
     /// It may be done later.
@@ -55,10 +69,12 @@ pub trait Machine: Send + Sync + 'static {
     /// Attaches a volume by a process that serves it at that port of this machine, or finds it attached.
     fn attach(&self, volume: &str, port: u16) -> Result<Device, MachineError>;
 
-    /// The same for a volume that was attached before the driver was started anew: does not wait, and does not give up.
-    fn resume(&self, volume: &str, port: u16);
+    /// The same for a volume that was attached before the driver was started anew: does not wait, and does not give up, unless the
+    /// tenure is over: then only [`Machine::attach`] attaches the volume again.
+    fn resume(&self, volume: &str, port: u16, tenure: Option<&str>);
 
-    /// Detaches a volume, whether it is attached or not.
+    /// Detaches a volume, whether it is attached or not. Done is what the control plane has been told: any other host may have the
+    /// volume then.
     fn detach(&self, volume: &str, port: u16) -> Result<(), MachineError>;
 
     /// Whether nothing was ever written to the device: no answer where that can't be read.
@@ -67,14 +83,20 @@ pub trait Machine: Send + Sync + 'static {
     /// Makes a filesystem, and destroys what the device holds.
     fn format(&self, device: &Path, filesystem: Filesystem) -> Result<(), MachineError>;
 
+    /// The device of a volume that is attached; attaches none.
+    fn device(&self, volume: &str) -> Result<Device, MachineError>;
+
     /// Whether something is mounted there.
     fn is_mounted(&self, target: &Path) -> Result<bool, MachineError>;
+
+    /// Whether what is mounted there is that device.
+    fn shown(&self, device: &Path, target: &Path) -> Result<Shown, MachineError>;
 
     /// Mounts a device.
     fn mount(&self, device: &Path, at: &Path, filesystem: Filesystem, flags: &[String]) -> Result<(), MachineError>;
 
-    /// Shows what is at `source`, a folder or a device, at `target`, too. Where something is mounted already that is it, but may be
-    /// open for writing still.
+    /// Shows what is at `source`, a folder or a device, at `target`, too. Where something is mounted already that is what is at
+    /// `source`, but may be open for writing still.
     fn bind(&self, source: &Path, target: &Path, is_read_only: bool) -> Result<(), MachineError>;
 
     /// Ends what is mounted there.

@@ -22,7 +22,7 @@ use tonic::Status;
 use crate::capability::{Access, Use};
 use crate::plane::is_name;
 
-pub use machine::{Device, Free, Machine, MachineError, Usage};
+pub use machine::{Device, Free, Machine, MachineError, Shown, Usage};
 use state::{Published, State, Step, Store};
 
 /// Volumes of a node, at most. Chosen: a process and a port each.
@@ -39,6 +39,8 @@ pub struct Node<M> {
     store: Store,
     /// Volumes of which something is being done.
     busy: Mutex<BTreeSet<String>>,
+    /// Volumes of which somebody is finding out how full they are: apart from all else, which does not wait for that.
+    measured: Mutex<BTreeSet<String>>,
     /// Held by who chooses a port until that is written down.
     choosing: Mutex<()>,
 }
@@ -55,6 +57,13 @@ impl Drop for Turn<'_> {
     }
 }
 
+fn turn<'a>(busy: &'a Mutex<BTreeSet<String>>, volume: &'a str) -> Result<Turn<'a>, Status> {
+    if unpoisoned(busy).insert(volume.to_owned()) {
+        return Ok(Turn { busy, volume });
+    }
+    Err(Status::aborted(format!("something else is being done with volume {volume}: call again")))
+}
+
 /// Nothing that panics leaves a set half changed.
 fn unpoisoned<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
@@ -66,7 +75,7 @@ fn stored(error: io::Error) -> Status {
 
 fn done(error: MachineError) -> Status {
     match error {
-        MachineError::Refused(why) => Status::failed_precondition(why),
+        MachineError::Lost(why) | MachineError::Refused(why) => Status::failed_precondition(why),
         MachineError::Unavailable(why) => Status::unavailable(why),
         MachineError::Failed(why) => Status::internal(why),
     }
@@ -82,13 +91,14 @@ impl<M: Machine> Node<M> {
     /// With what the folder has of a former process: its volumes are attached again.
     pub fn open(machine: M, folder: &Path) -> io::Result<Node<M>> {
         let store = Store::open(folder)?;
-        for State { volume, port, step, .. } in store.all()? {
+        for State { volume, port, tenure, step, .. } in store.all()? {
             // One that never was attached nobody waits for.
             if step != Step::Attaching {
-                machine.resume(&volume, port);
+                machine.resume(&volume, port, tenure.as_deref());
             }
         }
-        Ok(Node { machine, store, busy: Mutex::default(), choosing: Mutex::default() })
+        let (busy, measured) = (Mutex::default(), Mutex::default());
+        Ok(Node { machine, store, busy, measured, choosing: Mutex::default() })
     }
 
     /// Whether this node knows the volume already.
@@ -98,7 +108,7 @@ impl<M: Machine> Node<M> {
 
     /// Attaches a volume and makes it ready to be published.
     pub fn stage(&self, volume: &str, staging: &Path, access: &Access) -> Result<(), Status> {
-        let _turn = self.turn(volume)?;
+        let _turn = turn(&self.busy, volume)?;
         let mut state = match self.load(volume)? {
             Some(state) if state.staging != staging || state.access != *access => {
                 let how = "is staged on this node already, at another path or to be used otherwise";
@@ -107,23 +117,52 @@ impl<M: Machine> Node<M> {
             Some(state) => state,
             None => self.begin(volume, staging, access)?,
         };
-        let device = self.machine.attach(volume, state.port).map_err(|error| {
-            // Nobody unstages what never was attached.
-            if state.step == Step::Attaching
-                && let Err(error) = self.store.remove(volume)
-            {
-                tracing::warn!(volume, %error, "what is known of it stays");
+        let attached = self.machine.attach(volume, state.port);
+        let device = attached
+            .map_err(|error| if state.step == Step::Attaching { self.given_up(&state, error) } else { done(error) })?;
+        self.attached(&mut state, &device)
+            .and_then(|()| self.mounted(&mut state, &device))
+            .and_then(|()| self.reached(&mut state, Step::Staged))
+            .map_err(half_done)
+    }
+
+    /// The volume could not be attached. Nobody unstages what never was staged, so it is forgotten; but not before this host has
+    /// nothing of it: a process that was killed, or an answer that was lost, may have left the volume to this host.
+    fn given_up(&self, state: &State, error: MachineError) -> Status {
+        let detached = match &error {
+            MachineError::Lost(_) => Ok(()),
+            _ => self.machine.detach(&state.volume, state.port).map_err(done),
+        };
+        match detached.and_then(|()| self.store.remove(&state.volume).map_err(stored)) {
+            Ok(()) => done(error),
+            Err(status) => {
+                tracing::warn!(volume = state.volume, why = status.message(), "this host may have the volume still");
+                half_done(done(error))
             }
-            done(error)
-        })?;
-        self.mounted(&mut state, &device).and_then(|()| self.reached(&mut state, Step::Staged)).map_err(half_done)
+        }
+    }
+
+    /// The volume is attached. Where another host may have had the volume since it was last, it holds what that host has written:
+    /// it is written down before anything else that no filesystem of ours is half made there.
+    fn attached(&self, state: &mut State, device: &Device) -> Result<(), Status> {
+        if state.tenure.as_ref() == Some(&device.tenure) {
+            return Ok(());
+        }
+        state.tenure = Some(device.tenure.clone());
+        if state.step == Step::Formatting {
+            state.step = Step::Attaching;
+        }
+        self.store.save(state).map_err(stored)
     }
 
     /// The volume is mounted for the node, if it is to be mounted.
     fn mounted(&self, state: &mut State, device: &Device) -> Result<(), Status> {
         let Access::Mount { filesystem, flags } = state.access.clone() else { return Ok(()) };
-        if self.machine.is_mounted(&state.staging).map_err(done)? {
-            return Ok(());
+        match self.machine.shown(&device.path, &state.staging).map_err(done)? {
+            Shown::Device => return Ok(()),
+            Shown::Nothing => {}
+            // Of a device that was given up nothing comes any more but errors.
+            Shown::Other => self.machine.unmount(&state.staging).map_err(done)?,
         }
         self.formatted(state, device)?;
         fs::create_dir_all(&state.staging).map_err(stored)?;
@@ -133,7 +172,7 @@ impl<M: Machine> Node<M> {
     /// The device has a filesystem.
     fn formatted(&self, state: &mut State, device: &Device) -> Result<(), Status> {
         let Access::Mount { filesystem, .. } = state.access else { return Ok(()) };
-        let broke_off = state.step == Step::Formatting && device.continues;
+        let broke_off = state.step == Step::Formatting;
         if broke_off || self.machine.is_blank(&device.path).map_err(done)? {
             self.reached(state, Step::Formatting)?;
             self.machine.format(&device.path, filesystem).map_err(done)?;
@@ -143,7 +182,7 @@ impl<M: Machine> Node<M> {
 
     /// Undoes [`Node::stage`].
     pub fn unstage(&self, volume: &str, staging: &Path) -> Result<(), Status> {
-        let _turn = self.turn(volume)?;
+        let _turn = turn(&self.busy, volume)?;
         let Some(mut state) = self.load(volume)? else { return self.unmounted(staging) };
         for Published { target, .. } in &state.published {
             if self.machine.is_mounted(target).map_err(done)? {
@@ -158,7 +197,10 @@ impl<M: Machine> Node<M> {
                 .machine
                 .attach(volume, state.port)
                 .map_err(done)
-                .and_then(|device| self.formatted(&mut state, &device));
+                .and_then(|device| self.attached(&mut state, &device).map(|()| device))
+                .and_then(
+                    |device| if state.step == Step::Formatting { self.formatted(&mut state, &device) } else { Ok(()) },
+                );
             if let Err(status) = finished {
                 tracing::warn!(volume, why = status.message(), "a filesystem is half made, and stays so");
             }
@@ -169,24 +211,29 @@ impl<M: Machine> Node<M> {
 
     /// Shows a staged volume at a path.
     pub fn publish(&self, volume: &str, staging: &Path, target: &Path, wanted: &Use) -> Result<(), Status> {
-        let _turn = self.turn(volume)?;
+        let _turn = turn(&self.busy, volume)?;
         let refused = |why: &str| Err(Status::failed_precondition(format!("volume {volume} {why}")));
         let state = self.load(volume)?.filter(|state| state.step == Step::Staged && state.staging == staging);
         let Some(mut state) = state else { return refused("is not staged there") };
-        let source = match (&state.access, &wanted.access) {
-            (Access::Block, Access::Block) => self.machine.attach(volume, state.port).map_err(done)?.path,
-            (Access::Mount { .. }, Access::Mount { .. }) => staging.to_owned(),
-            _ => return refused("is staged to be used otherwise"),
-        };
         let is_block = wanted.access == Access::Block;
-        if !is_block && !self.machine.is_mounted(staging).map_err(done)? {
+        if is_block != (state.access == Access::Block) {
+            return refused("is staged to be used otherwise");
+        }
+        // A mount that is closed to writes closes a folder; who opens a device writes to it all the same.
+        if is_block && wanted.is_read_only {
+            return refused("is a block device, which can't be shown to be read alone: publish it as a filesystem");
+        }
+        let device = self.machine.device(volume).map_err(done)?.path;
+        if !is_block && self.machine.shown(&device, staging).map_err(done)? != Shown::Device {
             return refused("is not mounted any more: stage it again");
         }
         if wanted.is_single && state.published.iter().any(|published| published.target != target) {
             return refused("is published elsewhere, and meant for one user alone");
         }
         let published = Published { target: target.to_owned(), is_read_only: wanted.is_read_only };
+        let shown = self.machine.shown(&device, target).map_err(done)?;
         match state.published.iter().find(|published| published.target == target) {
+            None if shown == Shown::Other => return refused("can't be shown where something else is"),
             Some(present) if *present != published => {
                 return Err(Status::already_exists(format!("volume {volume} is published there otherwise")));
             }
@@ -199,24 +246,33 @@ impl<M: Machine> Node<M> {
                 self.store.save(&state).map_err(stored)?;
             }
         }
-        if !self.machine.is_mounted(target).map_err(done)? {
+        if shown == Shown::Other {
+            self.machine.unmount(target).map_err(done)?;
+        }
+        if shown != Shown::Device {
             place(target, is_block).map_err(|error| Status::internal(format!("{}: {error}", target.display())))?;
         }
-        self.machine.bind(&source, target, wanted.is_read_only).map_err(done)
+        let source = if is_block { &device } else { staging };
+        self.machine.bind(source, target, wanted.is_read_only).map_err(done)
     }
 
     /// Undoes [`Node::publish`].
     pub fn unpublish(&self, volume: &str, target: &Path) -> Result<(), Status> {
-        let _turn = self.turn(volume)?;
+        let _turn = turn(&self.busy, volume)?;
+        let Some(mut state) = self.load(volume)? else { return Ok(()) };
+        // Any other path is somebody else's: another volume's, under another turn, or none of ours at all.
+        if state.published.iter().all(|published| published.target != target) {
+            return Ok(());
+        }
         self.unmounted(target)?;
         remove(target).map_err(|error| Status::internal(format!("{}: {error}", target.display())))?;
-        let Some(mut state) = self.load(volume)? else { return Ok(()) };
         state.published.retain(|published| published.target != target);
         self.store.save(&state).map_err(stored)
     }
 
     /// How full a volume is that is shown there.
     pub fn usage(&self, volume: &str, path: &Path) -> Result<Usage, Status> {
+        let _turn = turn(&self.measured, volume)?;
         let missing = || Status::not_found(format!("volume {volume} is not at {}", path.display()));
         let state = self.load(volume)?.ok_or_else(missing)?;
         let is_there = state.published.iter().any(|published| published.target == path) || state.staging == path;
@@ -224,13 +280,6 @@ impl<M: Machine> Node<M> {
             return Err(missing());
         }
         self.machine.usage(path).map_err(done)
-    }
-
-    fn turn<'a>(&'a self, volume: &'a str) -> Result<Turn<'a>, Status> {
-        if unpoisoned(&self.busy).insert(volume.to_owned()) {
-            return Ok(Turn { busy: &self.busy, volume });
-        }
-        Err(Status::aborted(format!("something else is being done with volume {volume}: call again")))
     }
 
     fn load(&self, volume: &str) -> Result<Option<State>, Status> {
@@ -243,7 +292,7 @@ impl<M: Machine> Node<M> {
             return Err(Status::not_found(format!("there is no volume {volume}")));
         }
         let _chosen = unpoisoned(&self.choosing);
-        let taken: BTreeSet<u16> = self.store.all().map_err(stored)?.iter().map(|state| state.port).collect();
+        let taken = self.store.ports().map_err(stored)?;
         let is_free = |port: &u16| !taken.contains(port) && std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
         let port = PORTS.into_iter().find(is_free).ok_or_else(|| {
             Status::resource_exhausted(format!("this node has {} volumes, or their ports are taken", taken.len()))

@@ -2,6 +2,7 @@
 //!
 //! A file is replaced as a whole, and stable before what it announces is begun.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -53,6 +54,9 @@ pub struct State {
     pub port: u16,
     /// How it is used.
     pub access: Access,
+    /// In which tenure this host attached it for the last time: that of which `step` tells.
+    #[serde(default)]
+    pub tenure: Option<String>,
     /// How far it is.
     pub step: Step,
     /// Where it is shown to those that use it.
@@ -63,7 +67,8 @@ impl State {
     /// Of a volume that is to be attached.
     pub fn new(volume: &str, staging: &Path, port: u16, access: &Access) -> State {
         let (volume, staging, access) = (volume.to_owned(), staging.to_owned(), access.clone());
-        State { version: VERSION, volume, staging, port, access, step: Step::Attaching, published: Vec::new() }
+        let (step, published) = (Step::Attaching, Vec::new());
+        State { version: VERSION, volume, staging, port, access, tenure: None, step, published }
     }
 }
 
@@ -107,17 +112,35 @@ impl Store {
         }
     }
 
-    /// All volumes, by name.
+    /// All volumes, by name. A file that can't be read says so, and keeps nobody from the others.
     pub fn all(&self) -> io::Result<Vec<State>> {
         let mut found = Vec::new();
-        for entry in fs::read_dir(&self.folder)? {
-            let path = entry?.path();
-            if path.extension().is_some_and(|suffix| suffix == SUFFIX) {
-                found.push(read(&path, &fs::read(&path)?)?);
+        for path in self.files()? {
+            match fs::read(&path).and_then(|bytes| read(&path, &bytes)) {
+                Ok(state) => found.push(state),
+                Err(error) => {
+                    tracing::error!(%error, "nothing is done with this volume until somebody sees to its file")
+                }
             }
         }
         found.sort_by(|a, b| a.volume.cmp(&b.volume));
         Ok(found)
+    }
+
+    /// The ports of all volumes: also of a file that is understood no further.
+    pub fn ports(&self) -> io::Result<BTreeSet<u16>> {
+        #[derive(Deserialize)]
+        struct Port {
+            port: u16,
+        }
+        let port = |path: PathBuf| serde_json::from_slice::<Port>(&fs::read(path).ok()?).ok();
+        Ok(self.files()?.into_iter().filter_map(port).map(|Port { port }| port).collect())
+    }
+
+    fn files(&self) -> io::Result<Vec<PathBuf>> {
+        let paths: io::Result<Vec<PathBuf>> =
+            fs::read_dir(&self.folder)?.map(|entry| entry.map(|entry| entry.path())).collect();
+        Ok(paths?.into_iter().filter(|path| path.extension().is_some_and(|suffix| suffix == SUFFIX)).collect())
     }
 
     fn path(&self, volume: &str, suffix: &str) -> PathBuf {
@@ -156,9 +179,12 @@ mod tests {
         store.remove("a").expect("removed");
         store.remove("a").expect("removed before");
         assert_eq!(store.all().expect("read"), []);
-        for damaged in ["{", "{\"version\": 2}"] {
+        for (damaged, ports) in [("{", &[1][..]), ("{\"version\": 2, \"port\": 7}", &[1, 7])] {
             fs::write(folder.path().join("state/c.json"), damaged).expect("written");
-            assert!(store.load("c").is_err() && store.all().is_err(), "{damaged}");
+            assert!(store.load("c").is_err(), "{damaged}");
+            store.save(&State::new("d", Path::new("/staging"), 1, &access)).expect("written");
+            assert_eq!(store.all().expect("read").len(), 1, "{damaged}: the others are there");
+            assert!(store.ports().expect("read").into_iter().eq(ports.iter().copied()), "{damaged}");
         }
     }
 }

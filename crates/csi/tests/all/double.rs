@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use csi::{Device, Filesystem, Free, Machine, MachineError, Usage};
+use csi::{Device, Filesystem, Free, Machine, MachineError, Shown, Usage};
 
 /// What a volume holds.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -27,22 +27,27 @@ pub struct World {
     pub contents: BTreeMap<String, Content>,
     /// What is mounted, from where, and whether nothing can be written.
     pub mounts: BTreeMap<PathBuf, (PathBuf, bool)>,
-    /// Whether no other host had it since somebody was told of its device.
-    continues: BTreeMap<String, bool>,
+    /// How often this host has come to have it, where another one may have had it before.
+    tenures: BTreeMap<String, usize>,
     /// Points that are passed until the driver dies.
     pub lives: Option<usize>,
+    /// How often the kernel has given the devices up.
+    pub given_up: usize,
     /// Another host has the volumes.
     pub is_refused: bool,
+    /// The control plane has it that this host has the volumes, and can't be told otherwise; nor can they be attached.
+    pub is_cut_off: bool,
 }
 
 #[derive(Clone, Default)]
 pub struct Double(Arc<Mutex<World>>);
 
-fn device(volume: &str) -> PathBuf {
-    format!("/dev/double/{volume}").into()
-}
-
 impl World {
+    /// The one that the kernel has given up has another name, but is nothing else.
+    fn device(&self, volume: &str) -> PathBuf {
+        format!("/dev/double/{}/{volume}", self.given_up).into()
+    }
+
     /// Here the driver may die: nothing of it runs any more.
     fn point(&mut self) {
         match &mut self.lives {
@@ -54,9 +59,13 @@ impl World {
 
     fn start(&mut self, volume: &str) {
         if self.attached.insert(volume.into()) {
-            let was_ours = !self.ours.insert(volume.into());
-            *self.continues.entry(volume.into()).or_insert(true) &= was_ours;
+            let is_new = self.ours.insert(volume.into());
+            *self.tenures.entry(volume.into()).or_default() += usize::from(is_new);
         }
+    }
+
+    fn tenure(&self, volume: &str) -> String {
+        self.tenures.get(volume).copied().unwrap_or_default().to_string()
     }
 
     pub fn content(&mut self, device: &Path) -> &mut Content {
@@ -76,7 +85,6 @@ impl Double {
     pub fn restart(&self, is_reboot: bool) {
         let mut world = self.world();
         world.attached.clear();
-        world.continues.clear();
         world.lives = None;
         if is_reboot {
             world.mounts.clear();
@@ -89,25 +97,43 @@ impl Machine for Double {
         let mut world = self.world();
         world.point();
         if world.is_refused {
-            return Err(MachineError::Refused("another host has it".into()));
+            return Err(MachineError::Lost("another host has it".into()));
+        }
+        if world.is_cut_off {
+            return Err(MachineError::Unavailable("nobody answers".into()));
         }
         world.start(volume);
-        let continues = world.continues.insert(volume.into(), true).unwrap_or_default();
+        let tenure = world.tenure(volume);
         world.point();
-        Ok(Device { path: device(volume), continues })
+        Ok(Device { path: world.device(volume), tenure })
     }
 
-    fn resume(&self, volume: &str, _port: u16) {
-        self.world().start(volume);
+    fn device(&self, volume: &str) -> Result<Device, MachineError> {
+        let mut world = self.world();
+        world.point();
+        match world.attached.contains(volume) {
+            true => Ok(Device { path: world.device(volume), tenure: world.tenure(volume) }),
+            false => Err(MachineError::Refused("is not attached".into())),
+        }
+    }
+
+    fn resume(&self, volume: &str, _port: u16, tenure: Option<&str>) {
+        let mut world = self.world();
+        let is_over = !world.ours.contains(volume) || tenure.is_some_and(|tenure| tenure != world.tenure(volume));
+        if !is_over {
+            world.start(volume);
+        }
     }
 
     fn detach(&self, volume: &str, _port: u16) -> Result<(), MachineError> {
         let mut world = self.world();
         world.point();
-        assert!(!world.mounts.values().any(|(from, _)| *from == device(volume)), "{volume} is mounted");
+        assert!(!world.mounts.values().any(|(from, _)| *from == world.device(volume)), "{volume} is mounted");
         world.attached.remove(volume);
-        world.continues.remove(volume);
         world.point();
+        if world.is_cut_off {
+            return Err(MachineError::Unavailable("nobody answers".into()));
+        }
         world.ours.remove(volume);
         world.point();
         Ok(())
@@ -140,6 +166,17 @@ impl Machine for Double {
         Ok(world.mounts.contains_key(target))
     }
 
+    fn shown(&self, device: &Path, target: &Path) -> Result<Shown, MachineError> {
+        let mut world = self.world();
+        world.point();
+        // What is shown from a folder is the device that is mounted there, whatever is mounted there later.
+        Ok(match world.mounts.get(target) {
+            None => Shown::Nothing,
+            Some((from, _)) if from == device => Shown::Device,
+            Some(_) => Shown::Other,
+        })
+    }
+
     fn mount(&self, device: &Path, at: &Path, filesystem: Filesystem, _: &[String]) -> Result<(), MachineError> {
         let mut world = self.world();
         world.point();
@@ -156,7 +193,8 @@ impl Machine for Double {
     fn bind(&self, source: &Path, target: &Path, is_read_only: bool) -> Result<(), MachineError> {
         let mut world = self.world();
         world.point();
-        world.mounts.entry(target.into()).or_insert_with(|| (source.into(), false));
+        let from = world.mounts.get(source).map_or_else(|| source.to_owned(), |(from, _)| from.clone());
+        world.mounts.entry(target.into()).or_insert((from, false));
         world.point();
         if let Some((_, is_now)) = world.mounts.get_mut(target) {
             *is_now = is_read_only;
@@ -175,7 +213,7 @@ impl Machine for Double {
 
     fn usage(&self, path: &Path) -> Result<Usage, MachineError> {
         let free = Free { available: 3, used: 1, files: 10, files_free: 9 };
-        let is_device = self.world().mounts.get(path).is_some_and(|(from, _)| from.starts_with("/dev"));
+        let is_device = path.is_file();
         Ok(Usage { bytes: 4, filesystem: (!is_device).then_some(free) })
     }
 }

@@ -75,7 +75,7 @@ fn lives_through(place: &Place, access: &Access) -> bool {
     let whole = || {
         let node = place.node();
         assert_eq!(place.staged(&node, access), Ok(()));
-        assert_eq!(place.published(&node, "target", &to_use(access, true)), Ok(()));
+        assert_eq!(place.published(&node, "target", &to_use(access, *access != Access::Block)), Ok(()));
         assert_eq!(place.unpublished(&node, "target"), Ok(()));
         assert_eq!(place.unstaged(&node), Ok(()));
     };
@@ -97,11 +97,21 @@ fn a_driver_that_dies_anywhere_is_gone_on_with() {
             place.double.restart(is_reboot);
             let node = place.node();
             assert_eq!(place.staged(&node, &access), Ok(()), "{}", what(deaths));
-            assert_eq!(place.published(&node, "target", &to_use(&access, true)), Ok(()), "{}", what(deaths));
-            assert_eq!(place.published(&node, "target", &to_use(&access, true)), Ok(()), "once more");
+            assert_eq!(
+                place.published(&node, "target", &to_use(&access, access != Access::Block)),
+                Ok(()),
+                "{}",
+                what(deaths)
+            );
+            assert_eq!(
+                place.published(&node, "target", &to_use(&access, access != Access::Block)),
+                Ok(()),
+                "once more"
+            );
             let expected = if access == Access::Block { Content::Blank } else { Content::Made(Filesystem::Ext4) };
             assert_eq!(place.content(), expected, "{}", what(deaths));
-            assert!(place.double.world().mounts[&place.path("target")].1, "{}: it can be written to", what(deaths));
+            let is_closed = place.double.world().mounts[&place.path("target")].1;
+            assert_eq!(is_closed, access != Access::Block, "{}: it can be written to", what(deaths));
             assert_eq!(place.unpublished(&node, "target"), Ok(()), "{}", what(deaths));
             assert_eq!(place.unstaged(&node), Ok(()), "{}", what(deaths));
             place.is_clean(&what(deaths));
@@ -143,6 +153,13 @@ fn nothing_that_somebody_may_have_written_is_formatted() {
         assert_eq!(place.content(), content);
     }
     // A filesystem was being made here, and another host has had the volume since.
+    let place = broken_off_and_elsewhere_since();
+    assert_eq!(place.staged(&place.node(), &EXT4), Ok(()));
+    assert_eq!(place.content(), Content::Data);
+}
+
+/// A node that has died while it made a filesystem; another host has had the volume meanwhile, and has let it go.
+fn broken_off_and_elsewhere_since() -> Place {
     let broke_off = (1..100).find_map(|lives| {
         let place = Place::new();
         place.double.world().lives = Some(lives);
@@ -150,14 +167,45 @@ fn nothing_that_somebody_may_have_written_is_formatted() {
         (place.content() == Content::Partial).then_some(place)
     });
     let place = broke_off.expect("a format can break off");
-    place.double.restart(false);
+    place.double.restart(true);
     {
         let mut world = place.double.world();
         world.ours.clear();
         world.contents.insert("a".into(), Content::Data);
     }
+    place
+}
+
+/// Whether another host has had a volume was once asked since the last process of the volume, and forgotten by the next one: what
+/// this host had begun long before was then taken for what it was at now.
+#[test]
+fn what_another_host_has_written_is_not_formatted_by_a_driver_that_starts_twice_or_tries_again() {
+    // The driver starts again before anybody asks, or after the device could not be read.
+    let place = broken_off_and_elsewhere_since();
+    drop(place.node());
+    place.double.restart(false);
     assert_eq!(place.staged(&place.node(), &EXT4), Ok(()));
     assert_eq!(place.content(), Content::Data);
+    for is_restart in [false, true] {
+        let place = broken_off_and_elsewhere_since();
+        let mut node = place.node();
+        place.double.world().contents.insert("a".into(), Content::Unreadable);
+        assert_eq!(place.staged(&node, &EXT4), Err(Code::Unavailable));
+        if is_restart {
+            place.double.restart(false);
+            node = place.node();
+        }
+        place.double.world().contents.insert("a".into(), Content::Data);
+        assert_eq!(place.staged(&node, &EXT4), Ok(()));
+        assert_eq!(place.content(), Content::Data);
+    }
+    let place = broken_off_and_elsewhere_since();
+    drop(place.node());
+    assert!(place.double.world().ours.is_empty(), "a volume that was another host's is not taken unasked");
+    place.double.restart(false);
+    assert_eq!(place.unstaged(&place.node()), Ok(()));
+    assert_eq!(place.content(), Content::Data);
+    place.is_clean("unstaged");
 }
 
 #[test]
@@ -189,9 +237,12 @@ fn what_is_in_the_way_is_said_by_its_code() {
     assert_eq!(place.published(&node, "third", &alone), Ok(()));
     assert_eq!(place.unpublished(&node, "third"), Ok(()));
     // A folder with something in it is somebody's.
+    assert_eq!(place.published(&node, "theirs", &write), Ok(()));
     std::fs::create_dir_all(place.path("theirs/folder")).expect("made");
     assert_eq!(place.unpublished(&node, "theirs"), Err(Code::Internal));
     assert!(place.path("theirs/folder").exists());
+    std::fs::remove_dir_all(place.path("theirs")).expect("removed");
+    assert_eq!(place.unpublished(&node, "theirs"), Ok(()));
     assert_eq!(place.unstaged(&node), Ok(()));
     place.is_clean("at the end");
     let nameless = node.stage("../a", &place.path("staging"), &EXT4).map_err(|status| status.code());
@@ -211,6 +262,124 @@ fn a_volume_of_another_host_is_refused_and_forgotten() {
     place.double.world().is_refused = true;
     assert_eq!(place.staged(&node, &EXT4), Err(Code::FailedPrecondition));
     assert!(node.knows("a").expect("read"));
+}
+
+/// A volume that stays with a node no other node gets: who is told that it is unstaged has to be able to rely on that.
+#[test]
+fn a_volume_is_not_unstaged_before_any_other_host_may_have_it() {
+    let place = Place::new();
+    let node = place.node();
+    assert_eq!(place.staged(&node, &EXT4), Ok(()));
+    place.double.world().is_cut_off = true;
+    assert_eq!(place.unstaged(&node), Err(Code::Unavailable));
+    place.double.world().is_cut_off = false;
+    assert_eq!(place.unstaged(&node), Ok(()));
+    place.is_clean("unstaged");
+    // A driver has died after the volume was attached, before that was written down; the next one does not reach anybody.
+    let place = Place::new();
+    place.double.world().lives = Some(1);
+    let died = catch_unwind(AssertUnwindSafe(|| place.staged(&place.node(), &EXT4)));
+    assert!(died.is_err() && !place.double.world().ours.is_empty());
+    place.double.restart(false);
+    let node = place.node();
+    place.double.world().is_cut_off = true;
+    assert_eq!(place.staged(&node, &EXT4), Err(Code::Unavailable));
+    assert_eq!(place.unstaged(&node), Err(Code::Unavailable));
+    place.double.world().is_cut_off = false;
+    assert_eq!(place.unstaged(&node), Ok(()));
+    place.is_clean("it could be detached at last");
+}
+
+/// What was mounted of a device that the kernel has given up was taken for the volume: every use of it failed, and no call was left
+/// that would have mounted the new device.
+#[test]
+fn what_is_mounted_of_a_device_that_was_given_up_is_not_the_volume() {
+    for access in [EXT4, Access::Block] {
+        let place = Place::new();
+        let node = place.node();
+        let wanted = to_use(&access, false);
+        assert_eq!(place.staged(&node, &access), Ok(()));
+        assert_eq!(place.published(&node, "target", &wanted), Ok(()));
+        place.double.world().given_up += 1;
+        if access != Access::Block {
+            assert_eq!(place.published(&node, "other", &wanted), Err(Code::FailedPrecondition), "not staged any more");
+        }
+        assert_eq!(place.staged(&node, &access), Ok(()));
+        assert_eq!(place.published(&node, "target", &wanted), Ok(()));
+        let device = PathBuf::from("/dev/double/1/a");
+        let shown = |at: &str| place.double.world().mounts.get(&place.path(at)).map(|(from, _)| from.clone());
+        assert_eq!(shown("target"), Some(device.clone()), "{access:?}");
+        if access != Access::Block {
+            assert_eq!(shown("staging"), Some(device));
+        }
+        // Whatever else is mounted there is not the volume's to end.
+        place.double.world().mounts.insert(place.path("theirs"), ("/dev/sda".into(), false));
+        assert_eq!(place.published(&node, "theirs", &wanted), Err(Code::FailedPrecondition));
+        assert!(shown("theirs").is_some());
+    }
+}
+
+/// A file at any path was removed, and any mount ended, whatever volume was said.
+#[test]
+fn only_what_was_published_is_unpublished() {
+    let place = Place::new();
+    let node = place.node();
+    assert_eq!(place.staged(&node, &EXT4), Ok(()));
+    assert_eq!(place.published(&node, "target", &to_use(&EXT4, false)), Ok(()));
+    node.stage("b", &place.path("b"), &EXT4).expect("staged");
+    std::fs::write(place.path("file"), "").expect("written");
+    for (volume, path) in [("b", "target"), ("b", "file"), ("c", "target"), ("../c", "file"), ("a", "file")] {
+        node.unpublish(volume, &place.path(path)).expect("nothing is published there");
+    }
+    assert!(place.path("file").exists() && place.double.world().mounts.contains_key(&place.path("target")));
+    assert_eq!(place.unpublished(&node, "target"), Ok(()));
+    assert!(!place.double.world().mounts.contains_key(&place.path("target")));
+}
+
+/// A bind mount that is closed to writes keeps nobody from writing to a device.
+#[test]
+fn a_block_device_is_not_published_to_be_read_alone() {
+    let place = Place::new();
+    let node = place.node();
+    assert_eq!(place.staged(&node, &Access::Block), Ok(()));
+    assert_eq!(place.published(&node, "target", &to_use(&Access::Block, true)), Err(Code::FailedPrecondition));
+    assert_eq!(place.published(&node, "target", &to_use(&Access::Block, false)), Ok(()));
+}
+
+/// A volume that another host has taken is not asked for by a use of what was staged.
+#[test]
+fn a_volume_that_is_not_attached_any_more_is_not_published() {
+    for access in [EXT4, Access::Block] {
+        let place = Place::new();
+        let node = place.node();
+        assert_eq!(place.staged(&node, &access), Ok(()));
+        {
+            let mut world = place.double.world();
+            world.attached.clear();
+            world.ours.clear();
+        }
+        assert_eq!(place.published(&node, "target", &to_use(&access, false)), Err(Code::FailedPrecondition));
+        assert!(place.double.world().ours.is_empty());
+    }
+}
+
+/// The driver did not start at all, and the volumes of every other file were lost to their users after an hour.
+#[test]
+fn a_file_that_is_damaged_or_of_another_version_is_of_one_volume_alone() {
+    for damaged in ["{", "{\"version\": 9, \"port\": 14420}"] {
+        let place = Place::new();
+        assert_eq!(place.staged(&place.node(), &EXT4), Ok(()));
+        std::fs::write(place.path("state/b.json"), damaged).expect("written");
+        place.double.restart(false);
+        let node = place.node();
+        assert!(place.double.world().attached.contains("a"), "{damaged}: the others are attached again");
+        assert_eq!(place.published(&node, "target", &to_use(&EXT4, false)), Ok(()), "{damaged}");
+        node.stage("c", &place.path("c"), &Access::Block).expect("a volume that is new");
+        let refused = node.stage("b", &place.path("b"), &Access::Block).map_err(|status| status.code());
+        assert_eq!(refused, Err(Code::Internal), "{damaged}");
+        let unstaged = node.unstage("b", &place.path("b")).map_err(|status| status.code());
+        assert_eq!(unstaged, Err(Code::Internal), "{damaged}");
+    }
 }
 
 #[test]

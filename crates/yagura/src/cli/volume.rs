@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, Subcommand};
+use uuid::Uuid;
 
 use super::{Common, ControlAccess, NvmeHost};
 use crate::holder::HolderSpec;
@@ -123,6 +124,9 @@ pub struct VolumeAttachArgs {
     /// Serve Prometheus metrics (/metrics) and /healthz at this address.
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
+    /// Only in the tenure that a former attachment of this host reported: not if another host may have had the volume since.
+    #[arg(long, value_name = "ID", requires = "name", hide = true)]
+    pub tenure: Option<Uuid>,
     /// Stop when standard input ends: a child process must not outlive its supervisor.
     #[arg(long, hide = true)]
     pub until_stdin_closes: bool,

@@ -41,7 +41,7 @@ impl Client {
 }
 
 /// As an exit status: room that is missing is no fault of the server's.
-fn failure(error: ClientError) -> Failure {
+pub fn failure(error: ClientError) -> Failure {
     match &error {
         ClientError::Usage(_) => Failure::usage(error),
         ClientError::Unreached { .. } => Failure::unavailable(error),

@@ -15,7 +15,7 @@ use nvme::Nqn;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
-use super::kernel::Device;
+use super::kernel::{Device, host_name};
 use super::limited::{Limited, Limiter};
 use super::named;
 use super::nbd::{self, Nbd};
@@ -41,8 +41,8 @@ struct Ready {
     nbd: Option<String>,
     /// The kernel's block device of it.
     device: Option<String>,
-    /// This host had the volume before, and no other since.
-    continues: bool,
+    /// Of an attachment by name: while the tenure is the same, no other host has had the volume.
+    tenure: Option<String>,
     nqn: String,
     nsid: u32,
     volume: String,
@@ -64,12 +64,11 @@ pub fn run(args: &VolumeAttachArgs) -> Result<(), Failure> {
 }
 
 async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<(), Failure> {
-    let device = Used::before(args)?;
+    let used = Used::before(args)?;
     let (found, attachment) = named::attach(&args.of, args.take)?;
-    let used = Used { device, continues: attachment.as_ref().is_some_and(|attachment| attachment.continues) };
-    if used.is_connected() && !used.continues {
+    if attachment.as_ref().is_some_and(|attachment| !used.continues(args, attachment)) {
         used.give_up();
-        named::detached(&args.of, attachment.as_ref());
+        named::detached(&args.of, attachment.as_ref())?;
         return Err(lost());
     }
     let options = Options {
@@ -95,32 +94,40 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
     // Also after a failure: who attaches next has nothing to wait for.
     let detached = volume.detach().await.map_err(failure);
     // What the kernel has in mind still is to be written by who goes on with the device: no other host may have the volume first.
-    if !volume.is_superseded() && !used.is_connected() {
-        named::detached(&args.of, attachment.as_ref());
-    }
-    result.and(detached)
+    let let_go = match volume.is_superseded() || used.is_connected() {
+        true => Ok(()),
+        false => named::detached(&args.of, attachment.as_ref()),
+    };
+    result.and(detached).and(let_go)
 }
 
 /// How the volume is used on this machine.
 struct Used {
     device: Option<Device>,
-    continues: bool,
 }
 
 impl Used {
-    /// The kernel's device, if there is to be one. One that a former process left, of a volume that is another host's by now, is
-    /// given up before anything else.
-    fn before(args: &VolumeAttachArgs) -> Result<Option<Device>, Failure> {
+    /// By the kernel's device, if there is to be one. One that a former process left, of a volume that is another host's by now, is
+    /// given up before anything else; and a volume that is to be gone on with alone is not attached anew.
+    fn before(args: &VolumeAttachArgs) -> Result<Used, Failure> {
         if !args.device {
-            return Ok(None);
+            return Ok(Used { device: None });
         }
         let (volume, host) = named::known(&args.of)?;
         let device = Device::new(&args.nqn.clone().unwrap_or_else(|| usual_name(volume)))?;
-        if device.is_connected() && host != args.of.host.host_nqn {
+        if host != args.of.host.host_nqn && (device.is_connected() || args.tenure.is_some()) {
             device.disconnect();
             return Err(lost());
         }
-        Ok(Some(device))
+        Ok(Used { device: Some(device) })
+    }
+
+    /// Whether no other host has had the volume since the kernel was connected, nor since the tenure that is to be gone on with
+    /// began. That this host's name is in the catalogue still does not tell: another one may have come and gone.
+    fn continues(&self, args: &VolumeAttachArgs, attachment: &named::Attachment) -> bool {
+        let tenure = attachment.tenure;
+        args.tenure.is_none_or(|asked| asked == tenure)
+            && self.device.as_ref().is_none_or(|device| device.is_of(tenure))
     }
 
     fn is_connected(&self) -> bool {
@@ -142,7 +149,7 @@ impl Used {
 
 fn lost() -> Failure {
     let what = "another host has had the volume since this one used it: what was to be written here is lost";
-    Failure::refused(format!("{what}, and the device is given up; unmount what is mounted of it, and attach it anew"))
+    Failure::lost(format!("{what}, and the device is given up; unmount what is mounted of it, and attach it anew"))
 }
 
 async fn serve_it(
@@ -157,6 +164,13 @@ async fn serve_it(
         None => usual_nqn(volume)?,
     };
     let target = Rc::new(target(args, &nqn, volume, served)?);
+    let keys = used.device.as_ref().map_or(Ok(None), Device::keys)?;
+    if let (Some(keys), Some(attachment)) = (&keys, attachment) {
+        let kernel = Nqn::foreign(&host_name(attachment.tenure)).map_err(Failure::usage)?;
+        let config = HostConfig { keys: Some(keys.clone()), ..HostConfig::default() };
+        target.allow_any_host(&nqn, false).map_err(Failure::usage)?;
+        target.allow_host(&nqn, &kernel, config).map_err(Failure::usage)?;
+    }
     let listener = listen(used.listen(args)).await.map_err(|error| {
         let mend = "is another process listening there? port 0 takes a free one";
         Failure::refused(format!("cannot listen: {error} ({mend})"))
@@ -165,9 +179,9 @@ async fn serve_it(
     let at = listener.local_addr();
     let in_use = async {
         let mut ready = ready(args, &target, (volume, limiter), (&nqn, at), nbd.as_ref())?;
-        ready.continues = used.continues;
-        if let Some(device) = &used.device {
-            ready.device = Some(device.connected(at).await?.display().to_string());
+        ready.tenure = attachment.map(|attachment| attachment.tenure.to_string());
+        if let Some((device, attachment)) = used.device.as_ref().zip(attachment) {
+            ready.device = Some(device.connected(at, attachment.tenure, keys).await?.display().to_string());
         }
         output::report(args.common.json, &ready, describe)?;
         // Until it is dropped.
@@ -181,6 +195,11 @@ async fn serve_it(
             && !matches!(ended, First::B(Ok(Some(Reason::Orphaned))))
         {
             device.disconnected().await;
+            if device.is_connected() {
+                return Err(Failure::unavailable(
+                    "the kernel keeps its device of the volume, and this host the volume",
+                ));
+            }
         }
         match ended {
             First::B(Err(failure)) => Err(failure),
@@ -195,7 +214,7 @@ async fn serve_it(
         nbd.stop().await;
     }
     if volume.is_superseded() {
-        return Err(Failure::refused("another host has attached the volume: nothing of it is served here any more"));
+        return Err(Failure::lost("another host has attached the volume: nothing of it is served here any more"));
     }
     let flushed = served.flush().await.map_err(|error| Failure::refused(format!("the last flush: {error}")));
     ended.and(flushed)
@@ -276,7 +295,7 @@ fn ready(
         metrics: metrics_at,
         nbd: nbd.map(|nbd| nbd.uri.clone()),
         device: None,
-        continues: false,
+        tenure: None,
         nqn: nqn.to_string(),
         nsid: NSID,
         volume: name(volume.shape().volume),

@@ -3,14 +3,22 @@
 //!
 //! The kernel keeps the device, and what waits to be written to it, when the process is gone: it connects again once somebody
 //! serves the volume at the same port. So whoever finds such a device goes on with it, and only if no other host had the volume
-//! meanwhile: otherwise the kernel would write what it had in mind over what that host has written.
+//! meanwhile: otherwise the kernel would write what it had in mind over what that host has written. How to tell that the kernel
+//! keeps, as long as the device: the attachment's tenure is the Host Identifier with which the kernel is connected.
+//!
+//! Every user of the machine reaches the port, and may listen there while no process does: the kernel and who serves the volume
+//! show each other keys, made for the device and kept by the kernel (DH-HMAC-CHAP), where the kernel can do that.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use fabric::auth::{DhchapKey, HostKeys};
+use uuid::Uuid;
 
 use crate::aside::aside;
 use crate::exit::Failure;
@@ -26,6 +34,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// device had better be told than wait on.
 const RECONNECT: &str = "reconnect_delay=1,ctrl_loss_tmo=3600";
 
+/// The kernel's keys of a connection, its own and that of who serves: as options and as attributes.
+const KEYS: [&str; 2] = ["dhchap_secret", "dhchap_ctrl_secret"];
+
+/// What the kernel is called that is connected in that tenure: it has one name for each identifier.
+pub fn host_name(tenure: Uuid) -> String {
+    format!("nqn.2014-08.org.nvmexpress:uuid:{tenure}")
+}
+
 /// The device of a volume, whether there is one or not.
 #[derive(Clone, Debug)]
 pub struct Device {
@@ -39,6 +55,7 @@ pub struct Device {
 struct Controller {
     path: PathBuf,
     port: Option<u16>,
+    tenure: Option<Uuid>,
 }
 
 impl Device {
@@ -68,10 +85,31 @@ impl Device {
         !self.controllers().is_empty()
     }
 
+    /// Whether every connection was made in that tenure, or there is none.
+    pub fn is_of(&self, tenure: Uuid) -> bool {
+        self.controllers().iter().all(|controller| controller.tenure == Some(tenure))
+    }
+
+    /// The keys of the kernel's connection, new ones where it has none; no keys where the kernel knows of none.
+    pub fn keys(&self) -> Result<Option<HostKeys>, Failure> {
+        if let Some(Controller { path, .. }) = self.controllers().first() {
+            let key = |name| DhchapKey::parse(said(path, name)?.as_bytes()).ok().map(Arc::new);
+            return Ok(key(KEYS[0]).map(|host| HostKeys { host, controller: key(KEYS[1]) }));
+        }
+        // What the kernel may be asked for.
+        let options = fs::read_to_string(self.dev.join(FABRICS)).unwrap_or_default();
+        if !KEYS.iter().all(|key| options.contains(key)) {
+            tracing::warn!("this kernel knows no keys: whoever is on this machine reaches the volume");
+            return Ok(None);
+        }
+        let key = || DhchapKey::generate(None, None).map(Arc::new).map_err(Failure::refused);
+        Ok(Some(HostKeys { host: key()?, controller: Some(key()?) }))
+    }
+
     /// Has the kernel connect to the volume at that address, if it is not yet, and gives the block device.
-    pub async fn connected(&self, at: SocketAddr) -> Result<PathBuf, Failure> {
+    pub async fn connected(&self, at: SocketAddr, tenure: Uuid, keys: Option<HostKeys>) -> Result<PathBuf, Failure> {
         let device = self.clone();
-        aside(move || device.connect(at)).await?
+        aside(move || device.connect(at, tenure, keys.as_ref())).await?
     }
 
     /// Has the kernel give the device up.
@@ -82,10 +120,17 @@ impl Device {
         }
     }
 
-    fn connect(&self, at: SocketAddr) -> Result<PathBuf, Failure> {
+    fn connect(&self, at: SocketAddr, tenure: Uuid, keys: Option<&HostKeys>) -> Result<PathBuf, Failure> {
         if !self.is_connected() {
             let (address, port, nqn) = (at.ip(), at.port(), &self.nqn);
-            let asked = format!("transport=tcp,traddr={address},trsvcid={port},nqn={nqn},{RECONNECT}");
+            let host = format!("hostnqn={},hostid={tenure}", host_name(tenure));
+            let mut asked = format!("transport=tcp,traddr={address},trsvcid={port},nqn={nqn},{host},{RECONNECT}");
+            let keys = keys.map(|keys| [Some(&keys.host), keys.controller.as_ref()]);
+            for (name, key) in KEYS.iter().zip(keys.into_iter().flatten()) {
+                let text = key.map(|key| key.text());
+                let text = text.as_ref().and_then(|text| std::str::from_utf8(text.expose()).ok());
+                asked += &text.map(|text| format!(",{name}={text}")).unwrap_or_default();
+            }
             let file = fs::OpenOptions::new().read(true).write(true).open(self.dev.join(FABRICS));
             // The call ends when the kernel is connected, or can't be.
             file.and_then(|mut file| file.write_all(asked.as_bytes())).map_err(|error| {
@@ -96,6 +141,7 @@ impl Device {
                 };
                 Failure::refused(format!("--device: the kernel does not connect to {at}: {error}{mend}"))
             })?;
+            self.conceal();
         }
         let until = Instant::now() + DEVICE_TIME;
         loop {
@@ -107,6 +153,18 @@ impl Device {
                 return Err(Failure::unavailable(format!("--device: {why}")));
             }
             std::thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// The kernel shows keys to every user of the machine.
+    fn conceal(&self) {
+        for path in self.controllers().into_iter().flat_map(|controller| KEYS.map(|key| controller.path.join(key))) {
+            match fs::set_permissions(&path, fs::Permissions::from_mode(0o600)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    tracing::warn!(path = %path.display(), %error, "users of this machine may see a key of the volume");
+                }
+                _ => {}
+            }
         }
     }
 
@@ -133,7 +191,8 @@ impl Device {
         let controller = |path: PathBuf| {
             let address = said(&path, "address").unwrap_or_default();
             let port = address.split(',').find_map(|part| part.strip_prefix("trsvcid=")?.parse().ok());
-            Controller { path, port }
+            let tenure = said(&path, "hostid").and_then(|id| Uuid::try_parse(&id).ok());
+            Controller { path, port, tenure }
         };
         entries.into_iter().filter(|path| self.is_ours(path)).map(controller).collect()
     }
@@ -180,6 +239,7 @@ mod tests {
     use super::*;
 
     const NQN: &str = "nqn.2026-11.io.yagura:volume:a";
+    const TENURE: Uuid = Uuid::from_u128(7);
 
     /// A machine's folders, of which only some files count.
     fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, Device) {
@@ -208,10 +268,14 @@ mod tests {
         let connection = [
             ("sys/nvme/nvme1/subsysnqn", "nqn.2026-11.io.yagura:volume:a\n"),
             ("sys/nvme/nvme1/address", "traddr=127.0.0.1,trsvcid=14421,src_addr=127.0.0.1\n"),
+            ("sys/nvme/nvme1/hostid", "00000000-0000-0000-0000-000000000007\n"),
         ];
         let with = |more: &[(&'static str, &'static str)]| machine(&[&others[..], &connection, more].concat());
         let (_root, before) = with(&[("sys/nvme/nvme1/nvme1c1n1/size", "")]);
         assert_eq!((before.port(), before.is_connected(), before.block_device()), (Some(14421), true, None));
+        assert!(before.is_of(TENURE) && none.is_of(TENURE) && !before.is_of(Uuid::from_u128(8)));
+        let (_root, unknown) = machine(&connection[..2]);
+        assert!(!unknown.is_of(TENURE), "connected by somebody else");
         // Named after the subsystem's instance, where the kernel can use several paths.
         let subsystem = ("sys/nvme-subsystem/nvme-subsys2/subsysnqn", "nqn.2026-11.io.yagura:volume:a\n");
         let (root, found) = with(&[subsystem, ("sys/nvme-subsystem/nvme-subsys2/nvme2n1/size", "")]);
@@ -240,12 +304,49 @@ mod tests {
         let asked = |root: &tempfile::TempDir| fs::read_to_string(root.path().join("dev/nvme-fabrics")).expect("read");
         let (root, device) = machine(&disk);
         let device = device.usable().expect("a kernel");
-        assert_eq!(device.connect(at).expect("connected"), root.path().join("dev/nvme0n1"));
-        let expected = format!("transport=tcp,traddr=127.0.0.1,trsvcid=14420,nqn={NQN},{RECONNECT}");
+        assert_eq!(device.connect(at, TENURE, None).expect("connected"), root.path().join("dev/nvme0n1"));
+        let host = "hostnqn=nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000007";
+        let host = format!("{host},hostid=00000000-0000-0000-0000-000000000007");
+        let expected = format!("transport=tcp,traddr=127.0.0.1,trsvcid=14420,nqn={NQN},{host},{RECONNECT}");
         assert_eq!(asked(&root), expected);
         let (root, connected) = machine(&[&disk[..], &[("sys/nvme/nvme0/subsysnqn", NQN)]].concat());
-        assert_eq!(connected.connect(at).expect("connected"), root.path().join("dev/nvme0n1"));
+        assert_eq!(connected.connect(at, TENURE, None).expect("connected"), root.path().join("dev/nvme0n1"));
         assert_eq!(asked(&root), "", "the kernel has a connection, and makes it anew by itself");
+    }
+
+    #[test]
+    fn the_kernel_and_who_serves_have_keys_that_the_kernel_keeps() {
+        let at = "127.0.0.1:14420".parse().expect("an address");
+        let disk = [
+            ("sys/nvme-subsystem/nvme-subsys0/subsysnqn", NQN),
+            ("sys/nvme-subsystem/nvme-subsys0/nvme0n1/size", ""),
+            ("dev/nvme0n1", ""),
+        ];
+        let (_root, without) = machine(&[&disk[..], &[("dev/nvme-fabrics", "transport,traddr")]].concat());
+        assert_eq!(without.keys().expect("none"), None);
+        let options = ("dev/nvme-fabrics", "traddr,dhchap_secret,dhchap_ctrl_secret");
+        let (root, device) = machine(&[&disk[..], &[options]].concat());
+        let (keys, others) = (device.keys().expect("made"), device.keys().expect("made"));
+        assert_ne!(keys, others);
+        device.connect(at, TENURE, keys.as_ref()).expect("connected");
+        let asked = fs::read_to_string(root.path().join("dev/nvme-fabrics")).expect("read");
+        let said =
+            |name: &str| asked.split(',').find_map(|part| part.strip_prefix(name)).expect("said").trim().to_owned();
+        let (own, servers) = (said("dhchap_secret="), said("dhchap_ctrl_secret="));
+        assert_ne!(own, servers);
+        // The next process finds them at the kernel's connection, which others do not see.
+        let connection = [
+            ("sys/nvme/nvme1/subsysnqn", NQN),
+            ("sys/nvme/nvme1/dhchap_secret", own.as_str()),
+            ("sys/nvme/nvme1/dhchap_ctrl_secret", servers.as_str()),
+        ];
+        let (root, found) = machine(&[&disk[..], &connection, &[options]].concat());
+        assert_eq!(found.keys().expect("found"), keys);
+        found.conceal();
+        for key in KEYS {
+            let mode = fs::metadata(root.path().join("sys/nvme/nvme1").join(key)).expect("there").permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{key}");
+        }
     }
 
     #[test]

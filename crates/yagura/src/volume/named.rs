@@ -2,13 +2,14 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
+use ::control::client::{self, ClientError};
 use ::control::provision::Limits;
 use hyper::Method;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::cli::{VolumeHolders, VolumeOf};
-use crate::control::{Client, path_of};
+use crate::control::{self, Client, path_of};
 use crate::exit::Failure;
 use crate::holder::HolderSpec;
 
@@ -36,8 +37,8 @@ fn uuid(said: &Value) -> Result<Uuid, Failure> {
 pub struct Attachment {
     /// The volume, as its holders know it.
     pub volume: u128,
-    /// This host had it before, and no other since.
-    pub continues: bool,
+    /// The same as of this host's former attachment: no other host has had the volume since.
+    pub tenure: Uuid,
     /// How much it may be used.
     pub limits: Limits,
     id: String,
@@ -51,10 +52,25 @@ impl Attachment {
     }
 }
 
+/// Asks of a volume that this host is to have: that another one has it, or that there is none, is a failure of its own.
+fn ask(of: &VolumeOf, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
+    let client = client::Client::new(&control::access(&of.access)?).map_err(control::failure)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::from(error).during("a runtime"))?;
+    runtime.block_on(client.ask(method, path, body)).map_err(|error| match &error {
+        ClientError::Refused(refused) if is_lost(&refused.kind) => Failure::lost(error),
+        _ => control::failure(error),
+    })
+}
+
+fn is_lost(kind: &str) -> bool {
+    matches!(kind, "attached" | "not-attached" | "not-found")
+}
+
 /// Which volume it is, and which host has it, as the control plane has it.
 pub fn known(of: &VolumeOf) -> Result<(u128, Option<String>), Failure> {
     let name = of.name.as_deref().unwrap_or_default();
-    let volume = Client::new(&of.access)?.ask(Method::GET, &path_of("volumes", name), None)?;
+    let volume = ask(of, Method::GET, &path_of("volumes", name), None)?;
     Ok((uuid(&volume["id"])?.as_u128(), volume["attachment"]["host"].as_str().map(str::to_owned)))
 }
 
@@ -67,13 +83,16 @@ pub fn attach(of: &VolumeOf, take: bool) -> Result<(Found, Option<Attachment>), 
         return Err(Failure::usage(format!("--host-nqn: say this host's name: {why}")));
     };
     let path = format!("{}/attachment?force={take}", path_of("volumes", name));
-    let volume = Client::new(&of.access)?.ask(Method::PUT, &path, Some(&json!({"host": host})))?;
+    let volume = ask(of, Method::PUT, &path, Some(&json!({"host": host})))?;
     let (id, written) = (uuid(&volume["id"])?, &volume["attachment"]);
-    let (is_instead, continues) =
-        (!written["instead_of"].is_null(), written["instead_of"].as_str() == Some(host.as_str()));
     let limits = serde_json::from_value(volume["limits"].clone()).unwrap_or_default();
-    let (volume_id, id) = (id.as_u128(), uuid(&written["id"])?.to_string());
-    let attachment = Attachment { volume: volume_id, continues, limits, id, is_instead };
+    let attachment = Attachment {
+        volume: id.as_u128(),
+        tenure: uuid(&written["tenure"])?,
+        limits,
+        id: uuid(&written["id"])?.to_string(),
+        is_instead: !written["instead_of"].is_null(),
+    };
     Ok((found(of, &volume)?, Some(attachment)))
 }
 
@@ -84,18 +103,25 @@ pub fn failed(of: &VolumeOf, attachment: Option<&Attachment>) {
         Some(Attachment { is_instead: true, .. }) => tracing::warn!(
             "the control plane has it that this host uses the volume, as another one did: attach it here or there by --take"
         ),
-        attachment => detached(of, attachment),
+        attachment => {
+            if let Err(failure) = detached(of, attachment) {
+                tracing::warn!("{}", failure.sentence());
+            }
+        }
     }
 }
 
-/// The control plane is told that this attachment is over. That it can't be told harms nobody: the host is told in its place when
-/// the next one attaches by `--take`.
-pub fn detached(of: &VolumeOf, attachment: Option<&Attachment>) {
-    let (Some(name), Some(attachment)) = (&of.name, attachment) else { return };
+/// The control plane is told that this attachment is over. Who can't be told lets no other host in but by `--take`, so that whoever
+/// detaches has to know: the same host may attach again, and detach then.
+pub fn detached(of: &VolumeOf, attachment: Option<&Attachment>) -> Result<(), Failure> {
+    let (Some(name), Some(attachment)) = (&of.name, attachment) else { return Ok(()) };
     let path = format!("{}/attachment?attachment={}", path_of("volumes", name), attachment.id);
-    let asked = Client::new(&of.access).and_then(|client| client.ask(Method::DELETE, &path, None));
-    if let Err(failure) = asked {
-        tracing::warn!("the control plane still has it that this host uses the volume: {}", failure.sentence());
+    match ask(of, Method::DELETE, &path, None) {
+        Err(failure) if !failure.is_lost() => {
+            let what = "the control plane still has it that this host uses the volume";
+            Err(Failure::unavailable(format!("{what}: {}", failure.sentence())))
+        }
+        _ => Ok(()),
     }
 }
 

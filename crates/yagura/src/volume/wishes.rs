@@ -31,15 +31,14 @@ struct Asking {
 }
 
 impl Asking {
-    /// Asks at that path.
+    /// Asks at that path, each time with the token that is in its file then: tokens end, and are replaced.
     fn start(access: ControlAccess, path: String) -> Result<Asking, Failure> {
-        let client = Client::new(&access)?;
         let (reports, asked) = mpsc::sync_channel::<Report>(1);
         let (told, wishes) = mailbox(1);
         let thread = std::thread::Builder::new().name("control".into());
         let begun = thread.spawn(move || {
             while let Ok(report) = asked.recv() {
-                let answer = ask(&client, &path, &report);
+                let answer = ask(&access, &path, &report);
                 // Nobody listens where the process is ending already.
                 let _ = told.try_send(answer);
             }
@@ -55,9 +54,10 @@ impl Asking {
     }
 }
 
-fn ask(client: &Client, path: &str, report: &Report) -> Result<Wish, String> {
+fn ask(access: &ControlAccess, path: &str, report: &Report) -> Result<Wish, String> {
     let report = serde_json::to_value(report).map_err(|fault| fault.to_string())?;
-    let said = client.ask(Method::POST, path, Some(&report)).map_err(|failure| failure.sentence().to_string())?;
+    let said = Client::new(access).and_then(|client| client.ask(Method::POST, path, Some(&report)));
+    let said = said.map_err(|failure| failure.sentence().to_string())?;
     serde_json::from_value(said)
         .map_err(|fault| format!("the control plane says what this program does not know: {fault}"))
 }
@@ -122,4 +122,43 @@ async fn heed(volume: &Volume, ended: Option<Ended>, wish: Wish, grown: &impl Fn
         grown();
     }
     Some(Ended { operation: assigned.operation, outcome })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// The token that a question shows.
+    fn shown(mut stream: TcpStream) -> String {
+        let (mut head, mut bytes) = (String::new(), [0; 4096]);
+        while !head.contains("\r\n\r\n") {
+            let read = stream.read(&mut bytes).expect("read");
+            head += std::str::from_utf8(&bytes[..read]).expect("text");
+        }
+        stream.write_all(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 2\r\n\r\n{}").expect("written");
+        let shown = head.split("Bearer ").nth(1).and_then(|rest| rest.split("\r\n").next());
+        shown.unwrap_or_default().to_owned()
+    }
+
+    /// A host that had read its token once asked in vain from that token's end on: limits, growth and snapshots stood still.
+    #[test]
+    fn each_question_shows_the_token_that_is_in_the_file_then() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let control = format!("http://{}", listener.local_addr().expect("an address"));
+        let token_file = folder.path().join("token");
+        let access = ControlAccess { control, token_file: Some(token_file.clone()), control_ca: None, tenant: None };
+        std::fs::write(&token_file, "one").expect("written");
+        std::fs::set_permissions(&token_file, PermissionsExt::from_mode(0o600)).expect("private");
+        let asking = Asking::start(access, "/".into()).expect("a thread");
+        for token in ["one", "two"] {
+            std::fs::write(&token_file, token).expect("written");
+            asking.reports.send(Report { snapshots: Vec::new(), ended: None }).expect("asked");
+            assert_eq!(shown(listener.accept().expect("a question").0), token);
+        }
+    }
 }

@@ -147,7 +147,7 @@ fn a_volume_is_made_used_and_deleted_by_its_name() {
     let taken = [&["volume", "attach", "--name", "db", "--tenant=a"][..], &["--control", &control.url]].concat();
     let taken = [&taken[..], &["--token-file", &control.token, "--host-nqn", OTHER, "--listen=127.0.0.1:0"]].concat();
     let (status, _, stderr) = run(&taken);
-    assert!(status != 0 && stderr.contains(HOST), "{status} {stderr}");
+    assert!(status == 6 && stderr.contains(HOST), "{status} {stderr}");
     // One whom the nodes do not let in takes it from nobody, and the catalogue does not forget that somebody has it.
     let stranger = |&word: &&str| if word == OTHER { format!("{OTHER}-stranger") } else { word.to_owned() };
     let stranger: Vec<String> = taken.iter().map(stranger).chain(["--take".to_owned()]).collect();
@@ -156,7 +156,7 @@ fn a_volume_is_made_used_and_deleted_by_its_name() {
     control.refused("delete", &["db", "--tenant=a"], "-stranger");
     done(&["nvme", "read", &at, "--length=8MiB", "--verify-pattern", "2"]);
     let other = control.attach("db", OTHER, &["--take"]);
-    assert_eq!(served.wait(), 4, "the former host has lost it");
+    assert_eq!(served.wait(), 6, "the former host has lost it");
     done(&["nvme", "read", &address(&other), "--length=8MiB", "--verify-pattern", "2"]);
     assert_eq!(other.stop("TERM"), 0);
     let volume = control.done("show", &["volumes", "db", "--tenant=a"]);
@@ -165,6 +165,12 @@ fn a_volume_is_made_used_and_deleted_by_its_name() {
     // The node is back at its place: everything is given back, on it too.
     let node_c = control.done("show", &["drives", "c"]);
     nodes.push(node(directory.path(), "c", node_c["address"].as_str().expect("an address")));
+    // Who can't say that it detaches ends otherwise, and has its place until it has said so.
+    let untold = control.attach("db", OTHER, &[]);
+    let control = control.again();
+    assert_eq!(untold.stop("TERM"), 3);
+    assert_eq!(control.done("show", &["volumes", "db", "--tenant=a"])["attachment"]["host"], OTHER);
+    assert_eq!(control.attach("db", OTHER, &[]).stop("TERM"), 0);
     control.done("delete", &["db", "--tenant=a"]);
     assert_eq!(control.promised(), [0, 0, 0]);
     for name in ["a", "b", "c"] {

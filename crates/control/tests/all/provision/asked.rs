@@ -39,19 +39,25 @@ async fn a_volume_is_made_shown_attached_and_deleted() {
     assert_eq!(nqns, ["d0", "d1", "d2"].map(nqn));
     // The same host again is let in, and what it had before is over; another one is refused, and takes it by force.
     let first = volume.attachment.expect("attached");
-    assert_eq!(first.instead_of, None);
+    assert_eq!((first.instead_of, first.tenure), (None, first.id));
     let again = asked.attach(&once(), &owner(), &name("v"), &host("a"), false).await.expect("the same");
-    assert_eq!(again.attachment.expect("attached").instead_of, Some(host("a")));
+    let again = again.attachment.expect("attached");
+    assert_eq!((again.instead_of, again.tenure), (Some(host("a")), first.id), "no other host had it meanwhile");
     let refused = asked.detach(&once(), &owner(), &name("v"), Some(first.id), false).await.expect_err("another's");
     assert!(matches!(refused, Error::NotAttached { .. }), "{refused}");
     let refused = asked.attach(&once(), &owner(), &name("v"), &host("b"), false).await.expect_err("taken");
     assert!(matches!(refused, Error::Attached { .. }), "{refused}");
     let taken = asked.attach(&once(), &owner(), &name("v"), &host("b"), true).await.expect("by force");
     let taken = taken.attachment.expect("attached");
-    assert_eq!((&taken.host, taken.instead_of), (&host("b"), Some(host("a"))));
+    assert_eq!((&taken.host, taken.instead_of, taken.tenure), (&host("b"), Some(host("a")), taken.id));
     let refused = asked.delete_volume(&once(), &owner(), &name("v"), false).await.expect_err("attached");
     assert!(matches!(refused, Error::Attached { .. }), "{refused}");
     asked.detach(&once(), &owner(), &name("v"), Some(taken.id), false).await.expect("detached");
+    // Its place was nobody's for a while: who could tell whether another host was there?
+    let later = asked.attach(&once(), &owner(), &name("v"), &host("b"), false).await.expect("attached");
+    let later = later.attachment.expect("attached");
+    assert_eq!(later.tenure, later.id);
+    asked.detach(&once(), &owner(), &name("v"), Some(later.id), false).await.expect("detached");
     let id = asked.delete_volume(&once(), &owner(), &name("v"), false).await.expect("begun");
     done(&world.end(id).await);
     world.at_rest().await;
