@@ -10,7 +10,7 @@ use ::volume::{AdoptOptions, Options as AttachOptions, Reach, Set};
 use fabric::host::{CopyTag, Manager, NamespaceCopy, Options};
 use uuid::Uuid;
 
-use super::reached::{changed, in_time, known, listed, reach, reaches, unformatted, unreached, within};
+use super::reached::{Known, changed, in_time, known, listed, reach, reaches, unformatted, unreached, within};
 use crate::volume::work::{Undone, name_of, work as done_by};
 
 /// Where nothing listens: a drive that is gone for good.
@@ -116,7 +116,7 @@ pub async fn work(volume: Uuid, holders: Vec<Option<(Options, Blank)>>, work: Wo
     let mut all: Vec<Rc<dyn Reach>> = Vec::new();
     for holder in &holders {
         all.push(match holder {
-            Some((options, holder)) => Rc::new(reach(options, holder.namespace.nsid)),
+            Some((options, holder)) => Rc::new(Known::new(options, &holder.namespace)),
             None => Rc::new(reach(&Options { address: SocketAddr::from(NOWHERE), ..usual.clone() }, 1)),
         });
     }
