@@ -240,7 +240,8 @@ async fn what_a_former_host_has_done_is_found_by_the_next_one_and_not_taken_back
         assert!(former.ended.is_some(), "it is done, and nobody hears of it");
         former.die();
         let present = Host::of(&world, "b", true).await;
-        sleep(Duration::from_secs(60)).await;
+        // Long enough for somebody to look whether that one lives.
+        sleep(Duration::from_secs(200)).await;
         let operation = world.provisioner.operation(None, id).await.expect("there");
         assert_eq!(operation.state, OperationState::Pending, "{operation:?}");
         present.live();
