@@ -164,8 +164,9 @@ pub trait Drives: Send + Sync {
     fn copied(&self, place: &Place, tag: Uuid) -> Reply<'_, Option<Namespace>>;
 
     /// Makes a volume of clones of one snapshot of the volume `of`, `is_copy` by slot, and of blank namespaces for the other
-    /// holders. That all of it is done already is no error; what was broken off in the middle is [`DriveError::Refused`].
-    fn adopt(&self, volume: Uuid, of: Uuid, holders: &[Blank], is_copy: &[bool], until: &Until) -> Reply<'_, ()>;
+    /// holders, and says how many bytes the snapshot has. That all of it is done already is no error; what was broken off in the
+    /// middle is [`DriveError::Refused`].
+    fn adopt(&self, volume: Uuid, of: Uuid, holders: &[Blank], is_copy: &[bool], until: &Until) -> Reply<'_, u64>;
 
     /// How large a volume can become at most that is made with so many bytes.
     fn grows_to(&self, bytes: u64) -> u64;

@@ -239,11 +239,13 @@ async fn format(task: &mut Task) -> Result<Made, Stop> {
     let origin = copy::origin(task).await?.filter(|_| is_copy.contains(&true));
     let (drives, until) = (&task.provisioner.drives, task.right.moving());
     let formatted = match origin {
-        Some(origin) => drives.adopt(id, origin, &blanks, &is_copy, until),
-        None => drives.format(id, bytes, &blanks, until),
+        Some(origin) => drives.adopt(id, origin, &blanks, &is_copy, until).await,
+        None => drives.format(id, bytes, &blanks, until).await.map(|()| bytes),
     };
-    match formatted.await {
-        Ok(()) => Ok(Ok(())),
+    match formatted {
+        Ok(has) if has == bytes => Ok(Ok(())),
+        // The tenant has the room of what the catalogue says.
+        Ok(has) => Ok(Err(format!("the snapshot has {has} bytes, and {bytes} by the catalogue: take another one"))),
         Err(DriveError::Refused(why)) => Ok(Err(format!("the volume can't be formatted: {why}"))),
         Err(error) => {
             if matches!(error, DriveError::Unknown(_)) {

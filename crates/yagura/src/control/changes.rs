@@ -138,11 +138,12 @@ pub async fn adopt(
     of: Uuid,
     holders: Vec<(Options, Blank)>,
     is_copy: Vec<bool>,
-) -> Result<(), DriveError> {
+) -> Result<u64, DriveError> {
     let reaches = reaches(&holders).await?;
     let slots = is_copy.iter().enumerate().filter(|(_, is_copy)| **is_copy);
     let clones = Set(slots.fold(0, |slots, (slot, _)| slots | 1 << slot));
     debug_assert!(holders.iter().any(|(_, holder)| holder.kind == HolderKind::Replica), "a volume has replicas");
     let options = AdoptOptions { of: of.as_u128(), clones, volume: Some(volume.as_u128()), force: false };
-    ::volume::adopt(reaches, options).await.map(|_| ()).map_err(unformatted)
+    let shape = ::volume::adopt(reaches, options).await.map_err(unformatted)?;
+    Ok(shape.blocks * u64::from(shape.block_size))
 }

@@ -375,7 +375,7 @@ impl Drives for NvmeDrives {
         self.call_at(place, DriveError::Unreachable, move |options| Box::pin(changes::copied(options, tag)))
     }
 
-    fn adopt(&self, volume: Uuid, of: Uuid, holders: &[Blank], is_copy: &[bool], until: &Until) -> Reply<'_, ()> {
+    fn adopt(&self, volume: Uuid, of: Uuid, holders: &[Blank], is_copy: &[bool], until: &Until) -> Reply<'_, u64> {
         let (until, holders, is_copy) = (until.clone(), holders.to_vec(), is_copy.to_vec());
         let places = holders.iter().map(|holder| holder.place.clone()).collect();
         self.call((places, FORMAT_TIME), DriveError::Unknown, move |options| {

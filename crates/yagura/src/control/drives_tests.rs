@@ -162,7 +162,8 @@ fn a_volume_grows_and_its_snapshot_is_cloned() {
         assert!(matches!(refused, Err(DriveError::Refused(_))), "{refused:?}");
         let new = Uuid::from_u128(78);
         for _ in 0..2 {
-            drives.adopt(new, volume, &[blank(clone)], &[true], &until).await.expect("a volume of its own");
+            let adopted = drives.adopt(new, volume, &[blank(clone)], &[true], &until).await;
+            assert_eq!(adopted, Ok(8 << 20), "a volume of its own");
         }
         let look = drives.work(new, &[Some(blank(clone))], &Work::Look, &until).await.expect("attached");
         assert_eq!((look.bytes, look.snapshots), (8 << 20, vec![]));

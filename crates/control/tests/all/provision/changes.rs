@@ -241,6 +241,27 @@ async fn a_clone_has_as_many_replicas_as_what_it_is_made_of() {
     world.at_rest().await;
 }
 
+/// As a host once could have it: the tenant had room for the smaller size alone.
+#[tokio::test(start_paused = true)]
+async fn no_clone_is_larger_than_its_snapshot_was_counted() {
+    let world = used().await;
+    let id = take(&world, "old", "s").await.expect("begun");
+    done(&world.end(id).await);
+    let key = format!("/volume/{TENANT}/old");
+    let text = world.keys_and_values(&key).await.remove(0).1;
+    let mut record: serde_json::Value = serde_json::from_str(&text).unwrap();
+    record["snapshots"][0]["bytes"] = 0.into();
+    let change = Change::put(Key::new(key).unwrap(), Value::new(record.to_string()).unwrap());
+    let outcome = world.catalogue.commit(Transaction::new(Vec::new(), vec![change]).unwrap()).await;
+    assert!(matches!(outcome, Ok(Outcome::Committed(_))), "{outcome:?}");
+    for gib in [1, 5, 6] {
+        let operation = world.create(&clone(gib, 3)).await;
+        assert_eq!(operation.state, OperationState::Failed, "{operation:?}");
+        assert!(operation.undo.as_ref().is_some_and(|why| why.contains("by the catalogue")), "{operation:?}");
+        world.at_rest().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_can_not_be_is_refused_and_changes_nothing() {
     let world = used().await;

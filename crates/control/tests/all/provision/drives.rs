@@ -438,10 +438,11 @@ impl Drives for SimDrives {
         })
     }
 
-    fn adopt(&self, volume: Uuid, of: Uuid, holders: &[Blank], is_copy: &[bool], until: &Until) -> Reply<'_, ()> {
+    fn adopt(&self, volume: Uuid, of: Uuid, holders: &[Blank], is_copy: &[bool], until: &Until) -> Reply<'_, u64> {
         assert!(is_copy.contains(&true), "nothing to adopt");
         let bytes = self.mirrors.lock().unwrap()[&of].bytes;
-        self.format(volume, bytes, holders, until)
+        let formatted = self.format(volume, bytes, holders, until);
+        Box::pin(async move { formatted.await.map(|()| bytes) })
     }
 
     fn grows_to(&self, bytes: u64) -> u64 {
