@@ -62,8 +62,8 @@ pub struct VolumeView {
 }
 
 impl Provisioner {
-    /// Begins to delete a volume; the answer is the operation's id. By force also one that a host is meant to use, or uses, with its
-    /// snapshots, and in the place of what is under way on the volume.
+    /// Begins to delete a volume; the answer is the operation's id. By force also one that a host is meant to use, or uses, with
+    /// its snapshots, and in the place of what is under way on the volume.
     pub async fn delete_volume(
         &self,
         request: &Request,
