@@ -60,13 +60,36 @@ pub struct Asked {
     pub work: Work,
     /// The attachment that was told to.
     pub attachment: Option<Uuid>,
-    /// The snapshots that the replicas knew of before anybody took one for this operation.
+    /// The snapshots that the replicas knew of before anybody was told to do it: none while nobody was.
     pub before: Option<Vec<Moment>>,
     /// How it has ended.
     pub outcome: Option<Outcome>,
 }
 
+impl Outcome {
+    /// The outcome as far as it is believed, of a volume of so many bytes: a size stands for room that the tenant has to have, so
+    /// that it is taken from nobody who has the volume.
+    pub fn believed(self, work: &Work, recorded: u64) -> Outcome {
+        let expected = match work {
+            Work::Grow { bytes } => *bytes,
+            Work::Take { .. } => recorded,
+            Work::Look | Work::Forget { .. } => return self,
+        };
+        match self {
+            Outcome::Done(Done { bytes, .. }) if bytes != expected => Outcome::Refused(format!(
+                "whoever has the volume attached says that it has {bytes} bytes, and it should have {expected}: grow it to what it has"
+            )),
+            outcome => outcome,
+        }
+    }
+}
+
 impl Asked {
+    /// Whether somebody may be at it, or have done it.
+    pub fn is_begun(&self) -> bool {
+        self.before.is_some()
+    }
+
     /// What is to be done, with what was there before.
     pub fn work(&self) -> Work {
         match (&self.work, &self.before) {

@@ -62,15 +62,15 @@ pub(super) async fn copy(task: &mut Task, slot: usize, namespace: Namespace) -> 
 }
 
 /// Deletes the clone that was made and not written down.
-pub(super) async fn uncopy(task: &mut Task, slot: usize, namespace: Namespace) -> Result<(), Stop> {
-    if let Some(replica) = source(task, slot, namespace).await? {
+pub(super) async fn uncopy(task: &mut Task, slot: usize) -> Result<(), Stop> {
+    if let Some(place) = task.place(slot).await? {
         let mut is_asked = false;
         loop {
-            match task.provisioner.drives.copied(&replica, tag(task, slot)).await {
+            match task.provisioner.drives.copied(&place, tag(task, slot)).await {
                 Ok(None) => break,
                 Ok(Some(_)) if is_asked => return Err(still_there(task, slot).await),
                 Ok(Some(made)) => {
-                    if let Err(error) = delete(task, &replica.place, made).await? {
+                    if let Err(error) = delete(task, &place, made).await? {
                         return Err(task.wait(said(task, slot, &error)).await);
                     }
                     is_asked = true;

@@ -16,8 +16,11 @@ use super::name::Name;
 use super::placement::{self, Candidate, Refusal, Wanted};
 use super::plan::{Inventory, Owner, PENDING_MAX, admit, begin, operation, promise};
 use super::provisioner::Provisioner;
-use super::records::{Drive, DriveState, Holder, HolderKind, Level, OperationKind, Tenant, Volume, VolumeState};
+use super::records::{
+    Drive, DriveState, Holder, HolderKind, Level, Operation, OperationKind, Tenant, Volume, VolumeState,
+};
 use super::store::{Plan, Planning, Request, Stored, now, put};
+use super::volumes::busy;
 
 /// A volume's size is a multiple of this. Derived: the largest block that drives commonly have.
 pub const VOLUME_ALIGN: u64 = 4096;
@@ -35,10 +38,6 @@ pub const REPLICAS_MAX: u8 = 3;
 /// Clones of a snapshot that are being made at a time. Chosen: as many as a tenant may have under way.
 const CLONES_MAX: usize = PENDING_MAX as usize;
 
-fn replicas() -> u8 {
-    REPLICAS_MAX
-}
-
 /// A volume that is to be made.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -47,9 +46,10 @@ pub struct NewVolume {
     pub name: Name,
     /// Its size: a multiple of 4,096.
     pub bytes: u64,
-    /// Copies of the data, 1 to 3; beside two there is a witness of a few blocks. Unless said: 3.
-    #[serde(default = "replicas")]
-    pub replicas: u8,
+    /// Copies of the data, 1 to 3; beside two there is a witness of a few blocks. Unless said: 3. A clone has as many as what it
+    /// is made of.
+    #[serde(default)]
+    pub replicas: Option<u8>,
     /// How far apart its holders stand. Unless said: on different nodes.
     #[serde(default)]
     pub level: Level,
@@ -111,7 +111,7 @@ impl NewVolume {
         let NewVolume { bytes, replicas, .. } = *self;
         check_bytes(bytes)?;
         check_limits(&self.limits)?;
-        if !(1..=REPLICAS_MAX).contains(&replicas) {
+        if let Some(replicas) = replicas.filter(|replicas| !(1..=REPLICAS_MAX).contains(replicas)) {
             return Err(Error::Impossible(format!("a volume of {replicas} replicas: it has 1 to {REPLICAS_MAX}")));
         }
         Ok(())
@@ -136,7 +136,8 @@ impl Provisioner {
                 let in_use = |drive: &&Stored<Drive>| drive.record.state == DriveState::InUse;
                 let looks = looks.get_or_init(|| self.look_at(inventory.drives.iter().filter(in_use))).await;
                 let source = self.source(owner, new).await?;
-                let wanted = self.wanted(new, inventory.overcommit_percent());
+                let replicas = replicas(new, source.as_ref().map(|(volume, _)| &volume.record))?;
+                let wanted = self.wanted(new, replicas, inventory.overcommit_percent());
                 let copied = source.as_ref().map(|(volume, index)| (&volume.record, &volume.record.snapshots[*index]));
                 let placed = placed(&inventory.candidates(looks), wanted, copied)?;
                 self.planned(new, key, &tenant, &inventory, placed, source)
@@ -148,7 +149,14 @@ impl Provisioner {
     /// The volume that the new one is a clone of, and which of its snapshots.
     async fn source(&self, owner: &Owner, new: &NewVolume) -> Result<Option<(Stored<Volume>, usize)>, Error> {
         let Some(Source { volume, snapshot }) = &new.from else { return Ok(None) };
-        let source = self.store.need::<Volume>(keys::volume(&owner.name, volume), volume).await?;
+        let source = self.known(owner, volume).await?;
+        if let Some(id) = source.record.operation {
+            let pending = self.store.need::<Operation>(keys::operation(id), id).await?.record;
+            let is_going = pending.kind == OperationKind::Forget && pending.snapshot.as_ref() == Some(snapshot);
+            if is_going || source.record.state == VolumeState::Deleting {
+                return Err(busy(&source.record, id));
+            }
+        }
         let missing = || Error::NotFound { kind: "snapshot", name: format!("{snapshot} of volume {volume}") };
         let index = source.record.snapshots.iter().position(|found| found.name == *snapshot).ok_or_else(missing)?;
         let Snapshot { bytes, clones, .. } = &source.record.snapshots[index];
@@ -211,14 +219,27 @@ impl Provisioner {
         Ok(plan)
     }
 
-    fn wanted(&self, new: &NewVolume, overcommit_percent: u32) -> Wanted {
+    fn wanted(&self, new: &NewVolume, replicas: usize, overcommit_percent: u32) -> Wanted {
         let bytes = |kind| (kind, self.drives.holder_bytes(kind, new.bytes));
-        let mut holders = vec![bytes(HolderKind::Replica); usize::from(new.replicas)];
+        let mut holders = vec![bytes(HolderKind::Replica); replicas];
         // Of two neither could say alone that the other is behind.
-        if new.replicas == 2 {
+        if replicas == 2 {
             holders.push(bytes(HolderKind::Witness));
         }
         Wanted { holders, beside: Vec::new(), level: new.level, relax: new.relax, overcommit_percent }
+    }
+}
+
+/// How many replicas the volume is to have. A clone keeps the shape that stands on what it is made of.
+fn replicas(new: &NewVolume, source: Option<&Volume>) -> Result<usize, Error> {
+    let Some(source) = source else { return Ok(new.replicas.unwrap_or(REPLICAS_MAX).into()) };
+    let has = source.holders.iter().filter(|holder| holder.kind == HolderKind::Replica).count();
+    match new.replicas {
+        Some(wanted) if usize::from(wanted) != has => Err(Error::Impossible(format!(
+            "a clone of {wanted} replicas of volume {}, which has {has}: it has as many",
+            source.name
+        ))),
+        _ => Ok(has),
     }
 }
 

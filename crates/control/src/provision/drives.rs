@@ -76,6 +76,8 @@ pub enum Usage {
     Before,
     /// A host has it attached.
     Now,
+    /// A namespace is a holder of another volume by now, which may be in use: nobody knows of that one here.
+    Another,
 }
 
 /// Why a drive did not do it.
@@ -142,9 +144,10 @@ pub trait Drives: Send + Sync {
     /// takes longer the larger the volume is, so that the moment is looked at anew before each command.
     fn format(&self, volume: Uuid, bytes: u64, holders: &[Blank], until: &Until) -> Reply<'_, ()>;
 
-    /// Whether a host has the volume attached, or had. `holders`: those of its holders that can be asked. What a host has reserved
-    /// is taken from that host to be read; a host that lives takes the holder back, by which it is told from one that is gone.
-    fn usage(&self, volume: Uuid, holders: &[Blank], until: Instant) -> Reply<'_, Usage>;
+    /// Whether a host has the volume attached, or had. `holders`: those of its holders that can be asked; `of`: the volume that
+    /// these may be clones of still, which says nothing of this one. What a host has reserved is taken from that host to be read; a
+    /// host that lives takes the holder back, by which it is told from one that is gone.
+    fn usage(&self, volume: Uuid, of: Option<Uuid>, holders: &[Blank], until: Instant) -> Reply<'_, Usage>;
 
     /// Makes the namespace of this identifier `bytes` large (a multiple of 4 KiB); that it is as large, or larger, is no error.
     fn grow(&self, place: &Place, namespace: Namespace, bytes: u64, until: Instant) -> Reply<'_, ()>;
@@ -157,12 +160,13 @@ pub trait Drives: Send + Sync {
     /// replica has a copy of that tag, that one is the answer.
     fn copy(&self, replica: &Replica, tag: Uuid, until: Instant) -> Reply<'_, Namespace>;
 
-    /// The copy of that tag, if there is one. Changes nothing.
-    fn copied(&self, replica: &Replica, tag: Uuid) -> Reply<'_, Option<Namespace>>;
+    /// The copy of that tag, if the drive has one. Changes nothing.
+    fn copied(&self, place: &Place, tag: Uuid) -> Reply<'_, Option<Namespace>>;
 
     /// Makes a volume of clones of one snapshot of the volume `of`, `is_copy` by slot, and of blank namespaces for the other
-    /// holders. That all of it is done already is no error; what was broken off in the middle is [`DriveError::Refused`].
-    fn adopt(&self, volume: Uuid, of: Uuid, holders: &[Blank], is_copy: &[bool], until: &Until) -> Reply<'_, ()>;
+    /// holders, and says how many bytes the snapshot has. That all of it is done already is no error; what was broken off in the
+    /// middle is [`DriveError::Refused`].
+    fn adopt(&self, volume: Uuid, of: Uuid, holders: &[Blank], is_copy: &[bool], until: &Until) -> Reply<'_, u64>;
 
     /// How large a volume can become at most that is made with so many bytes.
     fn grows_to(&self, bytes: u64) -> u64;

@@ -3,7 +3,7 @@
 use crate::catalogue::{Change, Condition};
 
 use super::keys;
-use super::records::{OperationState, Tenant, Volume, VolumeState};
+use super::records::{OperationKind, OperationState, Tenant, Volume, VolumeState};
 use super::step::{Stop, Task};
 use super::store::now;
 
@@ -32,6 +32,26 @@ pub(super) async fn turn_back(task: &mut Task, reason: String) -> Result<(), Sto
     task.operation.record.undo = Some(reason);
     task.operation.record.waits = None;
     task.record(Vec::new(), Vec::new()).await.map(drop)
+}
+
+/// A delete by force has the volume by now. This operation ends as it is, and lets go of its drive: what it has sent to that was
+/// waited for when the operation was taken.
+pub(super) async fn superseded(task: &mut Task) -> Result<(), Stop> {
+    let at = task.operation.record.at.take();
+    let free = at.map(|at| Change::delete(keys::busy(&task.volume.record.holders[at.slot].drive)));
+    let operation = &mut task.operation.record;
+    operation.undo = Some("the volume is deleted by force".to_owned());
+    // The room on the drives is given back with that of the volume.
+    let is_growth = operation.kind == OperationKind::Grow;
+    let more = operation.bytes.filter(|_| is_growth).unwrap_or(0).saturating_sub(task.volume.record.bytes);
+    close(task, OperationState::Failed);
+    loop {
+        let (conditions, mut changes) = leave(task, more, 0).await?;
+        changes.extend(free.clone());
+        if task.record(conditions, changes).await? {
+            return Ok(());
+        }
+    }
 }
 
 /// The operation has ended.

@@ -22,6 +22,9 @@ use super::provisioner::Provisioner;
 use super::records::Volume;
 use super::store::Stored;
 
+/// Bytes of a host's reason that are kept. Chosen: what one reads; a thousand ended operations of a tenant stay small.
+const REASON_BYTES_MAX: usize = 1024;
+
 /// How something has ended that the host was told to do.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -93,26 +96,38 @@ impl Provisioner {
         let Some(id) = pending else { return Ok(wish) };
         let Some(asked) = self.store.get::<Asked>(keys::work(id)).await? else { return Ok(wish) };
         match report.ended.as_ref().filter(|ended| ended.operation == id) {
-            Some(ended) => wish.noted = self.note(asked, attachment, ended).await?,
+            Some(ended) => wish.noted = self.note(&volume.record, asked, attachment, ended).await?,
             None => wish.work = self.assign(&volume, asked, (id, attachment), report).await?,
         }
         Ok(wish)
     }
 
     /// Writes down how it has ended.
-    async fn note(&self, mut asked: Stored<Asked>, attachment: Uuid, ended: &Ended) -> Result<Noted, Error> {
+    async fn note(
+        &self,
+        volume: &Volume,
+        mut asked: Stored<Asked>,
+        attachment: Uuid,
+        ended: &Ended,
+    ) -> Result<Noted, Error> {
         if asked.record.attachment != Some(attachment) {
             return Ok(Noted::Open);
         }
+        let mut outcome = ended.outcome.clone().believed(&asked.record.work, volume.bytes);
+        // What is not believed is not wanted: so the host is told when the operation has ended.
+        let noted = if is_done(&outcome) == is_done(&ended.outcome) { Noted::Wanted } else { Noted::Open };
         if asked.record.outcome.is_some() {
-            return Ok(Noted::Wanted);
+            return Ok(noted);
+        }
+        if let Outcome::Refused(why) = &mut outcome {
+            why.truncate(why.floor_char_boundary(REASON_BYTES_MAX));
         }
         let unchanged = asked.unchanged();
-        asked.record.outcome = Some(ended.outcome.clone());
+        asked.record.outcome = Some(outcome);
         let commit = self.store.catalogue.commit(Transaction::new(vec![unchanged], vec![asked.put()?])?);
-        let noted = matches!(commit.await?, Committed::Committed(_));
+        let is_written = matches!(commit.await?, Committed::Committed(_));
         self.wake.notify_waiters();
-        Ok(if noted { Noted::Wanted } else { Noted::Open })
+        Ok(if is_written { noted } else { Noted::Open })
     }
 
     /// What the host is to do for the operation, once that is written down.
@@ -138,6 +153,10 @@ impl Provisioner {
         let work = asked.record.work();
         Ok(Some(Assigned { operation: id, work }))
     }
+}
+
+fn is_done(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Done(_))
 }
 
 /// Of what has ended for an operation that is over.

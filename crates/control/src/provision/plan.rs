@@ -151,6 +151,7 @@ pub(super) fn operation(kind: OperationKind, tenant: &Tenant, volume: &Name, ste
         undo: None,
         waits: None,
         force: false,
+        instead_of: None,
         bytes: None,
         snapshot: None,
         from: None,

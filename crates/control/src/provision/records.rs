@@ -358,6 +358,9 @@ pub struct Operation {
     /// Of a delete: also while a host has the volume attached.
     #[serde(default)]
     pub force: bool,
+    /// Of a delete by force: the operation that was under way, which ends first.
+    #[serde(default)]
+    pub instead_of: Option<Uuid>,
     /// Of a growth, and of a clone: the size that the volume is to have.
     #[serde(default)]
     pub bytes: Option<u64>,
@@ -430,8 +433,9 @@ macro_rules! kinds {
         })*
     };
 }
-// Version 2 of a volume and of an operation: growing, snapshots, clones, limits. Version 2 of a token: an end, and metrics alone.
-kinds!(Pool: "pool" 1, Node: "node" 1, Drive: "drive" 1, Tenant: "tenant" 1, Volume: "volume" 2, Operation: "operation" 2,
+// Version 2 of a volume and of an operation: growing, snapshots, clones, limits. Version 3 of an operation: one in the place of
+// another. Version 2 of a token: an end, and metrics alone.
+kinds!(Pool: "pool" 1, Node: "node" 1, Drive: "drive" 1, Tenant: "tenant" 1, Volume: "volume" 2, Operation: "operation" 3,
     Token: "token" 2, Remembered: "request" 1);
 
 #[cfg(test)]

@@ -5,7 +5,8 @@
 //! create: for each slot: take the drive, write down what it has, create, write down what is new, let go
 //!         format, then ready. If a drive refuses: undo, which is a delete
 //! clone:  the same, where a holder that is beside a copy of the snapshot is made of that copy, and the clones are adopted
-//! delete: unless forced: ask the holders whether a host has the volume attached. If so nothing is done
+//! delete: by force: wait for the end of what was under way. Otherwise ask the holders whether a host has the volume attached, or
+//!         one of them is another volume's by now. If so nothing is done
 //!         for each slot: take the drive, delete, see that it is gone, write that down, let go
 //!         then the record goes and its room is given back
 //! ```
@@ -22,15 +23,15 @@ use super::asked::Work;
 use super::copy;
 use super::drive::{Made, delete, drive, give_up, is_out, look, said, still_there, taken};
 use super::drives::{Blank, DriveError, Place, Usage};
-use super::ending::{close, failed, leave, ready, turn_back};
+use super::ending::{close, failed, leave, ready, superseded, turn_back};
 use super::keys;
 use super::name::Name;
-use super::records::{Drive, Namespace, OperationKind, OperationState};
+use super::records::{Drive, Namespace, Operation, OperationKind, OperationState};
 use super::step::{Stop, Task};
 use super::store::Stored;
 use super::take;
 use super::widen;
-use super::work::{self, usage};
+use super::work::{self, ANOTHERS, usage};
 
 /// How often a create is sent to a drive whose answers are lost each time. Chosen: who fails so often fails.
 const CREATES_MAX: u32 = 3;
@@ -40,6 +41,9 @@ const SPARED_PAUSE: Duration = Duration::from_secs(60);
 
 /// Goes on with the operation until it ends.
 pub(super) async fn advance(task: &mut Task) -> Result<(), Stop> {
+    if task.volume.record.operation != Some(task.operation.record.id) {
+        return superseded(task).await;
+    }
     match task.operation.record.kind {
         OperationKind::Create | OperationKind::Clone => create(task).await,
         OperationKind::Delete => delete_all(task).await,
@@ -50,8 +54,15 @@ pub(super) async fn advance(task: &mut Task) -> Result<(), Stop> {
 }
 
 async fn delete_all(task: &mut Task) -> Result<(), Stop> {
-    if is_attached(task).await? {
-        return failed(task, "a host has the volume attached: detach it there, or say force".into()).await;
+    // Whoever is at that one ends it: nothing that it has sent to a drive or to the holders comes later than that.
+    if let Some(former) = task.operation.record.instead_of
+        && let Some(found) = task.provisioner.store.get::<Operation>(keys::operation(former)).await?
+        && found.record.ended.is_none()
+    {
+        return Err(task.wait(format!("operation {former} is under way on the volume, and is to end")).await);
+    }
+    if let Some(why) = in_the_way(task).await? {
+        return failed(task, why.to_owned()).await;
     }
     remove_all(task).await
 }
@@ -67,12 +78,13 @@ async fn create(task: &mut Task) -> Result<(), Stop> {
         && task.volume.record.holders[at.slot].namespace.is_none()
     {
         match task.volume.record.holders[at.slot].copy_of {
-            Some(source) => copy::uncopy(task, at.slot, source).await?,
+            Some(_) => copy::uncopy(task, at.slot).await?,
             None => unmake(task, at.slot, at.before).await?,
         }
     }
     // What this control plane has attached for the operation itself no host has used.
-    if !task.volume.record.held && usage(task).await? != Usage::Never {
+    let of = copy::origin(task).await?;
+    if !task.volume.record.held && usage(task, of).await? != Usage::Never {
         return spare(task).await;
     }
     remove_all(task).await
@@ -116,12 +128,19 @@ async fn enlarge(task: &mut Task) -> Result<Made, Stop> {
     Ok(work::done(task, Work::Grow { bytes }).await?.map(|_| task.volume.record.bytes = bytes))
 }
 
-/// Whether a delete, of which nothing is done yet, was not forced and would take the volume from a host that uses it. The catalogue
-/// alone can't tell: hosts come to a volume past it, and an attachment is ended in it by whoever says so.
-async fn is_attached(task: &mut Task) -> Result<bool, Stop> {
+/// Why a delete, of which nothing is done yet, is not: it was not forced, and would take the volume from a host that uses it. The
+/// catalogue alone can't tell: hosts come to a volume past it, and an attachment is ended in it by whoever says so.
+async fn in_the_way(task: &mut Task) -> Result<Option<&'static str>, Stop> {
     let is_begun = task.operation.record.at.is_some()
         || task.volume.record.holders.iter().any(|holder| holder.namespace.is_none());
-    Ok(!task.operation.record.force && !is_begun && usage(task).await? == Usage::Now)
+    if task.operation.record.force || is_begun {
+        return Ok(None);
+    }
+    Ok(match usage(task, None).await? {
+        Usage::Now => Some("a host has the volume attached: detach it there, or say force"),
+        Usage::Another => Some(ANOTHERS),
+        Usage::Never | Usage::Before => None,
+    })
 }
 
 /// An undo of what hosts have used, which was whole then: the catalogue was put back to an older copy. If all holders are known the
@@ -220,11 +239,13 @@ async fn format(task: &mut Task) -> Result<Made, Stop> {
     let origin = copy::origin(task).await?.filter(|_| is_copy.contains(&true));
     let (drives, until) = (&task.provisioner.drives, task.right.moving());
     let formatted = match origin {
-        Some(origin) => drives.adopt(id, origin, &blanks, &is_copy, until),
-        None => drives.format(id, bytes, &blanks, until),
+        Some(origin) => drives.adopt(id, origin, &blanks, &is_copy, until).await,
+        None => drives.format(id, bytes, &blanks, until).await.map(|()| bytes),
     };
-    match formatted.await {
-        Ok(()) => Ok(Ok(())),
+    match formatted {
+        Ok(has) if has == bytes => Ok(Ok(())),
+        // The tenant has the room of what the catalogue says.
+        Ok(has) => Ok(Err(format!("the snapshot has {has} bytes, and {bytes} by the catalogue: take another one"))),
         Err(DriveError::Refused(why)) => Ok(Err(format!("the volume can't be formatted: {why}"))),
         Err(error) => {
             if matches!(error, DriveError::Unknown(_)) {

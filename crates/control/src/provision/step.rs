@@ -41,8 +41,8 @@ pub(super) struct Right {
     pub(super) worker: Uuid,
     pub(super) lease: LeaseId,
     until: Until,
-    /// When each operation that does not go on first failed to.
-    failing: Mutex<HashMap<Uuid, Instant>>,
+    /// When each operation that does not go on first failed to, and first waited for the host of an attachment.
+    failing: Mutex<HashMap<(Uuid, Option<Uuid>), Instant>>,
 }
 
 impl Right {
@@ -52,13 +52,22 @@ impl Right {
 
     /// How long this worker has seen the operation fail. Never from the catalogue: that may be an older copy, put back just now.
     pub(super) fn failing_for(&self, operation: Uuid) -> Duration {
-        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-        failing.entry(operation).or_insert_with(Instant::now).elapsed()
+        self.since(operation, None)
     }
 
-    /// The operation has ended.
+    /// How long this worker has seen the operation wait for the host of that attachment: another host has its own time.
+    pub(super) fn waiting_for(&self, operation: Uuid, attachment: Uuid) -> Duration {
+        self.since(operation, Some(attachment))
+    }
+
+    fn since(&self, operation: Uuid, attachment: Option<Uuid>) -> Duration {
+        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        failing.entry((operation, attachment)).or_insert_with(Instant::now).elapsed()
+    }
+
+    /// The operation has gone on, or has ended.
     pub(super) fn forget(&self, operation: Uuid) {
-        self.failing.lock().unwrap_or_else(PoisonError::into_inner).remove(&operation);
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner).retain(|(of, _), _| *of != operation);
     }
 
     /// Until when it surely lasts.
@@ -258,6 +267,7 @@ impl Task {
         let free = at.map(|at| Change::delete(keys::busy(&self.drive(at.slot))));
         self.operation.record.waits = None;
         self.record(Vec::new(), free.into_iter().collect()).await?;
+        self.right.forget(self.operation.record.id);
         Ok(())
     }
 

@@ -13,13 +13,12 @@ use super::work;
 /// Takes a snapshot. Its moment is one between the beginning of the operation and its end.
 pub(super) async fn take(task: &mut Task) -> Result<(), Stop> {
     let taken = match work::done(task, Work::Take { before: Vec::new() }).await? {
-        Ok(done) => {
-            done.taken.map(|moment| (moment, done.bytes)).ok_or("nobody says which snapshot was taken".to_owned())
-        }
+        Ok(done) => done.taken.ok_or("nobody says which snapshot was taken".to_owned()),
         Err(why) => Err(why),
     };
+    let bytes = task.volume.record.bytes;
     match (taken, task.operation.record.snapshot.clone()) {
-        (Ok((moment, bytes)), Some(name)) => {
+        (Ok(moment), Some(name)) => {
             let snapshot = Snapshot { id: Uuid::new_v4(), name, bytes, moment, created: now(), clones: Vec::new() };
             task.volume.record.snapshots.push(snapshot);
             ready(task, OperationState::Done).await

@@ -62,7 +62,8 @@ pub struct VolumeView {
 }
 
 impl Provisioner {
-    /// Begins to delete a volume; the answer is the operation's id. By force also one that a host is meant to use, or uses.
+    /// Begins to delete a volume; the answer is the operation's id. By force also one that a host is meant to use, or uses, with
+    /// its snapshots, and in the place of what is under way on the volume.
     pub async fn delete_volume(
         &self,
         request: &Request,
@@ -73,10 +74,13 @@ impl Provisioner {
         let plan = || -> Planning<'_, _> {
             Box::pin(async {
                 let mut tenant = owner.record(self).await?;
-                let mut volume = self.idle(owner, name).await?;
-                if !volume.record.snapshots.is_empty() {
-                    let names: Vec<_> = volume.record.snapshots.iter().map(|snapshot| snapshot.name.as_str()).collect();
-                    let by = format!("its snapshots: {}", names.join(", "));
+                let mut volume = self.known(owner, name).await?;
+                let instead_of = self.giving_way(&volume.record, force).await?;
+                // What is being made of a snapshot needs it, whoever says force.
+                let needed = volume.record.snapshots.iter().filter(|snapshot| !force || !snapshot.clones.is_empty());
+                let needed: Vec<_> = needed.map(|snapshot| snapshot.name.as_str()).collect();
+                if !needed.is_empty() {
+                    let by = format!("its snapshots: {}", needed.join(", "));
                     return Err(Error::InUse { kind: "volume", name: name.clone(), by });
                 }
                 if let Some(attachment) = volume.record.attachment.take().filter(|_| !force) {
@@ -84,7 +88,8 @@ impl Provisioner {
                 }
                 count(&mut tenant)?;
                 let steps = volume.record.holders.len() as u32;
-                let operation = Operation { force, ..operation(OperationKind::Delete, &tenant.record, name, steps) };
+                let operation = operation(OperationKind::Delete, &tenant.record, name, steps);
+                let operation = Operation { force, instead_of, ..operation };
                 (volume.record.state, volume.record.operation) = (VolumeState::Deleting, Some(operation.id));
                 begin_on(&operation, &tenant, &volume)
             })
@@ -211,9 +216,7 @@ impl Provisioner {
     pub(super) async fn there(&self, owner: &Owner, name: &Name) -> Result<Stored<Volume>, Error> {
         let volume = self.known(owner, name).await?;
         match (volume.record.state, volume.record.operation) {
-            (state, Some(operation)) if state != VolumeState::Ready => {
-                Err(Error::Busy { volume: name.clone(), state, operation })
-            }
+            (state, Some(operation)) if state != VolumeState::Ready => Err(busy(&volume.record, operation)),
             _ => Ok(volume),
         }
     }
@@ -222,7 +225,7 @@ impl Provisioner {
     async fn usable(&self, owner: &Owner, name: &Name) -> Result<Stored<Volume>, Error> {
         let volume = self.there(owner, name).await?;
         match (volume.record.held, volume.record.operation) {
-            (true, Some(operation)) => Err(Error::Busy { volume: name.clone(), state: volume.record.state, operation }),
+            (true, Some(operation)) => Err(busy(&volume.record, operation)),
             _ => Ok(volume),
         }
     }
@@ -231,8 +234,20 @@ impl Provisioner {
     pub(super) async fn idle(&self, owner: &Owner, name: &Name) -> Result<Stored<Volume>, Error> {
         let volume = self.known(owner, name).await?;
         match volume.record.operation {
-            Some(operation) => Err(Error::Busy { volume: name.clone(), state: volume.record.state, operation }),
+            Some(operation) => Err(busy(&volume.record, operation)),
             None => Ok(volume),
+        }
+    }
+
+    /// What is under way on a volume that is to be deleted, and gives way to that: by force all that may wait for ever for holders
+    /// that are lost.
+    async fn giving_way(&self, volume: &Volume, force: bool) -> Result<Option<Uuid>, Error> {
+        use OperationKind::{Clone, Create, Delete, Forget, Grow, Snapshot};
+        let Some(id) = volume.operation else { return Ok(None) };
+        let pending = self.store.need::<Operation>(keys::operation(id), id).await?.record;
+        match pending.kind {
+            Grow | Snapshot | Forget | Delete if force && !pending.force => Ok(Some(id)),
+            Grow | Snapshot | Forget | Delete | Create | Clone => Err(busy(volume, id)),
         }
     }
 
@@ -263,4 +278,9 @@ impl Provisioner {
             created,
         })
     }
+}
+
+/// That the operation is under way on the volume.
+pub(super) fn busy(volume: &Volume, operation: Uuid) -> Error {
+    Error::Busy { volume: volume.name.clone(), state: volume.state, operation }
 }

@@ -2,21 +2,23 @@
 //!
 //! Invariants:
 //! - This control plane attaches a volume only when it is written down that it does (`held`), which keeps hosts from attaching it,
-//!   and only where the catalogue names no host, or the holders' reservations show that the host is gone.
-//! - What a host may be at is not taken back: its outcome is waited for, or its end.
+//!   and only where the holders' reservations show that no host uses it, whatever the catalogue says.
+//! - What a host may be at is not taken back, nor what another host may have done that is gone: its outcome is waited for. Whether
+//!   anybody may be at it is known by what the replicas knew before (`Asked::before`), which is written down first.
 
 use std::time::Duration;
 
 use tokio::time::sleep;
+use uuid::Uuid;
 
 use crate::catalogue::{Change, Condition};
 
 use super::asked::{Asked, Done, Outcome, Work};
-use super::drive::give_up;
+use super::drive::{give_up, look, said};
 use super::drives::{Blank, DriveError, Usage};
 use super::keys;
 use super::name::Nqn;
-use super::records::OperationKind;
+use super::records::{Attachment, OperationKind};
 use super::step::{Stop, Task};
 use super::store::{Stored, put};
 
@@ -29,20 +31,73 @@ const WORK_TIME: Duration = Duration::from_secs(120);
 /// Between two looks at what a host has done.
 const HOST_PAUSE: Duration = Duration::from_millis(300);
 
-/// Whether hosts use the volume, or have used it, by those of its holders that are there.
-pub(super) async fn usage(task: &mut Task) -> Result<Usage, Stop> {
-    let mut holders = Vec::new();
-    for (slot, holder) in task.volume.record.holders.clone().into_iter().enumerate() {
-        if let (Some(namespace), Some(place)) = (holder.namespace, task.place(slot).await?) {
-            holders.push(Blank { kind: holder.kind, place, namespace });
+/// That a holder of the volume is not the volume's any more.
+pub(super) const ANOTHERS: &str = "a namespace of the volume belongs to another volume by now, as after `yagura volume recover`: \
+                                   if nobody needs that one, delete this volume by force";
+
+/// Holders of the volume that can be asked, and why others can't be. One whose drive is gone for good, or shows no such namespace,
+/// is used by nobody.
+async fn there(task: &Task) -> Result<(Vec<Blank>, Option<String>), Stop> {
+    let (mut there, mut away) = (Vec::new(), None);
+    for (slot, holder) in task.volume.record.holders.iter().enumerate() {
+        let (Some(namespace), Some(place)) = (holder.namespace, task.place(slot).await?) else { continue };
+        match look(task, &place).await {
+            Ok(look) => {
+                let found = look.namespaces.into_iter().find(|found| found.uid == namespace.uid);
+                there.extend(found.map(|namespace| Blank { kind: holder.kind, place, namespace }));
+            }
+            Err(error) => away = Some(said(task, slot, &error)),
         }
     }
+    Ok((there, away))
+}
+
+async fn ask(task: &Task, of: Option<Uuid>, holders: &[Blank]) -> Result<Result<Usage, DriveError>, Stop> {
     if holders.is_empty() {
-        return Ok(Usage::Never);
+        return Ok(Ok(Usage::Never));
     }
-    match task.provisioner.drives.usage(task.volume.record.id, &holders, task.until()?).await {
-        Ok(usage) => Ok(usage),
-        Err(error) => Err(task.wait(format!("whether a host uses the volume is not known: {error}")).await),
+    Ok(task.provisioner.drives.usage(task.volume.record.id, of, holders, task.until()?).await)
+}
+
+/// Whether hosts use the volume, or have used it, by all of its holders that are not lost. `of`: the volume that they may be clones
+/// of still.
+pub(super) async fn usage(task: &mut Task, of: Option<Uuid>) -> Result<Usage, Stop> {
+    let (holders, away) = there(task).await?;
+    let why = match away {
+        Some(why) => why,
+        None => match ask(task, of, &holders).await? {
+            Ok(usage) => return Ok(usage),
+            Err(error) => error.to_string(),
+        },
+    };
+    Err(task.wait(format!("whether a host uses the volume is not known: {why}")).await)
+}
+
+/// The same before the volume is attached: for both a majority of the holders will do, since whoever uses the volume has one of
+/// these. `Err`: they were asked in vain for so long that nobody is to attach it.
+async fn attachable(task: &mut Task, is_begun: bool) -> Result<Result<Usage, String>, Stop> {
+    let (holders, away) = there(task).await?;
+    let why = if holders.len() > task.volume.record.holders.len() / 2 {
+        match ask(task, None, &holders).await? {
+            Ok(usage) => return Ok(Ok(usage)),
+            Err(error) => error.to_string(),
+        }
+    } else {
+        away.unwrap_or_else(|| "a majority of its holders is lost: only a delete by force does not need it".to_owned())
+    };
+    unattached(task, is_begun, &why).await.map(Err)
+}
+
+/// The volume can't be attached: that is waited for, and given up if nothing can have been done.
+async fn unattached(task: &mut Task, is_begun: bool, why: &str) -> Result<String, Stop> {
+    let said = format!("the volume can't be attached yet: {why}");
+    // What came of a snapshot is told from those before it; of anything else the outcome would not be known.
+    if is_begun && task.operation.record.kind != OperationKind::Snapshot {
+        return Err(task.wait(said).await);
+    }
+    match give_up(task, said).await? {
+        Err(why) => Ok(why),
+        Ok(()) => Err(Stop::Later(Duration::ZERO)),
     }
 }
 
@@ -54,6 +109,7 @@ pub(super) async fn done(task: &mut Task, work: Work) -> Result<Result<Done, Str
         task.record(vec![Condition::absent(key.clone())], vec![put(key, &asked)?]).await?;
         return Err(Stop::Later(Duration::ZERO));
     };
+    let work = asked.record.work.clone();
     let outcome = match asked.record.outcome.clone() {
         Some(outcome) => outcome,
         None => match by_a_host(task, &asked).await? {
@@ -61,7 +117,7 @@ pub(super) async fn done(task: &mut Task, work: Work) -> Result<Result<Done, Str
             None => by_ourselves(task, asked).await?,
         },
     };
-    match outcome {
+    match outcome.believed(&work, task.volume.record.bytes) {
         Outcome::Refused(why) => Ok(Err(why)),
         Outcome::Done(done) => {
             // Copies go with the replicas that have them.
@@ -76,32 +132,46 @@ pub(super) async fn done(task: &mut Task, work: Work) -> Result<Result<Done, Str
 
 /// Waits for the host that has the volume; none: nobody has it. Otherwise why it was taken back.
 async fn by_a_host(task: &mut Task, asked: &Stored<Asked>) -> Result<Option<String>, Stop> {
-    let Some(attachment) = task.volume.record.attachment.clone().filter(|_| !task.volume.record.held) else {
+    if task.volume.record.held {
         return Ok(None);
-    };
-    let is_told = asked.record.attachment == Some(attachment.id);
-    let waited = task.right.failing_for(task.operation.record.id);
-    let host = &attachment.host;
-    if waited < if is_told { WORK_TIME } else { HOST_TIME } {
+    }
+    let (id, is_begun) = (task.operation.record.id, asked.record.is_begun());
+    let attachment = task.volume.record.attachment.clone();
+    if let Some(Attachment { id: attachment, host, .. }) = &attachment
+        && task.right.waiting_for(id, *attachment) < if is_begun { WORK_TIME } else { HOST_TIME }
+    {
         let stop = task.wait(format!("host {host} has the volume attached, and is asked to do it")).await;
-        return Err(if matches!(stop, Stop::Later(_)) { Stop::Later(HOST_PAUSE) } else { stop });
+        return Err(later(stop, HOST_PAUSE));
     }
-    if usage(task).await? != Usage::Now {
-        return Ok(None);
-    }
-    if is_told {
-        task.right.forget(task.operation.record.id);
-        return Err(task.wait(format!("host {host} has the volume attached, and is at it")).await);
+    let why = match attachable(task, is_begun).await? {
+        Ok(Usage::Never | Usage::Before) => return Ok(None),
+        Ok(Usage::Now) => unasked(attachment.as_ref().map(|attachment| &attachment.host)),
+        Ok(Usage::Another) => ANOTHERS.to_owned(),
+        Err(why) => why,
+    };
+    if is_begun {
+        task.right.forget(id);
+        let stop = task.wait(format!("somebody was told to do it, and may be at it: {why}")).await;
+        // To ask takes the holders from a host for a moment; one that is known to the catalogue is heard of sooner.
+        return Err(if attachment.is_some() { stop } else { later(stop, WORK_TIME) });
     }
     // Told from now on is nobody any more, and if somebody was told just now it goes on.
     let gone = vec![Change::delete(asked.entry.key.clone())];
     if !task.record(vec![asked.unchanged()], gone).await? {
         return Err(Stop::Later(Duration::ZERO));
     }
-    Ok(Some(unasked(host)))
+    Ok(Some(why))
 }
 
-fn unasked(host: &Nqn) -> String {
+/// The same, looked at again after another time.
+fn later(stop: Stop, pause: Duration) -> Stop {
+    if matches!(stop, Stop::Later(_)) { Stop::Later(pause) } else { stop }
+}
+
+fn unasked(host: Option<&Nqn>) -> String {
+    let Some(host) = host else {
+        return "a host that this control plane does not know of has the volume attached: detach it there".to_owned();
+    };
     format!(
         "host {host} has the volume attached and does not ask this control plane what to do: see whether it reaches the control \
          plane, or detach the volume there; of a host that is gone say `yagura control detach`"
@@ -114,8 +184,8 @@ async fn by_ourselves(task: &mut Task, mut asked: Stored<Asked>) -> Result<Outco
         task.volume.record.held = true;
         task.record(Vec::new(), Vec::new()).await?;
     }
-    if matches!(asked.record.work, Work::Take { .. }) && asked.record.before.is_none() {
-        let before = match attached(task, &Work::Look).await? {
+    if !asked.record.is_begun() {
+        let before = match attached(task, &Work::Look, false).await? {
             Ok(done) => done.snapshots,
             Err(why) => return Ok(Outcome::Refused(why)),
         };
@@ -125,10 +195,10 @@ async fn by_ourselves(task: &mut Task, mut asked: Stored<Asked>) -> Result<Outco
             return Err(Stop::Lost);
         }
     }
-    Ok(attached(task, &asked.record.work()).await?.map_or_else(Outcome::Refused, Outcome::Done))
+    Ok(attached(task, &asked.record.work(), true).await?.map_or_else(Outcome::Refused, Outcome::Done))
 }
 
-async fn attached(task: &mut Task, work: &Work) -> Result<Result<Done, String>, Stop> {
+async fn attached(task: &mut Task, work: &Work, is_begun: bool) -> Result<Result<Done, String>, Stop> {
     let mut holders = Vec::new();
     for (slot, holder) in task.volume.record.holders.clone().into_iter().enumerate() {
         let place = task.place(slot).await?;
@@ -143,15 +213,7 @@ async fn attached(task: &mut Task, work: &Work) -> Result<Result<Done, String>, 
             if matches!(error, DriveError::Unknown(_)) {
                 sleep(task.provisioner.drives.late()).await;
             }
-            let said = format!("the volume can't be attached yet: {error}");
-            // Whatever came of a snapshot is told from those before it; of anything else the outcome would not be known.
-            if task.operation.record.kind != OperationKind::Snapshot {
-                return Err(task.wait(said).await);
-            }
-            match give_up(task, said).await? {
-                Err(why) => Ok(Err(why)),
-                Ok(()) => Err(Stop::Later(Duration::ZERO)),
-            }
+            unattached(task, is_begun, &error.to_string()).await.map(Err)
         }
     }
 }

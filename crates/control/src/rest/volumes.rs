@@ -48,7 +48,8 @@ pub async fn volume(State(provisioner): State<Provisioner>, asked: Asked) -> Ans
     Ok(json(StatusCode::OK, &provisioner.volume(&asked.owner()?, &asked.name()?).await?))
 }
 
-/// Begins to delete a volume, by force also one that is attached. 202 and 200 as when one is made.
+/// Begins to delete a volume, by force also one that is attached, with its snapshots, and in the place of what is under way. 202
+/// and 200 as when one is made.
 #[utoipa::path(delete, path = "/v1/volumes/{name}", tag = "volumes",
     params(Asking, ("name" = String, Path), ("Request-Id" = Option<String>, Header)),
     responses((status = 202, body = OperationView), (status = 200, body = OperationView), (status = "4XX", body = Problem)))]

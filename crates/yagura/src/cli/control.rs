@@ -278,9 +278,9 @@ pub struct ControlCreateArgs {
     pub from: Option<(String, String)>,
     #[command(flatten)]
     pub limits: VolumeLimits,
-    /// Copies of the data.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=3))]
-    pub replicas: u8,
+    /// Copies of the data. Default: 3; a clone has as many as what it is made of.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=3))]
+    pub replicas: Option<u8>,
     /// How far apart they stand: on different drives, on different nodes, in different racks or zones.
     #[arg(long, value_name = "LEVEL", default_value = "node", value_parser = ["drive", "node", "rack", "zone"])]
     pub apart: String,
@@ -336,7 +336,7 @@ pub struct ControlDeleteArgs {
     pub asking: Asking,
     /// The volume's name.
     pub name: String,
-    /// Also while a host has the volume attached.
+    /// Also while a host has the volume attached, with its snapshots, and whatever is under way on it.
     #[arg(long)]
     pub force: bool,
 }

@@ -10,7 +10,7 @@ use ::volume::{AdoptOptions, Options as AttachOptions, Reach, Set};
 use fabric::host::{CopyTag, Manager, NamespaceCopy, Options};
 use uuid::Uuid;
 
-use super::reached::{changed, in_time, known, listed, reach, reaches, unformatted, unreached, within};
+use super::reached::{Known, changed, in_time, known, listed, reach, reaches, unformatted, unreached, within};
 use crate::volume::work::{Undone, name_of, work as done_by};
 
 /// Where nothing listens: a drive that is gone for good.
@@ -116,7 +116,7 @@ pub async fn work(volume: Uuid, holders: Vec<Option<(Options, Blank)>>, work: Wo
     let mut all: Vec<Rc<dyn Reach>> = Vec::new();
     for holder in &holders {
         all.push(match holder {
-            Some((options, holder)) => Rc::new(reach(options, holder.namespace.nsid)),
+            Some((options, holder)) => Rc::new(Known::new(options, &holder.namespace)),
             None => Rc::new(reach(&Options { address: SocketAddr::from(NOWHERE), ..usual.clone() }, 1)),
         });
     }
@@ -138,11 +138,12 @@ pub async fn adopt(
     of: Uuid,
     holders: Vec<(Options, Blank)>,
     is_copy: Vec<bool>,
-) -> Result<(), DriveError> {
+) -> Result<u64, DriveError> {
     let reaches = reaches(&holders).await?;
     let slots = is_copy.iter().enumerate().filter(|(_, is_copy)| **is_copy);
     let clones = Set(slots.fold(0, |slots, (slot, _)| slots | 1 << slot));
     debug_assert!(holders.iter().any(|(_, holder)| holder.kind == HolderKind::Replica), "a volume has replicas");
     let options = AdoptOptions { of: of.as_u128(), clones, volume: Some(volume.as_u128()), force: false };
-    ::volume::adopt(reaches, options).await.map(|_| ()).map_err(unformatted)
+    let shape = ::volume::adopt(reaches, options).await.map_err(unformatted)?;
+    Ok(shape.blocks * u64::from(shape.block_size))
 }

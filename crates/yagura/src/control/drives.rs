@@ -250,12 +250,18 @@ async fn is_blank(options: Options, namespace: Namespace) -> Result<bool, DriveE
 
 /// A host that lives asks each holder every third of the volume's lease, and takes it back after a second at most: who has not done
 /// so in that time and as long as a connection takes is gone.
-async fn usage(volume: Uuid, holders: Vec<(Options, Blank)>, until: StdInstant) -> Result<Usage, DriveError> {
+async fn usage(
+    volume: Uuid,
+    of: Option<Uuid>,
+    holders: Vec<(Options, Blank)>,
+    until: StdInstant,
+) -> Result<Usage, DriveError> {
     let (mut taken, mut lease) = (Vec::new(), None);
     for holder in reaches(&holders).await? {
         in_time(until)?;
         match ::volume::inspect(&*holder, true).await {
-            Ok(found) if found.label.shape.volume != volume.as_u128() => continue,
+            Ok(found) if of.is_some_and(|of| found.label.shape.volume == of.as_u128()) => continue,
+            Ok(found) if found.label.shape.volume != volume.as_u128() => return Ok(Usage::Another),
             Ok(found) if found.record.promised.round <= FORMAT_ROUND => {}
             Ok(found) => lease = lease.max(Some(found.label.shape.lease_ms)),
             Err(::volume::Error::Record { .. }) => lease = lease.max(Some(0)),
@@ -331,11 +337,11 @@ impl Drives for NvmeDrives {
         })
     }
 
-    fn usage(&self, volume: Uuid, holders: &[Blank], until: Instant) -> Reply<'_, Usage> {
+    fn usage(&self, volume: Uuid, of: Option<Uuid>, holders: &[Blank], until: Instant) -> Reply<'_, Usage> {
         let (until, holders) = (until.into_std(), holders.to_vec());
         let places = holders.iter().map(|holder| holder.place.clone()).collect();
         self.call((places, CALL_TIME), DriveError::Unreachable, move |options| {
-            Box::pin(usage(volume, options.into_iter().zip(holders).collect(), until))
+            Box::pin(usage(volume, of, options.into_iter().zip(holders).collect(), until))
         })
     }
 
@@ -365,11 +371,11 @@ impl Drives for NvmeDrives {
         })
     }
 
-    fn copied(&self, replica: &Replica, tag: Uuid) -> Reply<'_, Option<Namespace>> {
-        self.call_at(&replica.place, DriveError::Unreachable, move |options| Box::pin(changes::copied(options, tag)))
+    fn copied(&self, place: &Place, tag: Uuid) -> Reply<'_, Option<Namespace>> {
+        self.call_at(place, DriveError::Unreachable, move |options| Box::pin(changes::copied(options, tag)))
     }
 
-    fn adopt(&self, volume: Uuid, of: Uuid, holders: &[Blank], is_copy: &[bool], until: &Until) -> Reply<'_, ()> {
+    fn adopt(&self, volume: Uuid, of: Uuid, holders: &[Blank], is_copy: &[bool], until: &Until) -> Reply<'_, u64> {
         let (until, holders, is_copy) = (until.clone(), holders.to_vec(), is_copy.to_vec());
         let places = holders.iter().map(|holder| holder.place.clone()).collect();
         self.call((places, FORMAT_TIME), DriveError::Unknown, move |options| {

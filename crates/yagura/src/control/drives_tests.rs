@@ -153,16 +153,17 @@ fn a_volume_grows_and_its_snapshot_is_cloned() {
         // Cloned once for each tag.
         let (tag, namespace) = (Uuid::from_u128(5), there[0]);
         let replica = Replica { place: place.clone(), namespace, volume, moment };
-        assert_eq!(drives.copied(&replica, tag).await, Ok(None));
+        assert_eq!(drives.copied(&place, tag).await, Ok(None));
         let clone = drives.copy(&replica, tag, soon()).await.expect("cloned");
         assert_eq!(drives.copy(&replica, tag, soon()).await, Ok(clone));
-        assert_eq!(drives.copied(&replica, tag).await, Ok(Some(clone)));
+        assert_eq!(drives.copied(&place, tag).await, Ok(Some(clone)));
         let unknown = Replica { moment: Moment { round: 99, ..moment }, ..replica };
         let refused = drives.copy(&unknown, Uuid::from_u128(6), soon()).await;
         assert!(matches!(refused, Err(DriveError::Refused(_))), "{refused:?}");
         let new = Uuid::from_u128(78);
         for _ in 0..2 {
-            drives.adopt(new, volume, &[blank(clone)], &[true], &until).await.expect("a volume of its own");
+            let adopted = drives.adopt(new, volume, &[blank(clone)], &[true], &until).await;
+            assert_eq!(adopted, Ok(8 << 20), "a volume of its own");
         }
         let look = drives.work(new, &[Some(blank(clone))], &Work::Look, &until).await.expect("attached");
         assert_eq!((look.bytes, look.snapshots), (8 << 20, vec![]));
@@ -208,19 +209,28 @@ fn a_host_that_has_the_volume_is_told_from_one_that_is_gone() {
         let namespace = drives.look(&place).await.expect("a look").namespaces[0];
         let (id, holder) =
             (Uuid::from_u128(77), [Blank { kind: HolderKind::Replica, place: place.clone(), namespace }]);
-        assert_eq!(drives.usage(id, &holder, soon()).await, Ok(Usage::Never), "it is blank");
+        assert_eq!(drives.usage(id, None, &holder, soon()).await, Ok(Usage::Never), "it is blank");
         drives.format(id, 4 << 20, &holder, &Until::new(soon())).await.expect("formatted");
-        assert_eq!(drives.usage(id, &holder, soon()).await, Ok(Usage::Never));
+        assert_eq!(drives.usage(id, None, &holder, soon()).await, Ok(Usage::Never));
         let (end, said) = host(&place, namespace.nsid);
         // It has nothing to do, and still it has the volume.
         tokio::time::sleep(Duration::from_secs(1)).await;
-        assert_eq!(drives.usage(id, &holder, soon()).await, Ok(Usage::Now));
+        assert_eq!(drives.usage(id, None, &holder, soon()).await, Ok(Usage::Now));
+        // Its number under which another namespace is meant takes it from nobody.
+        let stranger = Blank { namespace: Namespace { uid: Uuid::from_u128(1), ..namespace }, ..holder[0].clone() };
+        // Waited for as one that is away.
+        let (stranger, until) = ([Some(stranger)], Until::new(soon()));
+        let waited = timeout(Duration::from_secs(3), drives.work(id, &stranger, &Work::Look, &until)).await;
+        assert!(waited.is_err(), "{waited:?}");
         assert!(end.try_send(()).is_ok());
         assert!(said.recv().expect("it has read"), "the host has the volume as before");
-        assert_eq!(drives.usage(id, &holder, soon()).await, Ok(Usage::Before));
-        // What is no holder of this volume says nothing of it.
-        assert_eq!(drives.usage(Uuid::from_u128(78), &holder, soon()).await, Ok(Usage::Never));
-        let late = drives.usage(id, &holder, Instant::now() - Duration::from_millis(1)).await;
+        assert_eq!(drives.usage(id, None, &holder, soon()).await, Ok(Usage::Before));
+        // A holder of another volume is told, but for one that a clone begins as.
+        let other = Uuid::from_u128(78);
+        assert_eq!(drives.usage(other, None, &holder, soon()).await, Ok(Usage::Another));
+        assert_eq!(drives.usage(other, Some(other), &holder, soon()).await, Ok(Usage::Another));
+        assert_eq!(drives.usage(other, Some(id), &holder, soon()).await, Ok(Usage::Never));
+        let late = drives.usage(id, None, &holder, Instant::now() - Duration::from_millis(1)).await;
         assert!(matches!(late, Err(DriveError::Unreachable(_))), "{late:?}");
     });
 }

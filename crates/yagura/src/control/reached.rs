@@ -7,13 +7,54 @@ use std::task::Poll;
 use std::time::Instant as StdInstant;
 
 use ::control::provision::{Blank, DriveError, NAMESPACES_MAX, Namespace, Until};
-use ::volume::{NvmeReach, Reach};
-use fabric::host::{ConnectError, Manager, Options};
+use ::volume::{Error as VolumeError, NvmeReach, Reach, Taken};
+use device::Namespace as _;
+use engine::task::LocalFuture;
+use fabric::host::{AnyRemote, ConnectError, Manager, Options};
 use uuid::Uuid;
 
 /// A namespace of a drive, as a volume's holder.
 pub fn reach(options: &Options, nsid: u32) -> NvmeReach {
     NvmeReach::new(Options { nsid, ..options.clone() })
+}
+
+/// The same where it is looked which namespace it is before it is taken: its number may be another's by now, whose host would lose
+/// it.
+pub struct Known {
+    reach: NvmeReach,
+    uid: Uuid,
+}
+
+impl Known {
+    /// The holder that is this namespace.
+    pub fn new(options: &Options, namespace: &Namespace) -> Known {
+        Known { reach: reach(options, namespace.nsid), uid: namespace.uid }
+    }
+}
+
+impl Reach for Known {
+    fn name(&self) -> String {
+        self.reach.name()
+    }
+
+    fn look(&self) -> LocalFuture<'_, Result<AnyRemote, VolumeError>> {
+        Box::pin(async move {
+            let found = self.reach.look().await?;
+            let uid = Uuid::from_bytes(found.info().nguid);
+            if uid == self.uid {
+                return Ok(found);
+            }
+            let reason = format!("it is another namespace ({uid}) by now, not {}", self.uid);
+            Err(VolumeError::Unreachable { holder: self.name(), reason })
+        })
+    }
+
+    fn take(&self) -> LocalFuture<'_, Result<Taken, VolumeError>> {
+        Box::pin(async move {
+            self.look().await?;
+            self.reach.take().await
+        })
+    }
 }
 
 /// What failed before anything was changed.

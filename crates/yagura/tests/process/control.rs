@@ -254,7 +254,7 @@ fn a_volume_grows_has_snapshots_and_is_cloned_while_it_is_used() {
     control.done("snapshot", &["db", "monday", "--tenant=a"]);
     write(&at, "2", "8MiB");
     control.refused("snapshot", &["db", "monday", "--tenant=a"], "monday");
-    control.refused("delete", &["db", "--tenant=a", "--force"], "monday");
+    control.refused("delete", &["db", "--tenant=a"], "monday");
     // What was written since is not in it.
     control.done("create", &["db2", "--tenant=a", "--from=db@monday"]);
     let clone = control.attach("db2", OTHER, &[]);

@@ -119,7 +119,7 @@ enum Effect {
     Format(Uuid, u64, Vec<(String, Namespace)>),
     Ask(Vec<String>),
     Grow(String, Namespace, u64),
-    Work(Uuid, Vec<String>, Work),
+    Work(Uuid, Vec<Option<String>>, Work),
     Copy(Replica, Uuid),
 }
 
@@ -279,7 +279,10 @@ fn apply((state, mirrors): (&State, &Mirrors), effect: &Effect, sacred: &BTreeSe
             Ok(())
         }
         Effect::Work(volume, nqns, work) => {
-            nqns.iter().try_for_each(|nqn| reach(&mut state, nqn).map(drop))?;
+            let mut is_there = |nqn: &&String| reach(&mut state, nqn).is_ok();
+            if 2 * nqns.iter().flatten().filter(&mut is_there).count() <= nqns.len() {
+                return Err(DriveError::Unreachable("no majority of the holders".into()));
+            }
             let mut mirrors = mirrors.lock().unwrap();
             let mirror = mirrors.get_mut(volume).ok_or_else(|| DriveError::Refused("no such volume".into()))?;
             mirror.round += 1;
@@ -384,10 +387,16 @@ impl Drives for SimDrives {
         })
     }
 
-    fn usage(&self, volume: Uuid, holders: &[Blank], until: Instant) -> Reply<'_, Usage> {
+    fn usage(&self, volume: Uuid, of: Option<Uuid>, holders: &[Blank], until: Instant) -> Reply<'_, Usage> {
         let asked = holders.iter().map(|holder| holder.place.nqn.to_string()).collect();
+        let uids: Vec<_> = holders.iter().map(|holder| holder.namespace.uid).collect();
         Box::pin(async move {
             self.change(Effect::Ask(asked), until).await?;
+            let there = self.namespaces();
+            let labels = uids.iter().filter_map(|uid| there.get(uid)?.2);
+            if labels.into_iter().any(|(label, _)| label != volume && Some(label) != of) {
+                return Ok(Usage::Another);
+            }
             Ok(self.used.lock().unwrap().get(&volume).copied().unwrap_or(Usage::Never))
         })
     }
@@ -397,7 +406,8 @@ impl Drives for SimDrives {
     }
 
     fn work(&self, volume: Uuid, holders: &[Option<Blank>], work: &Work, until: &Until) -> Reply<'_, Done> {
-        let nqns = holders.iter().flatten().map(|holder| holder.place.nqn.to_string()).collect();
+        let nqn = |holder: &Option<Blank>| holder.as_ref().map(|holder| holder.place.nqn.to_string());
+        let nqns = holders.iter().map(nqn).collect();
         let (work, until) = (work.clone(), until.get());
         Box::pin(async move {
             assert!(!self.in_use.lock().unwrap().contains(&volume), "a volume was taken from a host that uses it");
@@ -417,21 +427,22 @@ impl Drives for SimDrives {
         })
     }
 
-    fn copied(&self, replica: &Replica, tag: Uuid) -> Reply<'_, Option<Namespace>> {
-        let replica = replica.clone();
+    fn copied(&self, place: &Place, tag: Uuid) -> Reply<'_, Option<Namespace>> {
+        let nqn = place.nqn.to_string();
         Box::pin(async move {
             if self.faults.is_dead() {
                 return dead().await;
             }
             let mut state = self.state.lock().unwrap();
-            Ok(reach(&mut state, replica.place.nqn.as_str())?.copies.get(&tag).copied())
+            Ok(reach(&mut state, &nqn)?.copies.get(&tag).copied())
         })
     }
 
-    fn adopt(&self, volume: Uuid, of: Uuid, holders: &[Blank], is_copy: &[bool], until: &Until) -> Reply<'_, ()> {
+    fn adopt(&self, volume: Uuid, of: Uuid, holders: &[Blank], is_copy: &[bool], until: &Until) -> Reply<'_, u64> {
         assert!(is_copy.contains(&true), "nothing to adopt");
         let bytes = self.mirrors.lock().unwrap()[&of].bytes;
-        self.format(volume, bytes, holders, until)
+        let formatted = self.format(volume, bytes, holders, until);
+        Box::pin(async move { formatted.await.map(|()| bytes) })
     }
 
     fn grows_to(&self, bytes: u64) -> u64 {

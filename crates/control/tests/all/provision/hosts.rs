@@ -20,14 +20,14 @@ fn once() -> Request {
     Request::unnamed()
 }
 
-async fn attach(world: &World, host: &str) -> Attachment {
+async fn attach(world: &World, host: &str, force: bool) -> Attachment {
     let host = Nqn::new(format!("nqn.2026-11.io.yagura:host:{host}")).unwrap();
-    let volume = world.provisioner.attach(&once(), &owner(), &name("old"), &host, false).await.expect("attached");
+    let volume = world.provisioner.attach(&once(), &owner(), &name("old"), &host, force).await.expect("attached");
     volume.attachment.expect("attached")
 }
 
 /// A host that has the volume `old`, and does what is wanted; it has a way of its own to the control plane.
-struct Host {
+pub struct Host {
     provisioner: Provisioner,
     drives: Arc<SimDrives>,
     volume: Uuid,
@@ -36,8 +36,13 @@ struct Host {
 }
 
 impl Host {
-    async fn new(world: &World) -> Host {
-        let attachment = attach(world, "a").await.id;
+    pub async fn new(world: &World) -> Host {
+        Host::of(world, "a", false).await
+    }
+
+    /// One of that name, by force in the place of another.
+    async fn of(world: &World, host: &str, force: bool) -> Host {
+        let attachment = attach(world, host, force).await.id;
         let volume = world.provisioner.volume(&owner(), &name("old")).await.expect("there").id;
         world.drives.in_use.lock().unwrap().insert(volume);
         world.drives.used.lock().unwrap().insert(volume, Usage::Now);
@@ -45,7 +50,7 @@ impl Host {
         Host { provisioner, drives: world.drives.clone(), volume, attachment, ended: None }
     }
 
-    async fn ask(&mut self) -> Result<Option<Noted>, Error> {
+    pub async fn ask(&mut self) -> Result<Option<Noted>, Error> {
         let snapshots = self.drives.mirrors.lock().unwrap()[&self.volume].moments.clone();
         let report = Report { snapshots, ended: self.ended.clone() };
         let wish = self.provisioner.ask(&owner(), &name("old"), self.attachment, &report).await?;
@@ -212,4 +217,177 @@ async fn only_the_host_that_has_the_volume_is_told() {
     worker.abort();
     next.abort();
     world.at_rest().await;
+}
+
+/// Begins to take a snapshot, or to grow the volume.
+async fn begin(world: &World, growth: bool) -> Uuid {
+    match growth {
+        true => world.provisioner.grow_volume(&once(), &owner(), &name("old"), 9 * GIB).await.expect("begun"),
+        false => take(world, "old", "s").await.expect("begun"),
+    }
+}
+
+/// It was called undone, since the host that had the volume then had not been told: the volume was larger than anybody knew.
+#[tokio::test(start_paused = true)]
+async fn what_a_former_host_has_done_is_found_by_the_next_one_and_not_taken_back() {
+    for growth in [false, true] {
+        let world = used().await;
+        let mut former = Host::new(&world).await;
+        let id = begin(&world, growth).await;
+        let worker = world.worker();
+        sleep(Duration::from_secs(3)).await;
+        assert_eq!(former.ask().await.expect("it has the volume"), None);
+        assert!(former.ended.is_some(), "it is done, and nobody hears of it");
+        former.die();
+        let present = Host::of(&world, "b", true).await;
+        // Long enough for somebody to look whether that one lives.
+        sleep(Duration::from_secs(200)).await;
+        let operation = world.provisioner.operation(None, id).await.expect("there");
+        assert_eq!(operation.state, OperationState::Pending, "{operation:?}");
+        present.live();
+        sleep(Duration::from_secs(10)).await;
+        worker.abort();
+        done(&world.provisioner.operation(None, id).await.expect("there"));
+        world.at_rest().await;
+        let volume = world.provisioner.volume(&owner(), &name("old")).await.expect("there");
+        assert_eq!(world.drives.mirrors.lock().unwrap()[&volume.id].moments.len(), usize::from(!growth));
+    }
+}
+
+/// A snapshot of no bytes made volumes of any size that counted nothing.
+#[tokio::test(start_paused = true)]
+async fn a_size_is_taken_from_no_host() {
+    for (growth, bytes) in [(false, 0), (false, 4096), (false, 9 * GIB), (true, 4096), (true, 10 * GIB)] {
+        let world = used().await;
+        let mut host = Host::new(&world).await;
+        let id = begin(&world, growth).await;
+        let worker = world.worker();
+        sleep(Duration::from_secs(3)).await;
+        assert_eq!(host.ask().await.expect("it has the volume"), None);
+        world.drives.mirrors.lock().unwrap().get_mut(&host.volume).unwrap().bytes = 5 * GIB;
+        let Some(Ended { outcome: Outcome::Done(done), .. }) = &mut host.ended else { panic!("{:?}", host.ended) };
+        done.bytes = bytes;
+        host.live();
+        sleep(Duration::from_secs(10)).await;
+        worker.abort();
+        let operation = world.provisioner.operation(None, id).await.expect("there");
+        assert_eq!(operation.state, OperationState::Failed, "{bytes}: {operation:?}");
+        world.at_rest().await;
+        let volume = world.provisioner.volume(&owner(), &name("old")).await.expect("there");
+        assert_eq!((volume.bytes, &volume.snapshots[..]), (5 * GIB, &[][..]));
+        assert_eq!(world.drives.mirrors.lock().unwrap()[&volume.id].moments, [], "the host has undone it");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_of_a_volume_that_is_larger_than_the_catalogue_says_is_refused_until_that_is_mended() {
+    let world = used().await;
+    let volume = world.provisioner.volume(&owner(), &name("old")).await.expect("there").id;
+    world.drives.mirrors.lock().unwrap().get_mut(&volume).unwrap().bytes = 7 * GIB;
+    let id = take(&world, "old", "s").await.expect("begun");
+    let operation = world.end(id).await;
+    assert!(operation.undo.as_ref().is_some_and(|why| why.contains("grow it")), "{operation:?}");
+    let id = world.provisioner.grow_volume(&once(), &owner(), &name("old"), 7 * GIB).await.expect("begun");
+    done(&world.end(id).await);
+    world.drives.mirrors.lock().unwrap().get_mut(&volume).unwrap().moments.clear();
+    let id = take(&world, "old", "s").await.expect("begun");
+    done(&world.end(id).await);
+    world.at_rest().await;
+}
+
+/// The time of the operation's other steps was counted as the host's.
+#[tokio::test(start_paused = true)]
+async fn a_host_has_its_own_time_to_ask() {
+    let world = used().await;
+    let last = world.provisioner.volume(&owner(), &name("old")).await.expect("there").holders[2].nqn.to_string();
+    Host::new(&world).await.live();
+    let id = begin(&world, true).await;
+    world.drives.with(&last, |drive| drive.is_away = true);
+    let worker = world.worker();
+    sleep(Duration::from_secs(50)).await;
+    world.drives.with(&last, |drive| drive.is_away = false);
+    sleep(Duration::from_secs(20)).await;
+    worker.abort();
+    done(&world.provisioner.operation(None, id).await.expect("there"));
+    world.at_rest().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_takes_the_volume_meanwhile_has_its_own_time_too() {
+    let world = used().await;
+    let silent = Host::new(&world).await;
+    let id = begin(&world, false).await;
+    let worker = world.worker();
+    sleep(Duration::from_secs(9)).await;
+    let present = Host::of(&world, "b", true).await;
+    drop(silent);
+    sleep(Duration::from_secs(5)).await;
+    present.live();
+    sleep(Duration::from_secs(5)).await;
+    worker.abort();
+    done(&world.provisioner.operation(None, id).await.expect("there"));
+    world.at_rest().await;
+}
+
+/// The catalogue named nobody, so that the volume was taken from the host: see what the drives assert of each work.
+#[tokio::test(start_paused = true)]
+async fn a_host_that_uses_a_volume_past_the_catalogue_keeps_it() {
+    let world = used().await;
+    let id = take(&world, "old", "s").await.expect("begun");
+    done(&world.end(id).await);
+    let volume = world.provisioner.volume(&owner(), &name("old")).await.expect("there").id;
+    let is_used = |is_used: bool| {
+        let mut in_use = world.drives.in_use.lock().unwrap();
+        if is_used {
+            in_use.insert(volume)
+        } else {
+            in_use.remove(&volume)
+        };
+        world.drives.used.lock().unwrap().insert(volume, if is_used { Usage::Now } else { Usage::Before });
+    };
+    let begin = async |what: usize| match what {
+        0 => take(&world, "old", "t").await.expect("begun"),
+        1 => begin(&world, true).await,
+        _ => world.provisioner.delete_snapshot(&once(), &owner(), &name("old"), &name("s")).await.expect("begun"),
+    };
+    is_used(true);
+    for what in 0..3 {
+        let id = begin(what).await;
+        let operation = world.end(id).await;
+        assert_eq!(operation.state, OperationState::Failed, "{operation:?}");
+        assert!(operation.undo.as_ref().is_some_and(|why| why.contains("does not know of")), "{operation:?}");
+        world.at_rest().await;
+    }
+    // With one of three drives away it can be told, and be done.
+    is_used(false);
+    world.drives.with(&nqn("d0"), |drive| drive.is_away = true);
+    let id = begin(2).await;
+    let operation = world.end(id).await;
+    assert_eq!(operation.undo, None, "{operation:?}");
+    world.drives.with(&nqn("d0"), |drive| drive.is_away = false);
+    for what in 0..2 {
+        let id = begin(what).await;
+        done(&world.end(id).await);
+    }
+    world.at_rest().await;
+}
+
+/// A thousand of them were 64 MB of the catalogue.
+#[tokio::test(start_paused = true)]
+async fn a_hosts_reason_is_cut() {
+    let world = used().await;
+    let mut host = Host::new(&world).await;
+    let id = begin(&world, false).await;
+    let worker = world.worker();
+    sleep(Duration::from_secs(3)).await;
+    host.ended = Some(Ended { operation: id, outcome: Outcome::Refused("\u{20ac}".repeat(20_000)) });
+    // Told first, or nobody would listen.
+    let ended = host.ended.take();
+    host.ask().await.expect("told");
+    host.ended = ended;
+    assert_eq!(host.ask().await.expect("noted"), Some(Noted::Wanted));
+    sleep(Duration::from_secs(5)).await;
+    worker.abort();
+    let operation = world.provisioner.operation(None, id).await.expect("there");
+    assert_eq!((operation.state, operation.undo.map(|why| why.len())), (OperationState::Failed, Some(1023)));
 }

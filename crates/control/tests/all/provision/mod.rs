@@ -6,6 +6,7 @@ mod chaos;
 mod crash;
 pub mod drives;
 mod faults;
+mod forced;
 mod hosts;
 mod shared;
 pub mod world;

@@ -34,7 +34,7 @@ pub fn new_volume(volume: &str, gib: u64, replicas: u8) -> NewVolume {
     NewVolume {
         name: name(volume),
         bytes: gib * GIB,
-        replicas,
+        replicas: Some(replicas),
         level: Level::Node,
         relax: false,
         limits: Limits::default(),
@@ -157,7 +157,7 @@ impl World {
         }
     }
 
-    async fn keys_and_values(&self, prefix: &str) -> Vec<(String, String)> {
+    pub async fn keys_and_values(&self, prefix: &str) -> Vec<(String, String)> {
         let (_, found) = read_all(&*self.catalogue, Range::of(Prefix::new(prefix).unwrap())).await.expect("entries");
         let text = |entry: &control::catalogue::Entry| String::from_utf8_lossy(entry.value.as_bytes()).into_owned();
         found.iter().map(|entry| (entry.key.to_string(), text(entry))).collect()
