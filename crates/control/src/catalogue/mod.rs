@@ -19,7 +19,8 @@ pub use limits::{
     TRANSACTION_PARTS_MAX, VALUE_BYTES_MAX,
 };
 pub use transfer::{
-    Dump, LINE_BYTES_MAX as DUMP_LINE_BYTES_MAX, Restore, Restored, TransferError, VERSION as DUMP_VERSION, move_all,
+    Dump, LINE_BYTES_MAX as DUMP_LINE_BYTES_MAX, Restore, Restored, TransferError, VERSION as DUMP_VERSION,
+    check_whole, move_all,
 };
 pub use types::{
     Change, Changed, Commit, Condition, Entry, Key, Lease, LeaseId, Missed, Outcome, Page, Prefix, Range, Reading,

@@ -434,8 +434,8 @@ macro_rules! kinds {
     };
 }
 // Version 2 of a volume and of an operation: growing, snapshots, clones, limits. Version 3 of an operation: one in the place of
-// another. Version 2 of a token: an end, and metrics alone.
-kinds!(Pool: "pool" 1, Node: "node" 1, Drive: "drive" 1, Tenant: "tenant" 1, Volume: "volume" 2, Operation: "operation" 3,
+// another; of a volume: its tenure. Version 2 of a token: an end, and metrics alone.
+kinds!(Pool: "pool" 1, Node: "node" 1, Drive: "drive" 1, Tenant: "tenant" 1, Volume: "volume" 3, Operation: "operation" 3,
     Token: "token" 2, Remembered: "request" 1);
 
 #[cfg(test)]

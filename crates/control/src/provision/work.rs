@@ -143,13 +143,13 @@ async fn by_a_host(task: &mut Task, asked: &Stored<Asked>) -> Result<Option<Stri
         let stop = task.wait(format!("host {host} has the volume attached, and is asked to do it")).await;
         return Err(later(stop, HOST_PAUSE));
     }
-    let why = match attachable(task, is_begun).await? {
+    let (why, is_given_up) = match attachable(task, is_begun).await? {
         Ok(Usage::Never | Usage::Before) => return Ok(None),
-        Ok(Usage::Now) => unasked(attachment.as_ref().map(|attachment| &attachment.host)),
-        Ok(Usage::Another) => ANOTHERS.to_owned(),
-        Err(why) => why,
+        Ok(Usage::Now) => (unasked(attachment.as_ref().map(|attachment| &attachment.host)), false),
+        Ok(Usage::Another) => (ANOTHERS.to_owned(), false),
+        Err(why) => (why, true),
     };
-    if is_begun {
+    if is_begun && !is_given_up {
         task.right.forget(id);
         let stop = task.wait(format!("somebody was told to do it, and may be at it: {why}")).await;
         // To ask takes the holders from a host for a moment; one that is known to the catalogue is heard of sooner.
@@ -185,10 +185,17 @@ async fn by_ourselves(task: &mut Task, mut asked: Stored<Asked>) -> Result<Outco
         task.record(Vec::new(), Vec::new()).await?;
     }
     if !asked.record.is_begun() {
-        let before = match attached(task, &Work::Look, false).await? {
-            Ok(done) => done.snapshots,
+        let looked = match attached(task, &Work::Look, false).await? {
+            Ok(done) => done,
             Err(why) => return Ok(Outcome::Refused(why)),
         };
+        let before = looked.snapshots.clone();
+        // A snapshot that is not believed would stay, and nobody know of it.
+        if let work @ Work::Take { .. } = &asked.record.work
+            && let Outcome::Refused(why) = Outcome::Done(looked).believed(work, task.volume.record.bytes)
+        {
+            return Ok(Outcome::Refused(why));
+        }
         let unchanged = asked.unchanged();
         asked.record.before = Some(before);
         if !task.record(vec![unchanged], vec![asked.put()?]).await? {

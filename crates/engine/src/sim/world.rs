@@ -149,15 +149,16 @@ impl World {
     /// # Errors
     /// [`Stalled`] if it never will.
     pub fn run_until<T>(&self, future: impl Future<Output = T>) -> Result<T, Stalled> {
+        let _entered = runtime::enter(Context::Sim(self.driver.clone()));
+        let _report = Report(&self.driver);
         let mut output = None;
+        // Also a future that does not end is dropped inside the world.
         self.run_main(pin!(async { output = Some(future.await) }))?;
         Ok(output.expect("the future has ended"))
     }
 
     /// Not generic: every test would compile the loop again.
     fn run_main(&self, mut future: Pin<&mut dyn Future<Output = ()>>) -> Result<(), Stalled> {
-        let _entered = runtime::enter(Context::Sim(self.driver.clone()));
-        let _report = Report(&self.driver);
         let driver = &*self.driver;
         let main = Waker::from(Arc::<Scheduler>::clone(&driver.scheduler));
         let polls_max = driver.state.borrow().core.config.polls_per_instant_max;

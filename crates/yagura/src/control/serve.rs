@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use ::control::catalogue::check_whole;
 use ::control::provision::{Provisioner, Request, Worker, WorkerOptions};
 use ::control::rest::{Server, ServerOptions};
 use engine::sync::{MailSender, mailbox};
@@ -43,6 +44,7 @@ pub fn run(args: &ControlServeArgs) -> Result<(), Failure> {
     let drives = Arc::new(NvmeDrives::start(args.host.clone(), ended.clone())?);
     let runtime = runtime::few_threads()?;
     let (catalogue, named) = runtime.block_on(open(&args.at, format!("yagura control at {}", args.listen)))?;
+    runtime.block_on(check_whole(&*catalogue)).map_err(Failure::refused)?;
     let provisioner = Provisioner::new(catalogue, drives);
     let listening = runtime.block_on(begin(args, &provisioner, ended))?;
     output::report(args.common.json, &Ready { listening, catalogue: named, host }, |ready| {

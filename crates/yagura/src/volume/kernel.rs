@@ -93,8 +93,15 @@ impl Device {
     /// The keys of the kernel's connection, new ones where it has none; no keys where the kernel knows of none.
     pub fn keys(&self) -> Result<Option<HostKeys>, Failure> {
         if let Some(Controller { path, .. }) = self.controllers().first() {
-            let key = |name| DhchapKey::parse(said(path, name)?.as_bytes()).ok().map(Arc::new);
-            return Ok(key(KEYS[0]).map(|host| HostKeys { host, controller: key(KEYS[1]) }));
+            let key = |name| match said(path, name) {
+                None => Ok(None),
+                Some(text) if text == "none" => Ok(None),
+                Some(text) => DhchapKey::parse(text.as_bytes()).map(|key| Some(Arc::new(key))).map_err(|error| {
+                    Failure::refused(format!("--device: {name} of the kernel's connection {}: {error}", path.display()))
+                }),
+            };
+            let (host, controller) = (key(KEYS[0])?, key(KEYS[1])?);
+            return Ok(host.map(|host| HostKeys { host, controller }));
         }
         // What the kernel may be asked for.
         let options = fs::read_to_string(self.dev.join(FABRICS)).unwrap_or_default();
@@ -141,8 +148,9 @@ impl Device {
                 };
                 Failure::refused(format!("--device: the kernel does not connect to {at}: {error}{mend}"))
             })?;
-            self.conceal();
         }
+        // Also those of a connection whose maker did not come to it.
+        self.conceal();
         let until = Instant::now() + DEVICE_TIME;
         loop {
             if let Some(found) = self.block_device() {

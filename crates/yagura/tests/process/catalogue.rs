@@ -94,6 +94,8 @@ fn a_catalogue_is_dumped_and_restored() {
     let lines: Vec<&str> = text.lines().collect();
     std::fs::write(&half, lines[..lines.len() / 2].join("\n")).unwrap();
     refused(&["control", "restore", &into, &half], 4, "without its last line");
+    // On half a catalogue drives would be used of which the other half says by whom.
+    refused(&["control", "serve", &into, "--host-nqn=nqn.2026-11.io.yagura:control"], 4, "only a part of a dump");
     let said = done(&["control", "restore", &into, &dump]);
     assert_eq!(said["to"].as_str(), Some(&*other));
     refused(&["control", "restore", &from, &path("nowhere")], 4, "No such file");

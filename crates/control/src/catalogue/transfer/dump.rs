@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::format::{Bytes, Check, End, Header, Line, PART_BYTES_MAX, PART_ENTRIES_MAX, Sum, TransferError, VERSION};
-use super::note::{self, State};
+use super::note;
 use crate::catalogue::contract::Catalogue;
 use crate::catalogue::types::{Entry, Prefix, Range};
 
@@ -68,9 +68,7 @@ impl<'c> Dump<'c> {
     }
 
     async fn begin(&mut self, lines: &mut String) -> Result<(), TransferError> {
-        if let Some(note) = note::read(self.catalogue).await?.note.filter(|note| note.state != State::Done) {
-            return Err(TransferError::Unfinished { origin: note.dump.origin, revision: note.dump.revision });
-        }
+        super::check_whole(self.catalogue).await?;
         let origin = self.catalogue.identity().await?;
         // The note's revision is the moment of the dump: nothing has changed since, or the pages are of that moment all the same.
         let revision = self.catalogue.get(note::key()).await?.revision;

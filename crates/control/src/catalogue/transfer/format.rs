@@ -83,9 +83,9 @@ pub enum TransferError {
         /// As of when.
         revision: u64,
     },
-    /// The catalogue to be dumped was not restored whole.
+    /// The catalogue to be dumped or served was not restored whole.
     #[error(
-        "the catalogue holds only a part of a dump ({origin}, revision {revision}): go on with its restore before it is dumped"
+        "the catalogue holds only a part of a dump ({origin}, revision {revision}): go on with its restore before it is dumped or served"
     )]
     Unfinished {
         /// Of which catalogue.

@@ -96,6 +96,27 @@ async fn what_has_lost_its_majority_fails_and_goes_by_force_with_its_snapshots()
     }
 }
 
+/// Its host is gone, and nobody can attach the volume: it was waited for all the same.
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_a_host_was_told_to_take_fails_where_the_majority_is_lost() {
+    let world = used().await;
+    let mut host = Host::new(&world).await;
+    let id = take(&world, "old", "s").await.expect("begun");
+    let worker = world.worker();
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(host.ask().await.expect("it has the volume"), None);
+    host.die();
+    out(&world, &["d0", "d1"]).await;
+    sleep(Duration::from_secs(600)).await;
+    worker.abort();
+    let ended = operation(&world, id).await;
+    assert_eq!(ended.state, OperationState::Failed, "{ended:?}");
+    assert!(ended.undo.as_ref().is_some_and(|why| why.contains("majority")), "{ended:?}");
+    let id = delete(&world, true).await.expect("begun");
+    done(&world.end(id).await);
+    is_empty(&world).await;
+}
+
 /// A drive kept an unforced delete waiting, and force was refused since that was under way.
 #[tokio::test(start_paused = true)]
 async fn a_delete_by_force_takes_the_place_of_one_that_waits() {
