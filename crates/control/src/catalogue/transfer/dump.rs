@@ -68,7 +68,7 @@ impl<'c> Dump<'c> {
     }
 
     async fn begin(&mut self, lines: &mut String) -> Result<(), TransferError> {
-        super::check_whole(self.catalogue).await?;
+        note::check_whole(self.catalogue).await?;
         let origin = self.catalogue.identity().await?;
         // The note's revision is the moment of the dump: nothing has changed since, or the pages are of that moment all the same.
         let revision = self.catalogue.get(note::key()).await?.revision;

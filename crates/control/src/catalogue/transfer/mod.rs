@@ -9,15 +9,8 @@ use super::contract::Catalogue;
 
 pub use dump::Dump;
 pub use format::{LINE_BYTES_MAX, TransferError, VERSION};
+pub use note::check_whole;
 pub use restore::{Restore, Restored};
-
-/// Says whether a restore into the catalogue was begun and has not ended: what is there is a part of something.
-pub async fn check_whole(catalogue: &dyn Catalogue) -> Result<(), TransferError> {
-    match note::read(catalogue).await?.note.filter(|note| note.state != note::State::Done) {
-        Some(note) => Err(TransferError::Unfinished { origin: note.dump.origin, revision: note.dump.revision }),
-        None => Ok(()),
-    }
-}
 
 /// Moves all entries of `source` into `target`: a dump that is restored as it comes. The source stays as it is.
 ///

@@ -54,3 +54,11 @@ pub async fn read(catalogue: &dyn Catalogue) -> Result<Noted, TransferError> {
     let note = serde_json::from_slice(entry.value.as_bytes()).map_err(foreign)?;
     Ok(Noted { note: Some(note), condition: Condition::unchanged(&entry) })
 }
+
+/// Says whether a restore into the catalogue was begun and has not ended: what is there is a part of something.
+pub async fn check_whole(catalogue: &dyn Catalogue) -> Result<(), TransferError> {
+    match read(catalogue).await?.note.filter(|note| note.state != State::Done) {
+        Some(note) => Err(TransferError::Unfinished { origin: note.dump.origin, revision: note.dump.revision }),
+        None => Ok(()),
+    }
+}
