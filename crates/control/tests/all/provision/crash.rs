@@ -158,7 +158,13 @@ async fn a_catalogue_that_was_put_back_undoes_no_volume_that_hosts_have_used() {
         put_back(&world, &older).await;
         world.drives.with(volume.holders[1].nqn.as_str(), |drive| drive.is_away = true);
         let worker = world.worker();
-        sleep(Duration::from_secs(300)).await;
+        // Until the create is given up, for want of the drive, and a while longer.
+        let mut looks = 0..3600;
+        while world.provisioner.operation(None, id).await.expect("there").undo.is_none() {
+            assert!(looks.next().is_some(), "{:?}", world.provisioner.operation(None, id).await);
+            sleep(Duration::from_secs(1)).await;
+        }
+        sleep(Duration::from_secs(200)).await;
         world.drives.with(volume.holders[1].nqn.as_str(), |drive| drive.is_away = false);
         // The pauses between two tries grow for as long as the drive is away.
         let mut looks = 0..3600;

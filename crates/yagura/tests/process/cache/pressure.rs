@@ -31,7 +31,9 @@ fn values_that_are_announced_take_no_memory() {
         conns.iter().filter(|line| line.ends_with(":state conn_nread")).count() == 600
     });
     let after = client.figure("curr_items");
-    assert!(after * 5 > before * 4, "{after} of {before} items are left");
+    // Each holds a receive buffer of 16 KiB and what goes with it, 12 MiB of the 64 in all, give or take what was under way at one
+    // moment; what they have announced is 36 MiB.
+    assert!(after * 10 > before * 7, "{after} of {before} items are left");
 }
 
 /// 5,000 idle connections pushed out all items of 64 MiB, and then a set of one byte was refused.
