@@ -74,14 +74,14 @@ impl Display for Refused {
 pub struct Client {
     at: Uri,
     tls: Option<AskingContext>,
-    token: Secret,
+    token_file: PathBuf,
     tenant: Option<String>,
     /// Of what changes something.
     request_id: Option<String>,
 }
 
 impl Client {
-    /// With the token that is in its file now.
+    /// If there is a token in its file now. Each question is asked with the one that is there then: tokens end, and are replaced.
     pub fn new(access: &Access) -> Result<Client, ClientError> {
         let usage = |error: &dyn Display| ClientError::Usage(error.to_string());
         let at: Uri = access.at.parse().map_err(|error| ClientError::Usage(format!("--control: {error}")))?;
@@ -92,8 +92,13 @@ impl Client {
             }
             _ => return Err(ClientError::Usage("--control: write http://HOST:PORT or https://HOST:PORT".into())),
         };
-        let token = Secret::from_file(&access.token_file).map_err(|error| usage(&error))?;
-        Ok(Client { at, tls, token, tenant: access.tenant.clone(), request_id: None })
+        let (token_file, tenant) = (access.token_file.clone(), access.tenant.clone());
+        let client = Client { at, tls, token_file, tenant, request_id: None };
+        client.token().map(|_| client)
+    }
+
+    fn token(&self) -> Result<Secret, ClientError> {
+        Secret::from_file(&self.token_file).map_err(|error| ClientError::Usage(error.to_string()))
     }
 
     /// With the id by which its requests that change something are named.
@@ -133,7 +138,8 @@ impl Client {
             (Some(tenant), false) => format!("{path}?{tenant}"),
             (None, _) => path.to_owned(),
         };
-        let token = std::str::from_utf8(self.token.expose());
+        let token = self.token()?;
+        let token = std::str::from_utf8(token.expose());
         let token = token.map_err(|_| ClientError::Usage("--token-file: no text".into()))?;
         let mut request = Request::builder()
             .method(&method)

@@ -20,7 +20,8 @@ const PAGES_MAX: usize = 100;
 
 /// One control plane, and whose volumes are meant there.
 pub struct Plane {
-    access: Access,
+    client: Client,
+    tenant: Option<String>,
 }
 
 /// A page of a list.
@@ -32,10 +33,9 @@ pub struct Page<T> {
 }
 
 impl Plane {
-    /// If there is a token in its file now. Each question is asked with the one that is there then: tokens end, and are replaced.
+    /// If there is a token in its file now.
     pub fn new(access: &Access) -> Result<Plane, ClientError> {
-        Client::new(access)?;
-        Ok(Plane { access: access.clone() })
+        Ok(Plane { client: Client::new(access)?, tenant: access.tenant.clone() })
     }
 
     /// The volume, if there is one.
@@ -102,7 +102,7 @@ impl Plane {
 
     /// The tenant whose volumes are meant, if that was said.
     pub async fn tenant(&self) -> Result<Option<Tenant>, Status> {
-        match &self.access.tenant {
+        match &self.tenant {
             Some(name) => found(self.ask(Method::GET, &path_of("tenants", name), None).await),
             None => Ok(None),
         }
@@ -128,7 +128,7 @@ impl Plane {
     }
 
     async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, ClientError> {
-        Client::new(&self.access)?.ask(method, path, body).await
+        self.client.ask(method, path, body).await
     }
 }
 

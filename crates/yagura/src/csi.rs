@@ -11,10 +11,8 @@ use serde::Serialize;
 use crate::cli::{ControlAccess, CsiArgs, NvmeHost};
 use crate::exit::Failure;
 use crate::race::{First, first_of};
-use crate::{control, output, reactors, stop};
+use crate::{control, output, reactors, runtime, stop};
 
-/// Threads of tokio. Chosen: calls are few, and what blocks has threads of its own.
-const THREADS: usize = 2;
 /// Characters of a node's name, at most: the specification's.
 const NODE_ID_CHARS_MAX: usize = 256;
 
@@ -30,8 +28,7 @@ struct Ready {
 pub fn run(args: &CsiArgs) -> Result<(), Failure> {
     let mut letters = stop::letters(1, args.until_stdin_closes)?;
     let letter = letters.pop().ok_or_else(|| Failure::usage("invariant: one letter was asked for"))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(THREADS).enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::from(error).during("a runtime"))?;
+    let runtime = runtime::few_threads()?;
     let endpoint = {
         let _entered = runtime.enter();
         Endpoint::bind(&args.endpoint).map_err(|error| Failure::refused(format!("--endpoint: {error}")))?

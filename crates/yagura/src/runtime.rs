@@ -1,10 +1,10 @@
-//! Tokio, for what is off the data path: REST, the catalogue.
+//! Tokio, for what is off the data path: REST, the catalogue, gRPC.
 
 use tokio::runtime::{Builder, Runtime};
 
 use crate::exit::Failure;
 
-/// Threads. Chosen: requests are few, and most of their time they wait.
+/// Threads. Chosen: requests are few, and most of their time they wait; what blocks has threads of its own.
 const THREADS: usize = 2;
 
 /// A runtime of few threads.

@@ -34,9 +34,19 @@ impl Client {
 
     /// Asks; the answer's document, or the refusal in words.
     pub fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
+        self.answer(method, path, body)?.map_err(failure)
+    }
+
+    /// The same; the refusal as it came.
+    pub fn answer(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Result<Value, ClientError>, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::from(error).during("a runtime"))?;
-        runtime.block_on(self.0.ask(method, path, body)).map_err(failure)
+        Ok(runtime.block_on(self.0.ask(method, path, body)))
     }
 }
 

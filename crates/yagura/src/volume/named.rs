@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use ::control::client::{self, ClientError};
+use ::control::client::ClientError;
 use ::control::provision::Limits;
 use hyper::Method;
 use serde_json::{Value, json};
@@ -54,10 +54,7 @@ impl Attachment {
 
 /// Asks of a volume that this host is to have: that another one has it, or that there is none, is a failure of its own.
 fn ask(of: &VolumeOf, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
-    let client = client::Client::new(&control::access(&of.access)?).map_err(control::failure)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::from(error).during("a runtime"))?;
-    runtime.block_on(client.ask(method, path, body)).map_err(|error| match &error {
+    Client::new(&of.access)?.answer(method, path, body)?.map_err(|error| match &error {
         ClientError::Refused(refused) if is_lost(&refused.kind) => Failure::lost(error),
         _ => control::failure(error),
     })

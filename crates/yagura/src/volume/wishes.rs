@@ -31,14 +31,15 @@ struct Asking {
 }
 
 impl Asking {
-    /// Asks at that path, each time with the token that is in its file then: tokens end, and are replaced.
+    /// Asks at that path.
     fn start(access: ControlAccess, path: String) -> Result<Asking, Failure> {
+        let client = Client::new(&access)?;
         let (reports, asked) = mpsc::sync_channel::<Report>(1);
         let (told, wishes) = mailbox(1);
         let thread = std::thread::Builder::new().name("control".into());
         let begun = thread.spawn(move || {
             while let Ok(report) = asked.recv() {
-                let answer = ask(&access, &path, &report);
+                let answer = ask(&client, &path, &report);
                 // Nobody listens where the process is ending already.
                 let _ = told.try_send(answer);
             }
@@ -54,10 +55,9 @@ impl Asking {
     }
 }
 
-fn ask(access: &ControlAccess, path: &str, report: &Report) -> Result<Wish, String> {
+fn ask(client: &Client, path: &str, report: &Report) -> Result<Wish, String> {
     let report = serde_json::to_value(report).map_err(|fault| fault.to_string())?;
-    let said = Client::new(access).and_then(|client| client.ask(Method::POST, path, Some(&report)));
-    let said = said.map_err(|failure| failure.sentence().to_string())?;
+    let said = client.ask(Method::POST, path, Some(&report)).map_err(|failure| failure.sentence().to_string())?;
     serde_json::from_value(said)
         .map_err(|fault| format!("the control plane says what this program does not know: {fault}"))
 }
