@@ -137,11 +137,13 @@ async fn a_catalogue_that_was_put_back_undoes_no_volume_that_hosts_have_used() {
         // The last change of a drive before which so many namespaces are known: the third create, or the format.
         let known = if missing { 2 } else { 3 };
         loop {
+            // Looked at before the volume is: what was read before the worker stood still may be older than that.
+            let is_standing = world.drives.held.lock().unwrap().is_none();
             let volume = world.provisioner.volume(&owner(), &name("new")).await.expect("there at once");
             if volume.state == VolumeState::Ready {
                 break;
             }
-            if world.drives.held.lock().unwrap().is_none() {
+            if is_standing {
                 if volume.holders.iter().filter(|holder| holder.namespace.is_some()).count() == known {
                     older = dump().await;
                 }
@@ -150,6 +152,7 @@ async fn a_catalogue_that_was_put_back_undoes_no_volume_that_hosts_have_used() {
             }
             sleep(Duration::from_millis(1)).await;
         }
+        assert!(!older.is_empty(), "no change of a drive came where {known} namespaces were known");
         *world.drives.held.lock().unwrap() = None;
         let volume = world.provisioner.volume(&owner(), &name("new")).await.expect("there");
         done(&world.end(id).await);
