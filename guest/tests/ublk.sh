@@ -9,7 +9,8 @@ OTHER=nqn.2026-11.io.yagura:other
 
 yagura() { /share/lib/loader --library-path /share/lib /share/yagura "$@"; }
 # In the background, so that `$!` is the program itself.
-start() { exec /share/lib/loader --library-path /share/lib /share/yagura "$@" 2>>/tmp/log </dev/null; }
+start() { exec /share/lib/loader --library-path /share/lib /share/yagura "$@" 2>>/tmp/log <"$input"; }
+input=/dev/null
 control() { yagura control "$@" --control http://127.0.0.1:7420 --token-file /tmp/token >/tmp/said; }
 listens() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
@@ -45,7 +46,7 @@ kill_attached() {
   kill -KILL "$attached"
   wait "$attached" || true
 }
-no_device() { ! ls /dev/ublkb* /dev/ublkc*; }
+no_device() { ! ls /dev/ublkb* /dev/ublkc* 2>/dev/null; }
 
 verified() {
   fio --name=verify --ioengine=libaio --verify=crc32c --do_verify=1 --verify_fatal=1 --output-format=terse "$@" >/tmp/fio ||
@@ -80,7 +81,7 @@ modprobe ublk_drv
 step "the kernel has it as a block device"
 attach $HOST --device=ublk
 [ "$(blockdev --getsize64 "$device")" = $((48 << 20)) ] || fail "another size: $(blockdev --getsize64 "$device")"
-grep -q '"listening":null' /tmp/ready || fail "it is served elsewhere, too: $(cat /tmp/ready)"
+grep -q '"listening": null' /tmp/ready || fail "it is served elsewhere, too: $(cat /tmp/ready)"
 verified --filename="$device" --direct=1 --rw=randwrite --bs=4k --iodepth=16 --size=12m --fsync=64
 dd if=/dev/urandom of=/tmp/bytes bs=64k count=32 status=none
 # More than the device takes at once.
@@ -106,12 +107,14 @@ sleep 3
 kill_attached
 [ -b "$device" ] || fail "the device went with its process"
 before=$device
+kill -0 $load || fail "there is no load any more"
 sleep 1
 attach $HOST --device=ublk
 [ "$device" = "$before" ] || fail "another device: $device after $before"
 sleep 1
-node c 4423
+kill -0 $load || fail "there is no load any more"
 kill_attached
+node c 4423
 attach $HOST --device=ublk
 wait $load
 
@@ -135,6 +138,26 @@ cmp /tmp/bytes /tmp/back
 mount -o ro "$device" /tmp/mounted
 cmp /tmp/bytes /tmp/mounted/bytes
 umount /tmp/mounted
+
+step "its supervisor ends: what comes then is kept for the next process, and not refused"
+detach
+mkfifo /tmp/input
+input=/tmp/input
+begin $HOST --device=ublk --until-stdin-closes
+exec 9>/tmp/input
+await is_ready
+device=$(grep -o '/dev/ublkb[0-9]*' /tmp/ready)
+input=/dev/null
+dd if=/dev/zero of="$device" bs=4k seek=10752 count=512 oflag=direct status=none 9>&- &
+writing=$!
+sleep 0.5
+exec 9>&-
+wait "$attached" || fail "it did not end cleanly"
+kill -0 $writing || fail "there is no load any more"
+attach $HOST --device=ublk
+wait $writing || fail "a write was refused"
+raw zeroes 42 2
+cmp --bytes=$((2 << 20)) /tmp/zeroes /dev/zero
 kernel_is_content 'i/o error|ext4-fs error'
 
 step "another host has the volume meanwhile: nothing that waits is written"
