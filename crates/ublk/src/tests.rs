@@ -173,8 +173,9 @@ fn what_was_written_is_read_also_in_parts_zeroed_and_discarded() {
     run(async {
         let (kernel, namespace) = (Kernel::new(2), memory());
         let server = serve(&kernel, 2, &namespace);
-        // More than a namespace takes at once, and no multiple of that.
-        let data: Vec<u8> = (0..(5u32 << 19) + BLOCK).map(|byte| (byte / 4096) as u8 ^ byte as u8).collect();
+        // More than a namespace takes at once, and no multiple of that; no two parts are alike.
+        let byte = |at: u32| (at >> 20) as u8 ^ (at >> 12) as u8 ^ at as u8;
+        let data: Vec<u8> = (0..(5u32 << 19) + BLOCK).map(byte).collect();
         assert_eq!(kernel.write(8192, &data).await, data.len() as i32);
         assert!(kernel.read(8192, data.len()).await == data);
         let whole = u64::from(BLOCK);
