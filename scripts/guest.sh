@@ -13,6 +13,7 @@
 #   live           namespaces come, grow and go while the kernel is connected
 #   management     namespaces of a drive, made and deleted by nvme-cli
 #   csi            a volume is staged, published and used through the driver, over the death of a storage node and of the driver
+#   ublk           a volume as a block device by ublk, over the death of a storage node and of the process, and a change of hosts
 #   authentication-initiator, authentication-target    DH-HMAC-CHAP, one way and both ways
 #   figures        row B3: our target and host beside the kernel's, all inside the guest; B3.json in OUTPUT
 # usage: guest.sh [gate | all | NAME…]     all: all but figures, which is the default; gate: those that the gate has time for,
@@ -543,6 +544,13 @@ csi() {
   guest/boot.sh "$image" "$share" csi.sh
 }
 
+ublk() {
+  echo "== guest: a volume by ublk, over the death of a storage node and of the process"
+  fresh_share
+  pack_product
+  guest/boot.sh "$image" "$share" ublk.sh
+}
+
 # Copies the product with its libraries and their loader, since the guest's own may be other ones.
 pack_product() {
   mkdir -p "$share/lib"
@@ -566,7 +574,7 @@ figures() {
 lanes=("initiator live management authentication-initiator tls-target"
   "commands target multipath discovery authentication-target")
 # What the lanes have beyond the gate.
-more=("target-paths medium csi" "reservations tls-initiator")
+more=("target-paths medium csi" "reservations tls-initiator ublk")
 named=(figures)
 
 # Each lane is this script with the lane's tests; what it says is shown when it has ended.

@@ -28,4 +28,4 @@ mod uring;
 pub use buf::{Buf, View};
 pub use map::Mapped;
 pub use pages::Pages;
-pub use uring::{Reactor, ReactorConfig};
+pub use uring::{Reactor, ReactorConfig, ublk};

@@ -36,6 +36,7 @@ mod remote;
 mod ring;
 mod slots;
 mod spin;
+pub mod ublk;
 pub(crate) mod unix;
 
 pub(crate) use driver::Driver;

@@ -117,6 +117,9 @@ fn as_arguments(key: &str, value: &Value) -> Result<Vec<OsString>, String> {
 /// Whether the flag takes such a value at all: a mistake in the file is told as one of the file.
 fn check_kind(flag: &Arg, key: &str, value: &Value) -> Result<(), String> {
     let takes_values = flag.get_action().takes_values();
+    if takes_values && flag.get_num_args().is_some_and(|count| count.min_values() == 0) {
+        return Ok(()); // its value may be left out
+    }
     let values = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
     match values.iter().find(|value| value.is_bool() == takes_values) {
         Some(_) if takes_values => Err(format!("key `{key}` needs a value, not true or false")),
@@ -216,6 +219,11 @@ mod tests {
         assert_eq!(merged(config, "yagura gateway --listen y:2"), Ok(expected.into()));
         let expected = "yagura kv import --json --pool=a:1 --pool=b:2 DIR";
         assert_eq!(merged(config, "yagura kv import DIR"), Ok(expected.into()));
+        for (value, argument) in [("true", "--device"), ("'ublk'", "--device=ublk")] {
+            let expected = format!("yagura volume attach {argument} --name a");
+            let config = format!("[volume.attach]\ndevice = {value}\n");
+            assert_eq!(merged(&config, "yagura volume attach --name a"), Ok(expected), "its value may be left out");
+        }
     }
 
     #[test]

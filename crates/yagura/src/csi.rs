@@ -124,7 +124,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::cli::{Cli, Verb, VolumeVerb};
+    use crate::cli::{Cli, DeviceWay, Verb, VolumeVerb};
 
     #[test]
     fn volumes_are_attached_as_the_driver_was_asked_to_serve() {
@@ -141,7 +141,7 @@ mod tests {
         let Verb::Volume(VolumeVerb::Attach(attach)) = Cli::try_parse_from(given).expect("accepted").verb else {
             panic!("an attachment")
         };
-        assert!(attach.device);
+        assert_eq!(attach.device, Some(DeviceWay::Nvme), "the driver knows the kernel's device by its subsystem");
         assert_eq!(format!("{:?}", attach.of.access), format!("{:?}", args.access));
         assert_eq!(format!("{:?}", attach.of.host), format!("{:?}", args.host));
     }

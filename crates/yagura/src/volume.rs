@@ -6,6 +6,8 @@ mod limited;
 mod named;
 mod nbd;
 mod reach;
+mod ublk;
+mod used;
 mod wishes;
 mod words;
 pub mod work;

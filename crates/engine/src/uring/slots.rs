@@ -39,6 +39,16 @@ pub(super) enum Kind {
     /// Ends by itself, with the help of a core: a reason not to spin. Goes on when its future is dropped: a write that was
     /// begun is not torn.
     File,
+    /// Of a driver, and ended by the driver alone. May be answered soon, or never. Holds no memory of ours, and goes on when its
+    /// future is dropped: nobody waits for it, and it ends with the ring at the latest.
+    Command,
+}
+
+impl Kind {
+    /// Whether it is not called back when nobody waits for it any more.
+    fn goes_on(self) -> bool {
+        matches!(self, Kind::File | Kind::Command)
+    }
 }
 
 /// Holds what must be held until the kernel is done, and does with the result what its future can not do any more.
@@ -66,7 +76,7 @@ enum Owner {
 #[derive(Default)]
 pub(super) struct Slots {
     slots: Slab<Slot>,
-    /// Operations that the kernel still knows. A slot may stay longer: until its future takes the result.
+    /// Operations that the kernel still knows, commands excepted. A slot may stay longer: until its future takes the result.
     in_flight: usize,
     sockets: usize,
     files: usize,
@@ -79,8 +89,9 @@ impl Slots {
 
     /// Reserves a slot; the entry that is pushed for it carries the key.
     pub(super) fn add(&mut self, held: Held, descriptor: Arc<OwnedFd>, kind: Kind) -> usize {
-        self.in_flight += 1;
-        self.sockets += usize::from(kind == Kind::Socket);
+        debug_assert!(kind != Kind::Command || matches!(held, Held::Nothing), "nobody waits until it is given back");
+        self.in_flight += usize::from(kind != Kind::Command);
+        self.sockets += usize::from(matches!(kind, Kind::Socket | Kind::Command));
         self.files += usize::from(kind == Kind::File);
         self.slots.insert(Slot { owner: Owner::Unpolled, held, descriptor, kind, heir: None })
     }
@@ -102,8 +113,8 @@ impl Slots {
     /// Notes a completion. The waker is to be woken, and what else comes back dropped, once no borrow is held.
     pub(super) fn complete(&mut self, key: usize, result: i32) -> Completed {
         let slot = &mut self.slots[key];
-        self.in_flight -= 1;
-        self.sockets -= usize::from(slot.kind == Kind::Socket);
+        self.in_flight -= usize::from(slot.kind != Kind::Command);
+        self.sockets -= usize::from(matches!(slot.kind, Kind::Socket | Kind::Command));
         self.files -= usize::from(slot.kind == Kind::File);
         match std::mem::replace(&mut slot.owner, Owner::Done(result)) {
             Owner::Waiting(waker) => Completed::Wake(waker),
@@ -136,7 +147,7 @@ impl Slots {
 
     /// What the kernel still knows and would not end by itself.
     pub(super) fn to_cancel(&self) -> Vec<usize> {
-        let is_to_end = |slot: &Slot| slot.kind != Kind::File && !matches!(slot.owner, Owner::Done(_));
+        let is_to_end = |slot: &Slot| !slot.kind.goes_on() && !matches!(slot.owner, Owner::Done(_));
         self.slots.iter().filter(|(_, slot)| is_to_end(slot)).map(|(key, _)| key).collect()
     }
 
@@ -145,7 +156,7 @@ impl Slots {
         let slot = &mut self.slots[key];
         match std::mem::replace(&mut slot.owner, Owner::Gone) {
             Owner::Done(result) => Abandoned::Ended(self.slots.remove(key).into_parts(), result),
-            Owner::Unpolled | Owner::Waiting(_) | Owner::Gone if slot.kind == Kind::File => Abandoned::GoesOn,
+            Owner::Unpolled | Owner::Waiting(_) | Owner::Gone if slot.kind.goes_on() => Abandoned::GoesOn,
             Owner::Unpolled | Owner::Waiting(_) | Owner::Gone => Abandoned::ToCancel,
         }
     }
@@ -229,6 +240,20 @@ mod tests {
         }
         assert_eq!(whole(-libc::EIO, &held).map_err(|error| error.raw_os_error()), Err(Some(libc::EIO)));
         assert!(whole(0, &Held::Nothing).is_ok(), "a flush has no bytes");
+    }
+
+    #[test]
+    fn nobody_waits_for_a_command_that_its_driver_does_not_end() {
+        let descriptor = Arc::new(OwnedFd::from(File::open("/dev/null").unwrap()));
+        let mut slots = Slots::default();
+        let command = slots.add(Held::Nothing, descriptor.clone(), Kind::Command);
+        assert!(slots.reward_spinning(), "a request may come soon");
+        assert!(slots.is_quiet() && slots.to_cancel().is_empty());
+        assert!(matches!(slots.abandon(command), Abandoned::GoesOn));
+        assert_eq!(Arc::strong_count(&descriptor), 2, "its number is not another file's while the kernel knows it");
+        assert!(matches!(slots.complete(command, -libc::ENODEV), Completed::Forgotten(..)));
+        assert_eq!(Arc::strong_count(&descriptor), 1);
+        assert!(!slots.reward_spinning());
     }
 
     #[test]

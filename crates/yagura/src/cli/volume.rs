@@ -1,10 +1,10 @@
 //! `yagura volume …`
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use uuid::Uuid;
 
 use super::{Common, ControlAccess, NvmeHost};
@@ -96,13 +96,14 @@ pub struct VolumeAttachArgs {
     /// Also where the control plane has it that another host uses the volume; by addresses it is taken in any case.
     #[arg(long, requires = "name")]
     pub take: bool,
-    /// Have this machine's kernel connect to it, and report its block device (needs root, and `modprobe nvme-tcp`). When this
-    /// process is killed the kernel waits for the next one, at the same port; a signal to stop gives the device up.
-    #[arg(long, requires = "name", conflicts_with = "allowed")]
-    pub device: bool,
-    /// Where to serve it; port 0 takes a free one, which is reported.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4420")]
-    pub listen: SocketAddr,
+    /// Have it as a block device of this machine, which is reported (needs root): by the kernel's NVMe/TCP initiator, or by ublk.
+    /// When this process is killed the kernel waits for the next one; a signal to stop gives the device up.
+    #[arg(long, value_name = "WAY", value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "nvme")]
+    #[arg(requires = "name", conflicts_with = "allowed")]
+    pub device: Option<DeviceWay>,
+    /// Where to serve it; port 0 takes a free one, which is reported. Default: 127.0.0.1:4420, and nowhere with --device=ublk.
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<SocketAddr>,
     /// Name of the subsystem that serves it; default: one made from the volume's identifier.
     #[arg(long, value_name = "NQN")]
     pub nqn: Option<String>,
@@ -130,6 +131,24 @@ pub struct VolumeAttachArgs {
     /// Stop when standard input ends: a child process must not outlive its supervisor.
     #[arg(long, hide = true)]
     pub until_stdin_closes: bool,
+}
+
+/// How a volume becomes a block device of this machine.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceWay {
+    /// The kernel connects to it over NVMe/TCP on loopback (`modprobe nvme-tcp`). For an hour it waits for a process that is gone.
+    Nvme,
+    /// This process answers the kernel's requests without a network (`modprobe ublk_drv`, Linux 6.5). A process that is gone is
+    /// waited for until there is another one.
+    Ublk,
+}
+
+impl VolumeAttachArgs {
+    /// Where to serve it over NVMe/TCP, if it is to be.
+    pub fn listen(&self) -> Option<SocketAddr> {
+        const USUAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4420);
+        self.listen.or((self.device != Some(DeviceWay::Ublk)).then_some(USUAL))
+    }
 }
 
 /// Where NBD is served.

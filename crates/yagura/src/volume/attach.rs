@@ -8,6 +8,7 @@ use ::control::provision::Limits;
 use ::nbd::NbdMetrics;
 use ::volume::{Options, Volume};
 use device::{AnyNamespace, Mailed, Namespace};
+use engine::net::TcpListener;
 use engine::sync::MailReceiver;
 use engine::task::Task;
 use fabric::subsystem::{HostConfig, Target, TargetMetrics, listen};
@@ -15,13 +16,14 @@ use nvme::Nqn;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
-use super::kernel::{Device, host_name};
+use super::kernel::host_name;
 use super::limited::{Limited, Limiter};
 use super::named;
 use super::nbd::{self, Nbd};
 use super::reach;
+use super::used::{Used, lost};
 use super::wishes;
-use super::words::{failure, name};
+use super::words::{failure, name, usual_name};
 use crate::cli::VolumeAttachArgs;
 use crate::exit::Failure;
 use crate::race::{First, first_of};
@@ -35,7 +37,8 @@ const NSID: u32 = 1;
 /// What is said on standard output once the volume is served.
 #[derive(Serialize, Debug)]
 struct Ready {
-    listening: SocketAddr,
+    /// Nowhere, where the volume is the kernel's alone.
+    listening: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
     /// As NBD's clients write it.
     nbd: Option<String>,
@@ -53,9 +56,9 @@ struct Ready {
 
 /// Serves until a signal.
 pub fn run(args: &VolumeAttachArgs) -> Result<(), Failure> {
-    if args.allowed.is_empty() && !args.listen.ip().is_loopback() {
+    if let Some(listen) = args.listen().filter(|listen| args.allowed.is_empty() && !listen.ip().is_loopback()) {
         let why = "whoever reaches this address could write to the volume";
-        return Err(Failure::usage(format!("--listen {}: name the hosts by --allow-host, since {why}", args.listen)));
+        return Err(Failure::usage(format!("--listen {listen}: name the hosts by --allow-host, since {why}")));
     }
     nbd::check(args)?;
     let mut letters = stop::letters(1, args.until_stdin_closes)?;
@@ -90,6 +93,8 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
     let limiter = Rc::new(Limiter::new(limits));
     let served = Mailed::new(Rc::new(Limited::new(volume.clone(), limiter.clone())));
     let result = serve_it(args, (&volume, &limiter, attachment.as_ref()), &served, &used, &letter).await;
+    // Before commands fail: the kernel is to wait, and not to be told of that.
+    used.leave();
     served.leave();
     // Also after a failure: who attaches next has nothing to wait for.
     let detached = volume.detach().await.map_err(failure);
@@ -101,57 +106,6 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
     result.and(detached).and(let_go)
 }
 
-/// How the volume is used on this machine.
-struct Used {
-    device: Option<Device>,
-}
-
-impl Used {
-    /// By the kernel's device, if there is to be one. One that a former process left, of a volume that is another host's by now, is
-    /// given up before anything else; and a volume that is to be gone on with alone is not attached anew.
-    fn before(args: &VolumeAttachArgs) -> Result<Used, Failure> {
-        if !args.device {
-            return Ok(Used { device: None });
-        }
-        let (volume, host) = named::known(&args.of)?;
-        let device = Device::new(&args.nqn.clone().unwrap_or_else(|| usual_name(volume)))?;
-        if host != args.of.host.host_nqn && (device.is_connected() || args.tenure.is_some()) {
-            device.disconnect();
-            return Err(lost());
-        }
-        Ok(Used { device: Some(device) })
-    }
-
-    /// Whether no other host has had the volume since the kernel was connected, nor since the tenure that is to be gone on with
-    /// began. That this host's name is in the catalogue still does not tell: another one may have come and gone.
-    fn continues(&self, args: &VolumeAttachArgs, attachment: &named::Attachment) -> bool {
-        let tenure = attachment.tenure;
-        args.tenure.is_none_or(|asked| asked == tenure)
-            && self.device.as_ref().is_none_or(|device| device.is_of(tenure))
-    }
-
-    fn is_connected(&self) -> bool {
-        self.device.as_ref().is_some_and(Device::is_connected)
-    }
-
-    fn give_up(&self) {
-        if let Some(device) = &self.device {
-            device.disconnect();
-        }
-    }
-
-    /// Where the kernel expects the volume, or else where it was asked for.
-    fn listen(&self, args: &VolumeAttachArgs) -> SocketAddr {
-        let port = self.device.as_ref().and_then(Device::port);
-        SocketAddr::new(args.listen.ip(), port.unwrap_or_else(|| args.listen.port()))
-    }
-}
-
-fn lost() -> Failure {
-    let what = "another host has had the volume since this one used it: what was to be written here is lost";
-    Failure::lost(format!("{what}, and the device is given up; unmount what is mounted of it, and attach it anew"))
-}
-
 async fn serve_it(
     args: &VolumeAttachArgs,
     (volume, limiter, attachment): (&Rc<Volume>, &Rc<Limiter>, Option<&named::Attachment>),
@@ -159,54 +113,55 @@ async fn serve_it(
     used: &Used,
     letter: &MailReceiver<Reason>,
 ) -> Result<(), Failure> {
-    let nqn = match &args.nqn {
-        Some(nqn) => nqn.parse().map_err(|error| Failure::usage(format!("--nqn: {error}")))?,
-        None => usual_nqn(volume)?,
-    };
+    let nqn = name_of(args, volume)?;
     let target = Rc::new(target(args, &nqn, volume, served)?);
-    let keys = used.device.as_ref().map_or(Ok(None), Device::keys)?;
+    let keys = used.keys()?;
     if let (Some(keys), Some(attachment)) = (&keys, attachment) {
         let kernel = Nqn::foreign(&host_name(attachment.tenure)).map_err(Failure::usage)?;
         let config = HostConfig { keys: Some(keys.clone()), ..HostConfig::default() };
         target.allow_any_host(&nqn, false).map_err(Failure::usage)?;
         target.allow_host(&nqn, &kernel, config).map_err(Failure::usage)?;
     }
-    let listener = listen(used.listen(args)).await.map_err(|error| {
-        let mend = "is another process listening there? port 0 takes a free one";
-        Failure::refused(format!("cannot listen: {error} ({mend})"))
-    })?;
-    let nbd = nbd::serve(args, &AnyNamespace::other(served.clone())).await?;
-    let at = listener.local_addr();
+    let listener = match used.listen(args) {
+        Some(address) => Some(listen(address).await.map_err(|error| {
+            let mend = "is another process listening there? port 0 takes a free one";
+            Failure::refused(format!("cannot listen: {error} ({mend})"))
+        })?),
+        None => None,
+    };
+    let namespace = AnyNamespace::other(served.clone());
+    let nbd = nbd::serve(args, &namespace).await?;
+    let at = listener.as_ref().map(TcpListener::local_addr);
     let in_use = async {
-        let mut ready = ready(args, &target, (volume, limiter), (&nqn, at), nbd.as_ref())?;
-        ready.tenure = attachment.map(|attachment| attachment.tenure.to_string());
-        if let Some((device, attachment)) = used.device.as_ref().zip(attachment) {
-            ready.device = Some(device.connected(at, attachment.tenure, keys).await?.display().to_string());
+        let mut ready = ready(args, &target, (volume, limiter), (&nqn, at), (nbd.as_ref(), used))?;
+        if let Some(attachment) = attachment {
+            ready.tenure = Some(attachment.tenure.to_string());
+            let device = used.connected((&namespace, at), attachment.tenure, keys).await?;
+            ready.device = device.map(|device| device.display().to_string());
         }
         output::report(args.common.json, &ready, describe)?;
         // Until it is dropped.
-        let _following = follow(args, attachment, (volume, limiter), (&target, &nqn))?;
+        let _following = follow(args, attachment, (volume, limiter), (&target, &nqn), (used, &namespace))?;
         Ok::<_, Failure>(letter.recv().await)
     };
     let until = async {
         let ended = first_of(superseded(volume), in_use).await;
         // While it is still served: the kernel takes its leave. Without a supervisor the next process goes on with the device.
-        if let Some(device) = &used.device
-            && !matches!(ended, First::B(Ok(Some(Reason::Orphaned))))
-        {
-            device.disconnected().await;
-            if device.is_connected() {
-                return Err(Failure::unavailable(
-                    "the kernel keeps its device of the volume, and this host the volume",
-                ));
-            }
+        if !matches!(ended, First::B(Ok(Some(Reason::Orphaned)))) {
+            used.disconnected(volume.is_superseded()).await?;
         }
         match ended {
             First::B(Err(failure)) => Err(failure),
             _ => Ok(()),
         }
     };
-    let ended = match first_of(target.serve(listener, Vec::new()), until).await {
+    let serving = async {
+        match listener {
+            Some(listener) => target.serve(listener, Vec::new()).await,
+            None => std::future::pending().await,
+        }
+    };
+    let ended = match first_of(serving, until).await {
         First::A(never) => match never {},
         First::B(ended) => ended,
     };
@@ -226,10 +181,12 @@ fn follow(
     attachment: Option<&named::Attachment>,
     (volume, limiter): (&Rc<Volume>, &Rc<Limiter>),
     (target, nqn): (&Rc<Target>, &Nqn),
+    (used, namespace): (&Used, &AnyNamespace),
 ) -> Result<Option<Task<()>>, Failure> {
     let (Some(name), Some(attachment)) = (&args.of.name, attachment) else { return Ok(None) };
-    let (target, nqn) = (target.clone(), nqn.clone());
+    let (target, nqn, used, namespace) = (target.clone(), nqn.clone(), used.clone(), namespace.clone());
     let grown = move || {
+        used.grow(&namespace);
         if let Err(error) = target.refresh_namespace(&nqn, NSID) {
             tracing::warn!(%error, "who uses the volume is not told that it has grown");
         }
@@ -249,13 +206,10 @@ async fn superseded(volume: &Volume) {
     }
 }
 
-fn usual_name(volume: u128) -> String {
-    format!("nqn.2026-11.io.yagura:volume:{}", name(volume))
-}
-
-fn usual_nqn(volume: &Volume) -> Result<Nqn, Failure> {
-    let text = usual_name(volume.shape().volume);
-    text.parse().map_err(|error| Failure::usage(format!("{text}: {error}")))
+/// Under which name the volume is served.
+fn name_of(args: &VolumeAttachArgs, volume: &Volume) -> Result<Nqn, Failure> {
+    let text = args.nqn.clone().unwrap_or_else(|| usual_name(volume.shape().volume));
+    text.parse().map_err(|error| Failure::usage(format!("--nqn {text}: {error}")))
 }
 
 fn target(args: &VolumeAttachArgs, nqn: &Nqn, volume: &Volume, served: &Mailed) -> Result<Target, Failure> {
@@ -275,8 +229,8 @@ fn ready(
     args: &VolumeAttachArgs,
     target: &Target,
     (volume, limiter): (&Volume, &Limiter),
-    (nqn, listening): (&Nqn, SocketAddr),
-    nbd: Option<&Nbd>,
+    (nqn, listening): (&Nqn, Option<SocketAddr>),
+    (nbd, used): (Option<&Nbd>, &Used),
 ) -> Result<Ready, Failure> {
     let mut metrics_at = None;
     if let Some(address) = args.metrics {
@@ -284,6 +238,7 @@ fn ready(
         registry.register_collector(Box::new(TargetMetrics(target.stats())));
         registry.register_collector(Box::new(volume.figures().clone()));
         registry.register_collector(Box::new(limiter.figures().clone()));
+        used.register(&mut registry);
         if let Some(nbd) = nbd {
             registry.register_collector(Box::new(NbdMetrics(nbd.figures())));
         }
@@ -309,11 +264,15 @@ fn describe(ready: &Ready) -> String {
     let Ready { listening, metrics, nbd, device, nqn, volume, bytes, in_sync, .. } = ready;
     let slots: Vec<String> = in_sync.iter().map(ToString::to_string).collect();
     let mut text = format!("volume {volume}: {}, in sync: slots {}\n", Size(*bytes), slots.join(", "));
-    text += &format!("served as namespace {NSID} of {nqn} at {listening}\n");
-    let (address, port) = (listening.ip(), listening.port());
-    match device {
-        Some(device) => text += &format!("this machine's block device: {device}\n"),
-        None => text += &format!("on Linux: nvme connect -t tcp -a {address} -s {port} -n {nqn}\n"),
+    if let Some(listening) = listening {
+        text += &format!("served as namespace {NSID} of {nqn} at {listening}\n");
+    }
+    match (device, listening) {
+        (Some(device), _) => text += &format!("this machine's block device: {device}\n"),
+        (None, Some(at)) => {
+            text += &format!("on Linux: nvme connect -t tcp -a {} -s {} -n {nqn}\n", at.ip(), at.port());
+        }
+        (None, None) => {}
     }
     if let Some(uri) = nbd {
         text += &format!("over NBD: {uri}\n");

@@ -218,7 +218,7 @@ impl Device {
 }
 
 /// The device's node, which comes a moment after its name.
-fn is_there(path: &Path) -> bool {
+pub fn is_there(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device() || cfg!(test))
 }
 

@@ -23,3 +23,8 @@ pub fn failure(error: Error) -> Failure {
 pub fn name(volume: u128) -> String {
     format!("{volume:032x}")
 }
+
+/// The name of the subsystem that serves a volume, where nobody has said another one.
+pub fn usual_name(volume: u128) -> String {
+    format!("nqn.2026-11.io.yagura:volume:{}", name(volume))
+}
