@@ -2,6 +2,7 @@
 //!
 //! Verbs come before flags; `--config` may say what any flag says (see [`crate::config`]).
 
+mod backup;
 mod bench;
 mod cache;
 mod control;
@@ -18,6 +19,7 @@ mod volume;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+pub use backup::*;
 pub use bench::*;
 pub use cache::*;
 pub use control::*;

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use clap::{Args, Subcommand};
 use uuid::Uuid;
 
-use super::{Common, ControlAccess, NvmeHost};
+use super::{Common, ControlAccess, NvmeHost, VolumeDiffArgs, VolumeExportArgs, VolumeImportArgs, VolumeSnapshotArgs};
 use crate::holder::HolderSpec;
 use crate::size::Size;
 
@@ -26,6 +26,14 @@ pub enum VolumeVerb {
     Replace(VolumeReplaceArgs),
     /// Go on with one copy where a majority of the holders is lost for good: it becomes a new volume, and the others are made anew.
     Recover(VolumeRecoverArgs),
+    /// Take a snapshot of a volume, or delete one, where no control plane does that.
+    Snapshot(VolumeSnapshotArgs),
+    /// Show where a snapshot differs from an older one, or where it is not empty.
+    Diff(VolumeDiffArgs),
+    /// Write a snapshot, or what it differs from an older one in, to a file or to standard output.
+    Export(VolumeExportArgs),
+    /// Read what `export` has written into a volume.
+    Import(VolumeImportArgs),
 }
 
 /// Where the holders of a volume are.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use device::Namespace;
 use engine::task::LocalFuture;
-use fabric::host::AnyRemote;
+use fabric::host::{AnyRemote, CopyTag};
 use volume::{Error, NvmeReach, Reach, Taken};
 
 use crate::cli::{NvmeHost, NvmeNamespace, VolumeHolders};
@@ -94,6 +94,10 @@ impl Reach for Holder {
 
     fn take(&self) -> LocalFuture<'_, Result<Taken, Error>> {
         Box::pin(async move { self.known().await?.take().await })
+    }
+
+    fn look_at_snapshot(&self, tag: CopyTag) -> LocalFuture<'_, Result<AnyRemote, Error>> {
+        Box::pin(async move { self.known().await?.look_at_snapshot(tag).await })
     }
 }
 
