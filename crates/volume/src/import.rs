@@ -235,7 +235,9 @@ impl Stream<'_> {
             if let Some(item) = self.decoder.item()? {
                 return Ok(item);
             }
-            self.more().await?;
+            if !self.more().await? {
+                return Err(Error::Impossible("invariant: behind its end nobody asks for more of a stream").into());
+            }
         }
     }
 

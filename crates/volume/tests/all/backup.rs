@@ -8,7 +8,7 @@ use engine::Buf;
 use engine::sim::{SimConfig, World};
 use engine::task::LocalFuture;
 use volume::{
-    BackupError, ExportOptions, Exported, FormatOptions, ImportOptions, Imported, Kind, Origin, Set, Sink,
+    BackupError, ExportOptions, Exported, FormatOptions, ImportOptions, Imported, Kind, Origin, Set, Sink, SnapshotId,
     SnapshotName, SnapshotView, Source, StreamError, Volume, holder_bytes,
 };
 
@@ -87,6 +87,7 @@ async fn is_whole(volume: &Volume, of: &SnapshotView) {
 }
 
 /// Where a volume is.
+#[derive(Clone)]
 struct Place {
     addresses: Vec<SocketAddr>,
     nsids: Vec<u32>,
@@ -114,14 +115,19 @@ impl Place {
 }
 
 /// Three drives for one volume, and one for others.
-fn on_drives(seed: u64, scenario: impl AsyncFnOnce(Vec<SocketAddr>) + 'static) {
-    let world = World::new(seed, SimConfig::default());
+fn drives(world: &World) -> Vec<SocketAddr> {
     let nodes: Vec<_> = (0..4).map(|index| world.node(&format!("drive{index}"))).collect();
     let addresses: Vec<_> = nodes.iter().map(|&node| SocketAddr::new(world.addr(node), 4420)).collect();
     for (&node, &address) in nodes.iter().zip(&addresses) {
         world.disk(node, DRIVE, 64 << 20, disk());
         world.spawn_on(node, serve(address)).detach();
     }
+    addresses
+}
+
+fn on_drives(seed: u64, scenario: impl AsyncFnOnce(Vec<SocketAddr>) + 'static) {
+    let world = World::new(seed, SimConfig::default());
+    let addresses = drives(&world);
     run_in(&world, world.spawn_on(world.node("host"), async move { scenario(addresses).await }));
 }
 
@@ -416,12 +422,78 @@ fn a_snapshot_is_told_by_who_has_it() {
         );
         assert_eq!(second.differences(None).await.expect("drives tell").first().map(|range| range.start), Some(0));
         source.delete_snapshot(first.id().name).await.expect("it is attached");
-        for _ in 0..200 {
-            engine::time::sleep(Duration::from_millis(50)).await;
-            if second.differences(Some(&first)).await.is_none() {
-                return;
+        // Its numbers at the targets are another snapshot's by then, in which nothing differs from the second one.
+        engine::time::sleep(Duration::from_secs(5)).await;
+        let third = snapshot(&source).await;
+        assert!(second.differences(Some(&first)).await.is_none(), "a snapshot that is gone is compared with");
+        let told = third.differences(Some(&second)).await.expect("drives tell");
+        assert!(!told.iter().any(|range| range.contains(&5)), "{told:?}");
+    });
+}
+
+/// What a host finds of an import whose host has died: what the record says, and nothing else.
+async fn found(place: Place, bytes: [Vec<u8>; 2], ids: [SnapshotId; 2]) -> Option<bool> {
+    let copy = place.attach().await;
+    let is_done = match copy.origin() {
+        Some(Origin::Whole { source, .. }) => {
+            let which = ids.iter().position(|id| *id == source).expect("one of both");
+            assert!(all(&copy).await == bytes[which], "it is said to be snapshot {which}, and is not");
+            Some(which == 1)
+        }
+        Some(Origin::InPart { .. }) => None,
+        None => panic!("it was imported"),
+    };
+    copy.detach().await.expect("it is attached");
+    is_done
+}
+
+#[test]
+fn a_host_that_dies_in_an_import_leaves_a_part_or_all_of_it() {
+    let world = World::new(90, SimConfig::default());
+    let addresses = drives(&world);
+    run_in(&world, async {
+        let made = world.spawn_on(world.node("maker"), async move {
+            let (source, place) = two(&addresses).await;
+            let first = snapshot(&source).await;
+            for lba in (0..250).step_by(9) {
+                put(&source, lba, 100 + (lba / 9) as u8).await.expect("all is well");
+            }
+            let second = snapshot(&source).await;
+            let streams = [exported(&first, None).await.0, exported(&second, Some(&first)).await.0];
+            let copy = place.attach().await;
+            import(&copy, &streams[0]).await.expect("it is blank");
+            copy.detach().await.expect("it is attached");
+            let bytes = [all(&first).await, all(&second).await];
+            (place, streams, bytes, [first.id(), second.id()])
+        });
+        let (place, streams, bytes, ids) = made.await;
+        let mut seen = [false; 3];
+        for number in 0..30u64 {
+            let dying = world.node(&format!("dying{number}"));
+            let (there, change) = (place.clone(), streams[1].clone());
+            let task = world.spawn_on(dying, async move {
+                let copy = there.attach().await;
+                // Refused where it was done already.
+                drop(import(&copy, &change).await);
+                std::future::pending::<()>().await;
+            });
+            engine::time::sleep(Duration::from_micros(2_000 + 700 * number)).await;
+            world.crash(dying);
+            drop(task);
+            let next = world.node(&format!("next{number}"));
+            let is_done = world.spawn_on(next, found(place.clone(), bytes.clone(), ids)).await;
+            seen[is_done.map_or(0, |is_done| 1 + usize::from(is_done))] = true;
+            // Back to the first, in the end by force.
+            if is_done == Some(true) {
+                let (there, everything) = (place.clone(), streams[0].clone());
+                let back = world.spawn_on(next, async move {
+                    let copy = there.attach().await;
+                    forced(&copy, &everything).await.expect("all is given up");
+                    copy.detach().await.expect("it is attached");
+                });
+                back.await;
             }
         }
-        panic!("a snapshot that is gone is still compared with");
+        assert_eq!(seen, [true; 3], "it died in time to leave a part, nothing of it, and all of it");
     });
 }
