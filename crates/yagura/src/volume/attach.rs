@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ::control::provision::Limits;
 use ::nbd::NbdMetrics;
-use ::volume::{Options, Volume};
+use ::volume::{Options, Origin, Volume};
 use device::{AnyNamespace, Mailed, Namespace};
 use engine::net::TcpListener;
 use engine::sync::MailReceiver;
@@ -89,6 +89,11 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
             return Err(failure(error));
         }
     };
+    if let Some(origin @ Origin::InPart { .. }) = volume.origin() {
+        tracing::warn!(
+            "the volume is {origin}: it is no volume to use, and what is written to it is lost when that is gone on with"
+        );
+    }
     let limits = attachment.as_ref().map_or_else(Limits::default, |attachment| attachment.limits);
     let limiter = Rc::new(Limiter::new(limits));
     let served = Mailed::new(Rc::new(Limited::new(volume.clone(), limiter.clone())));

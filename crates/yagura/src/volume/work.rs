@@ -19,6 +19,11 @@ pub fn name_of(moment: &Moment) -> SnapshotName {
     SnapshotName { ballot: Ballot { round: moment.round, host: moment.host }, attempt: moment.attempt }
 }
 
+/// A snapshot as the control plane has noted it.
+pub fn snapshot_of(moment: &Moment) -> Snapshot {
+    Snapshot { name: name_of(moment), slots: Set(moment.slots) }
+}
+
 fn moment_of(snapshot: &Snapshot) -> Moment {
     let Snapshot { name: SnapshotName { ballot, attempt }, slots: Set(slots) } = *snapshot;
     Moment { round: ballot.round, host: ballot.host, attempt, slots }

@@ -1,6 +1,7 @@
 //! Process-level tests: outside view only.
 
 mod authentication;
+mod backup;
 mod cache;
 mod catalogue;
 mod control;
