@@ -66,7 +66,7 @@ impl Controller {
         };
         let has_more = found.len() > most;
         found.truncate(most);
-        let last = found.last().filter(|_| has_more).map(|last| id(last));
+        let last = found.last().filter(|_| has_more).map(id);
         Ok(SnapshotsResponse { entries: found.iter().map(one).collect(), next_token: token(last) })
     }
 
