@@ -34,12 +34,12 @@ mod work;
 mod worker;
 
 pub use asked::{Asked, Done, Outcome, Work};
-pub use create::{BANDWIDTH_MIN, LIMIT_MAX, NewVolume, REPLICAS_MAX, Source, VOLUME_ALIGN, VOLUME_BYTES_MAX};
+pub use create::{BANDWIDTH_MIN, LIMIT_MAX, NewVolume, REPLICAS_MAX, VOLUME_ALIGN, VOLUME_BYTES_MAX};
 pub use drives::{Blank, DriveError, Drives, Look, NAMESPACES_MAX, Place, Replica, Reply, Until, Usage};
 pub use error::Error;
 pub use hosts::{Assigned, Ended, Noted, Report, Wish};
 pub use inventory::{DRIVES_MAX, DriveStatus, NODES_MAX, NewDrive, NodePlace, OVERCOMMIT_PERCENT_MAX};
-pub use moment::{Limits, Moment, Snapshot};
+pub use moment::{Limits, Moment, Snapshot, Source};
 pub use name::{Address, Malformed, Name, Nqn, RequestId};
 pub use placement::{Candidate, Placement, Refusal, Rule, Wanted, place, room};
 pub use plan::{Owner, PENDING_MAX};

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::moment::{Limits, Snapshot};
+use super::moment::{Limits, Snapshot, Source};
 use super::name::{Address, Name, Nqn};
 
 /// A kind of record.
@@ -289,6 +289,9 @@ pub struct Volume {
     /// How large it can become, at most; none: its replicas say.
     #[serde(default)]
     pub grows_to: Option<u64>,
+    /// The snapshot that it was made of, which may be gone; none: it was made empty.
+    #[serde(default)]
+    pub from: Option<Source>,
     /// Since when it is there, in seconds of the Unix epoch.
     pub created: u64,
 }
@@ -434,8 +437,8 @@ macro_rules! kinds {
     };
 }
 // Version 2 of a volume and of an operation: growing, snapshots, clones, limits. Version 3 of an operation: one in the place of
-// another; of a volume: its tenure. Version 2 of a token: an end, and metrics alone.
-kinds!(Pool: "pool" 1, Node: "node" 1, Drive: "drive" 1, Tenant: "tenant" 1, Volume: "volume" 3, Operation: "operation" 3,
+// another; of a volume: its tenure. Version 4 of a volume: what it was made of. Version 2 of a token: an end, and metrics alone.
+kinds!(Pool: "pool" 1, Node: "node" 1, Drive: "drive" 1, Tenant: "tenant" 1, Volume: "volume" 4, Operation: "operation" 3,
     Token: "token" 2, Remembered: "request" 1);
 
 #[cfg(test)]

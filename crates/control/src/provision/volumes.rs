@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::error::Error;
 use super::keys;
-use super::moment::Limits;
+use super::moment::{Limits, Source};
 use super::name::{Address, Name, Nqn};
 use super::plan::{Owner, begin_on, count, operation};
 use super::provisioner::{List, PAGE_RECORDS_MAX, Provisioner};
@@ -57,6 +57,9 @@ pub struct VolumeView {
     pub limits: Limits,
     /// The names of its snapshots.
     pub snapshots: Vec<Name>,
+    /// The snapshot that it was made of, which may be gone; none: it was made empty.
+    #[serde(default)]
+    pub from: Option<Source>,
     /// Since when it is there, in seconds of the Unix epoch.
     pub created: u64,
 }
@@ -261,7 +264,7 @@ impl Provisioner {
             let Drive { address, nqn, .. } = known[&drive].clone();
             holders.push(HolderView { kind, drive, address, nqn, namespace });
         }
-        let Volume { id, tenant, name, bytes, state, level, attachment, operation, created, limits, .. } = volume;
+        let Volume { id, tenant, name, bytes, state, level, attachment, operation, created, limits, from, .. } = volume;
         let snapshots = volume.snapshots.into_iter().map(|snapshot| snapshot.name).collect();
         Ok(VolumeView {
             id,
@@ -275,6 +278,7 @@ impl Provisioner {
             operation,
             limits,
             snapshots,
+            from,
             created,
         })
     }
