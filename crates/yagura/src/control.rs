@@ -3,6 +3,7 @@
 mod catalogue;
 mod changes;
 mod client;
+mod drain;
 mod drives;
 mod reached;
 mod serve;
@@ -35,6 +36,11 @@ pub fn run(verb: &ControlVerb) -> Result<(), Failure> {
         }
         ControlVerb::SetDrive(args) => {
             ask(&args.asking, Method::PATCH, &path_of("drives", &args.name), json!({"state": args.state}))
+        }
+        ControlVerb::Drain(args) => drain::run(args),
+        ControlVerb::Replace(args) => {
+            let path = format!("{}/replace?wait={WAIT_SECONDS}", path_of("volumes", &args.volume));
+            operate(&args.asking, Method::POST, &path, Some(&json!({"drive": args.drive})))
         }
         ControlVerb::Tenant(args) => {
             let quota = json!({"quota_bytes": args.quota.map(|size| size.0), "quota_volumes": args.volumes});
@@ -106,6 +112,7 @@ fn show(args: &ControlShowArgs) -> Result<(), Failure> {
     let client = Client::new(&args.asking.access)?;
     let path = match (&*args.kind, &args.name) {
         ("snapshots", Some(volume)) => format!("{}/snapshots", path_of("volumes", volume)),
+        ("holders", Some(drive)) => format!("{}/holders", path_of("drives", drive)),
         (kind, Some(name)) => path_of(kind, name),
         (kind, None) => format!("/v1/{kind}"),
     };

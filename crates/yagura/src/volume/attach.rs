@@ -20,7 +20,7 @@ use super::limited::{Limited, Limiter};
 use super::named;
 use super::nbd::{self, Nbd};
 use super::reach;
-use super::wishes;
+use super::wishes::{self, Holding};
 use super::words::{failure, name};
 use crate::cli::VolumeAttachArgs;
 use crate::exit::Failure;
@@ -89,7 +89,9 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
     let limits = attachment.as_ref().map_or_else(Limits::default, |attachment| attachment.limits);
     let limiter = Rc::new(Limiter::new(limits));
     let served = Mailed::new(Rc::new(Limited::new(volume.clone(), limiter.clone())));
-    let result = serve_it(args, (&volume, &limiter, attachment.as_ref()), &served, &used, &letter).await;
+    let holding = Holding { host: args.of.host.clone(), uids: found.uids };
+    let by_name = attachment.as_ref().map(|attachment| (attachment, holding));
+    let result = serve_it(args, (&volume, &limiter, by_name), &served, &used, &letter).await;
     served.leave();
     // Also after a failure: who attaches next has nothing to wait for.
     let detached = volume.detach().await.map_err(failure);
@@ -154,7 +156,7 @@ fn lost() -> Failure {
 
 async fn serve_it(
     args: &VolumeAttachArgs,
-    (volume, limiter, attachment): (&Rc<Volume>, &Rc<Limiter>, Option<&named::Attachment>),
+    (volume, limiter, by_name): (&Rc<Volume>, &Rc<Limiter>, Option<(&named::Attachment, Holding)>),
     served: &Mailed,
     used: &Used,
     letter: &MailReceiver<Reason>,
@@ -164,6 +166,7 @@ async fn serve_it(
         None => usual_nqn(volume)?,
     };
     let target = Rc::new(target(args, &nqn, volume, served)?);
+    let attachment = by_name.as_ref().map(|(attachment, _)| *attachment);
     let keys = used.device.as_ref().map_or(Ok(None), Device::keys)?;
     if let (Some(keys), Some(attachment)) = (&keys, attachment) {
         let kernel = Nqn::foreign(&host_name(attachment.tenure)).map_err(Failure::usage)?;
@@ -185,7 +188,7 @@ async fn serve_it(
         }
         output::report(args.common.json, &ready, describe)?;
         // Until it is dropped.
-        let _following = follow(args, attachment, (volume, limiter), (&target, &nqn))?;
+        let _following = follow(args, by_name, (volume, limiter), (&target, &nqn))?;
         Ok::<_, Failure>(letter.recv().await)
     };
     let until = async {
@@ -223,11 +226,11 @@ async fn serve_it(
 /// Does what the control plane wants of this host, where the volume is attached by its name.
 fn follow(
     args: &VolumeAttachArgs,
-    attachment: Option<&named::Attachment>,
+    by_name: Option<(&named::Attachment, Holding)>,
     (volume, limiter): (&Rc<Volume>, &Rc<Limiter>),
     (target, nqn): (&Rc<Target>, &Nqn),
 ) -> Result<Option<Task<()>>, Failure> {
-    let (Some(name), Some(attachment)) = (&args.of.name, attachment) else { return Ok(None) };
+    let (Some(name), Some((attachment, holding))) = (&args.of.name, by_name) else { return Ok(None) };
     let (target, nqn) = (target.clone(), nqn.clone());
     let grown = move || {
         if let Err(error) = target.refresh_namespace(&nqn, NSID) {
@@ -235,7 +238,7 @@ fn follow(
         }
     };
     let path = attachment.path(name);
-    wishes::follow(&args.of.access, path, volume.clone(), limiter.clone(), grown).map(Some)
+    wishes::follow(&args.of.access, path, (volume.clone(), holding), limiter.clone(), grown).map(Some)
 }
 
 /// Ends when another host has taken the volume.

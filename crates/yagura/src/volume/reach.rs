@@ -42,6 +42,11 @@ pub fn reach(spec: &HolderSpec, host: &NvmeHost) -> Rc<dyn Reach> {
     Rc::new(holder(spec, host, None))
 }
 
+/// The same of which it is known which namespace it is.
+pub fn known(spec: &HolderSpec, host: &NvmeHost, uid: [u8; 16]) -> Rc<dyn Reach> {
+    Rc::new(holder(spec, host, Some(uid)))
+}
+
 fn holder(spec: &HolderSpec, host: &NvmeHost, uid: Option<[u8; 16]>) -> Holder {
     let HolderSpec { address, nqn, nsid } = spec.clone();
     let (header_digest, data_digest, keep_alive, timeout) = (false, false, None, None);
