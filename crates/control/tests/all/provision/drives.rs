@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use super::faults::{Fault, Faults, dead};
 use super::mirror::Mirror;
+pub use super::sim_drive::SimDrive;
 
 pub const LATE: Duration = Duration::from_secs(10);
 pub const GIB: u64 = 1 << 30;
@@ -28,53 +29,10 @@ pub const HEAD: u64 = 1 << 20;
 /// Bytes of a volume that are formatted in a second.
 const SLOW: u64 = 50 * GIB;
 pub const WITNESS: u64 = 8192;
+/// How long a new holder is filled at a time.
+const FILLED_TIME: Duration = Duration::from_secs(4);
 /// Less than the time that a change may be late by.
 const NEARLY: Duration = Duration::from_millis(10);
-
-#[derive(Clone, Debug)]
-pub struct SimDrive {
-    pub total: u64,
-    pub thin: bool,
-    pub is_away: bool,
-    /// It takes as long to say nothing as a caller waits.
-    pub answers_late: bool,
-    pub refuses: Option<String>,
-    /// Whether a namespace is blank can't be told.
-    pub is_dark: bool,
-    /// No namespace may become larger than that.
-    pub grows_to: u64,
-    /// Clones, by their tags.
-    pub copies: BTreeMap<Uuid, Namespace>,
-    pub namespaces: BTreeMap<u32, (Namespace, Option<(Uuid, usize)>)>,
-}
-
-impl SimDrive {
-    pub fn new(gib: u64) -> SimDrive {
-        SimDrive {
-            total: gib * GIB,
-            thin: true,
-            is_away: false,
-            answers_late: false,
-            refuses: None,
-            is_dark: false,
-            grows_to: u64::MAX,
-            copies: BTreeMap::new(),
-            namespaces: BTreeMap::new(),
-        }
-    }
-
-    fn free(&self) -> u64 {
-        self.total.saturating_sub(self.namespaces.values().map(|(namespace, _)| namespace.bytes).sum())
-    }
-
-    /// Makes a namespace with the lowest number that is free.
-    pub fn make(&mut self, bytes: u64) -> Namespace {
-        let nsid = (1..).find(|nsid| !self.namespaces.contains_key(nsid)).unwrap();
-        let namespace = Namespace { nsid, uid: Uuid::new_v4(), bytes };
-        self.namespaces.insert(nsid, (namespace, None));
-        namespace
-    }
-}
 
 /// A namespace with its drive, and what it is formatted as.
 pub type Found = (String, Namespace, Option<(Uuid, usize)>);
@@ -430,7 +388,9 @@ impl Drives for SimDrives {
             if !mirror.has.is_empty() && uids.iter().all(is_new) {
                 return Ok(Usage::Never);
             }
-            Ok(self.used.lock().unwrap().get(&volume).copied().unwrap_or(Usage::Never))
+            // The control plane itself leaves its traces there, too.
+            let untold = if mirror.round > 0 { Usage::Before } else { Usage::Never };
+            Ok(self.used.lock().unwrap().get(&volume).copied().unwrap_or(untold))
         })
     }
 
@@ -446,10 +406,14 @@ impl Drives for SimDrives {
         Box::pin(async move {
             assert!(!self.in_use.lock().unwrap().contains(&volume), "a volume was taken from a host that uses it");
             self.change(Effect::Work(volume, nqns, work.clone()), until).await?;
-            let mut mirrors = self.mirrors.lock().unwrap();
-            let mirror = mirrors.get_mut(&volume).expect("it was attached");
             // What was taken is told from what there was before.
-            Ok(mirror.work(&work))
+            let done = self.mirrors.lock().unwrap().get_mut(&volume).expect("it was attached").work(&work);
+            if let Work::Replace(replacement) = &work
+                && done.progress.as_ref().is_some_and(|progress| replacement.go && !progress.is_whole(replacement))
+            {
+                sleep(FILLED_TIME).await;
+            }
+            Ok(done)
         })
     }
 

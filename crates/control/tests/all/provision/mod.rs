@@ -12,4 +12,5 @@ mod hosts;
 mod mirror;
 mod replacing;
 mod shared;
+mod sim_drive;
 pub mod world;
