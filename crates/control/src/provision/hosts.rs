@@ -114,8 +114,10 @@ impl Provisioner {
         match report.ended.as_ref().filter(|ended| ended.operation == id) {
             Some(ended) => wish.noted = self.note(&volume.record, asked, attachment, ended).await?,
             None => {
-                let asked = self.heard(asked, (id, attachment), report).await?;
-                wish.work = self.assign(&volume, asked, (id, attachment), report).await?;
+                // None: the operation has ended meanwhile.
+                if let Some(asked) = self.heard(asked, (id, attachment), report).await? {
+                    wish.work = self.assign(&volume, asked, (id, attachment), report).await?;
+                }
             }
         }
         Ok(wish)
@@ -127,16 +129,16 @@ impl Provisioner {
         mut asked: Stored<Asked>,
         (id, attachment): (Uuid, Uuid),
         report: &Report,
-    ) -> Result<Stored<Asked>, Error> {
+    ) -> Result<Option<Stored<Asked>>, Error> {
         let Some(Working { progress, .. }) = report.working.as_ref().filter(|working| working.operation == id) else {
-            return Ok(asked);
+            return Ok(Some(asked));
         };
         let is_known = |heard: &Heard| {
             let is_fresh = now().saturating_sub(heard.at) < HEARD_SECONDS;
             is_fresh && heard.attachment == attachment && heard.progress == *progress
         };
         if asked.record.attachment != Some(attachment) || asked.record.heard.as_ref().is_some_and(is_known) {
-            return Ok(asked);
+            return Ok(Some(asked));
         }
         let unchanged = asked.unchanged();
         let (progress, snapshots) = (progress.clone(), report.snapshots.clone());
@@ -145,7 +147,7 @@ impl Provisioner {
         // Whoever was quicker has changed what is looked at again.
         let _ = self.store.catalogue.commit(Transaction::new(vec![unchanged], vec![asked.put()?])?).await?;
         self.wake.notify_waiters();
-        self.store.need(key, id).await
+        self.store.get(key).await
     }
 
     /// Writes down how it has ended.

@@ -175,7 +175,9 @@ fn a_replica_that_is_gone_for_good_is_replaced() {
             whole(&volume).await;
             assert_eq!(volume.in_sync(), Set::first(replicas.into()));
             equal(world, cluster, replicas.into());
-            // The old one comes back, and nobody is misled.
+            // The old one comes back when nothing is marked any more, and nobody is misled.
+            time::sleep(Duration::from_secs(2)).await;
+            assert_eq!(volume.regions_marked(), 0);
             cluster.restart(world, 1);
             drop(volume);
             cluster.places.replace(1, 1);
