@@ -46,7 +46,8 @@ pub(crate) async fn watch(shared: Rc<Shared>) {
     }
 }
 
-/// Who has the room for the volume, and may be taken in. Who has not the room, and is to replace a holder, would have that one's snapshots forgotten for nothing.
+/// Who has the room for the volume, and may be taken in. Who has not the room, and is to replace a holder, would have that one's
+/// snapshots forgotten for nothing.
 fn roomy(shared: &Shared) -> Set {
     Set::of(shared.shape.holders(), |slot| {
         let Some(conn) = shared.conn(slot) else { return false };
@@ -65,8 +66,8 @@ fn roomy(shared: &Shared) -> Set {
     })
 }
 
-/// Whether it never had the place: its log says of every region that it may lack it. One that had the place knows nothing of what was
-/// written since another one has it, and neither do the logs of the others, once they are clean.
+/// Whether it never had the place: its log says of every region that it may lack it. One that had the place knows nothing of what
+/// was written since another one has it, and neither do the logs of the others, once they are clean.
 fn is_new(conn: &Conn) -> bool {
     conn.label.kind == Kind::Witness || conn.with_log(|log| log.is_intent_everywhere())
 }

@@ -1,8 +1,8 @@
-//! Who serves a catalogue that several machines reach. Each control plane has an entry of its own, bound to a lease, so that one that
-//! dies is forgotten when that ends.
+//! Who serves a catalogue that several machines reach. Each control plane has an entry of its own, bound to a lease, so that one
+//! that dies is forgotten when that ends.
 //!
-//! Invariant: of a control plane that begins and a restore that begins, one at least sees the other. The one writes its entry before
-//! it looks whether a restore is noted, the other its note before it looks for entries the last time.
+//! Invariant: of a control plane that begins and a restore that begins, one at least sees the other. The one writes its entry
+//! before it looks whether a restore is noted, the other its note before it looks for entries the last time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

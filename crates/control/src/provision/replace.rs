@@ -184,8 +184,8 @@ async fn fill(task: &mut Task, slot: usize) -> Result<(), Stop> {
     }
 }
 
-/// The new holder's drive is gone for good before the slot was in sync. What had the place before stays, for nobody knows whether it
-/// is needed, until the slot is in sync by another one.
+/// The new holder's drive is gone for good before the slot was in sync. What had the place before stays until the slot is in sync
+/// by another one: nobody knows whether it is needed.
 async fn lost(task: &mut Task, slot: usize) -> Result<(), Stop> {
     let why = format!("{} before slot {slot} was in sync there: it is replaced again", is_out(task, slot));
     if task.operation.record.at.is_some() {

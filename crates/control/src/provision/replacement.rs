@@ -18,8 +18,8 @@ use super::store::{Plan, Planning, Request, Stored};
 pub(super) type Looks = OnceCell<BTreeMap<Name, Result<Look, String>>>;
 
 impl Provisioner {
-    /// Begins to replace the holder that a volume has on a drive by one on another drive, as far apart from the others as the volume
-    /// was placed; the answer is the operation's id. The room is promised at once.
+    /// Begins to replace the holder that a volume has on a drive by one on another drive, as far apart from the others as the
+    /// volume was placed; the answer is the operation's id. The room is promised at once.
     pub async fn replace_holder(
         &self,
         request: &Request,

@@ -21,8 +21,8 @@ use super::records::{
 };
 use super::store::{Plan, Planning, Request, Stored, now};
 
-/// How long a host waits until the control plane lets go of a volume that it has attached itself, to fill a new holder. Chosen: a few
-/// times what is done there at a time.
+/// How long a host waits until the control plane lets go of a volume that it has attached itself, to fill a new holder. Chosen: a
+/// few times what is done there at a time.
 const HELD_TIME: Duration = Duration::from_secs(30);
 /// Between two looks at that.
 const HELD_PAUSE: Duration = Duration::from_millis(200);

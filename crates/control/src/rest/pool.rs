@@ -103,8 +103,8 @@ pub async fn drive(State(provisioner): State<Provisioner>, asked: Asked) -> Answ
     Ok(json(StatusCode::OK, &DriveView::from(provisioner.drive(&asked.name()?).await?)))
 }
 
-/// Takes a drive into use, drains it, or takes it out: gone for good, nothing is asked of it any more. The holders on a drive that is
-/// draining or out are replaced elsewhere, until it is in use again. Or says where its target listens by now.
+/// Takes a drive into use, drains it, or takes it out: gone for good, nothing is asked of it any more. The holders on a drive that
+/// is draining or out are replaced elsewhere, until it is in use again. Or says where its target listens by now.
 #[utoipa::path(patch, path = "/v1/drives/{name}", tag = "drives", request_body = DriveChange,
     params(("name" = String, Path), ("Request-Id" = Option<String>, Header)),
     responses((status = 200, body = Drive), (status = "4XX", body = Problem)))]

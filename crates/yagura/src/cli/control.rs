@@ -46,10 +46,10 @@ pub enum ControlVerb {
     Dump(ControlDumpArgs),
     /// Read what was dumped into an empty catalogue. Called again after it was interrupted, it goes on.
     Restore(ControlRestoreArgs),
-    /// Copy a catalogue that is a file into etcd, for control planes on several machines. The file stays, and is not served any more.
+    /// Copy a catalogue that is a file into etcd, for control planes on several machines. The file stays, and is served no more.
     Move(ControlMoveArgs),
-    /// Show nodes, drives, tenants, tokens, volumes, operations, the pool, or one of them; or the snapshots of a volume, or the holders
-    /// on a drive.
+    /// Show nodes, drives, tenants, tokens, volumes, operations, the pool, or one of them; or the snapshots of a volume, or the
+    /// holders on a drive.
     Show(ControlShowArgs),
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 use hyper::Method;
 use serde_json::{Value, json};
 
-use super::{Client, client, path_of, report};
+use super::client::{Client, path_of};
+use super::say::report;
 use crate::cli::ControlDrainArgs;
 use crate::exit::Failure;
 
@@ -20,10 +21,11 @@ pub fn run(args: &ControlDrainArgs) -> Result<(), Failure> {
         (Some(drive), _) => (path_of("drives", drive), false),
         (None, node) => (path_of("nodes", node.as_deref().unwrap_or_default()), true),
     };
-    let said = client(&args.asking)?.ask(Method::PATCH, &path, Some(&draining))?;
+    let client = Client::new(&args.asking.access)?;
+    let named = Client::new(&args.asking.access)?.named(args.asking.request_id.clone());
+    let said = named.ask(Method::PATCH, &path, Some(&draining))?;
     if args.wait {
         let drives = if of_node { said["items"].as_array().cloned().unwrap_or_default() } else { vec![said.clone()] };
-        let client = Client::new(&args.asking.access)?;
         for drive in drives.iter().filter_map(|drive| drive["name"].as_str()) {
             emptied(&client, drive)?;
         }

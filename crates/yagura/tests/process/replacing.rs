@@ -26,7 +26,7 @@ fn drives_of(control: &Control) -> Vec<String> {
     holders.map(|holder| holder["drive"].as_str().expect("a drive").to_owned()).collect()
 }
 
-/// Writes the whole volume again and again, each time another pattern, until it is told to stop; the last one that was acknowledged.
+/// Writes the whole volume again and again, each time another pattern, until it is told to stop; says which was acknowledged last.
 fn load(at: &str, stop: &AtomicBool, written: &AtomicU64) {
     let mut pattern = 1;
     while !stop.load(Ordering::Relaxed) {

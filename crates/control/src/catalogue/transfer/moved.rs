@@ -1,5 +1,5 @@
-//! That a catalogue was moved: two that are served beside each other would promise the same room, and each delete what the other has
-//! made. It is noted in the source before anything is read there.
+//! That a catalogue was moved: two that are served beside each other would promise the same room, and each delete what the other
+//! has made. It is noted in the source before anything is read there.
 
 use super::format::TransferError;
 use crate::catalogue::contract::Catalogue;

@@ -134,8 +134,8 @@ impl SimDrives {
         Ok(())
     }
 
-    /// What must not be deleted: what somebody else made, and what a volume that stays needs. That is each holder, as the mirror has
-    /// it, and who was a holder until the slot is in sync again.
+    /// What must not be deleted: what somebody else made, and what a volume that stays needs: each holder, as the mirror has it,
+    /// and who was a holder until the slot is in sync again.
     fn untouchable(&self) -> BTreeSet<Uuid> {
         let (mut all, mirrors) = (self.sacred.lock().unwrap().clone(), self.mirrors.lock().unwrap());
         for mirror in self.kept.lock().unwrap().iter().filter_map(|volume| mirrors.get(volume)) {
@@ -245,34 +245,37 @@ fn apply((state, mirrors): (&State, &Mirrors), effect: &Effect, sacred: &BTreeSe
             if !beside.iter().any(|nqn| reach(&mut state, nqn).is_ok()) {
                 return Err(DriveError::Unreachable("no other holder".into()));
             }
-            let drive = reach(&mut state, nqn)?;
-            let found = drive.namespaces.get_mut(&namespace.nsid).filter(|(found, _)| found.uid == namespace.uid);
-            match found {
-                None => return Err(DriveError::Refused("there is no such namespace".into())),
-                Some((_, Some(label))) if *label != (*volume, *slot) => {
-                    return Err(DriveError::Refused("it holds something else".into()));
-                }
-                Some((_, label)) => *label = Some((*volume, *slot)),
-            }
-            Ok(())
+            label(&mut state, (nqn, namespace), (*volume, *slot))
         }
         Effect::Copy(replica, tag) => copy((&mut state, mirrors), replica, *tag),
         Effect::Ask(nqns) => nqns.iter().try_for_each(|nqn| reach(&mut state, nqn).map(drop)),
         Effect::Format(volume, bytes, holders) => {
             for (slot, (nqn, namespace)) in holders.iter().enumerate() {
-                let drive = reach(&mut state, nqn)?;
-                let found = drive.namespaces.get_mut(&namespace.nsid).filter(|(found, _)| found.uid == namespace.uid);
-                match found {
-                    None => return Err(DriveError::Refused("there is no such namespace".into())),
-                    Some((_, Some(label))) if *label != (*volume, slot) && label.1 != 99 => {
-                        return Err(DriveError::Refused("it holds something else".into()));
-                    }
-                    Some((_, label)) => *label = Some((*volume, slot)),
-                }
+                label(&mut state, (nqn, namespace), (*volume, slot))?;
             }
             let has = holders.iter().enumerate().map(|(slot, (_, namespace))| (slot, namespace.uid)).collect();
             let mirror = || Mirror { bytes: *bytes, has, ..Mirror::default() };
             mirrors.lock().unwrap().entry(*volume).or_insert_with(mirror);
+            Ok(())
+        }
+    }
+}
+
+/// Makes a namespace that slot of the volume, if it is blank, or that already, or a clone.
+fn label(
+    state: &mut BTreeMap<String, SimDrive>,
+    (nqn, namespace): (&str, &Namespace),
+    label: (Uuid, usize),
+) -> Result<(), DriveError> {
+    let drive = reach(state, nqn)?;
+    let found = drive.namespaces.get_mut(&namespace.nsid).filter(|(found, _)| found.uid == namespace.uid);
+    match found {
+        None => Err(DriveError::Refused("there is no such namespace".into())),
+        Some((_, Some(has))) if *has != label && has.1 != 99 => {
+            Err(DriveError::Refused("it holds something else".into()))
+        }
+        Some((_, has)) => {
+            *has = Some(label);
             Ok(())
         }
     }

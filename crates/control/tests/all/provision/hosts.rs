@@ -402,8 +402,8 @@ async fn a_hosts_reason_is_cut() {
     assert_eq!((operation.state, operation.undo.map(|why| why.len())), (OperationState::Failed, Some(1023)));
 }
 
-/// A host that attached again after an older copy was restored was told that no other had had the volume meanwhile, and what it held
-/// for it still was written over what the other one had written.
+/// A host that attached again after an older copy was restored was told that no other had had the volume meanwhile, and what it
+/// held for it still was written over what the other one had written.
 #[tokio::test(start_paused = true)]
 async fn a_restored_catalogue_does_not_say_that_a_host_had_a_volume_without_a_break() {
     let world = used().await;
