@@ -180,9 +180,11 @@ impl Provisioner {
             state: VolumeState::Creating,
             level,
             holders,
+            beside: Vec::new(),
             attachment: None,
             operation: Some(operation.id),
             held: false,
+            awaited: false,
             snapshots: Vec::new(),
             limits: new.limits,
             grows_to: Some(self.drives.grows_to(new.bytes)),
@@ -217,7 +219,8 @@ impl Provisioner {
         if replicas == 2 {
             holders.push(bytes(HolderKind::Witness));
         }
-        Wanted { holders, beside: Vec::new(), level: new.level, relax: new.relax, overcommit_percent }
+        let (beside, without) = (Vec::new(), Vec::new());
+        Wanted { holders, beside, without, level: new.level, relax: new.relax, overcommit_percent }
     }
 }
 

@@ -7,7 +7,9 @@ use std::str::FromStr;
 use clap::{Args, Subcommand, ValueEnum};
 use uuid::Uuid;
 
-use super::{Common, ControlAccess, NvmeHost, VolumeDiffArgs, VolumeExportArgs, VolumeImportArgs, VolumeSnapshotArgs};
+use super::{
+    Common, NvmeHost, VolumeDiffArgs, VolumeExportArgs, VolumeHolders, VolumeImportArgs, VolumeOf, VolumeSnapshotArgs,
+};
 use crate::holder::HolderSpec;
 use crate::size::Size;
 

@@ -22,7 +22,7 @@ use super::named;
 use super::nbd::{self, Nbd};
 use super::reach;
 use super::used::{Used, lost};
-use super::wishes;
+use super::wishes::{self, Holding};
 use super::words::{failure, name, usual_name};
 use crate::cli::VolumeAttachArgs;
 use crate::exit::Failure;
@@ -97,7 +97,9 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
     let limits = attachment.as_ref().map_or_else(Limits::default, |attachment| attachment.limits);
     let limiter = Rc::new(Limiter::new(limits));
     let served = Mailed::new(Rc::new(Limited::new(volume.clone(), limiter.clone())));
-    let result = serve_it(args, (&volume, &limiter, attachment.as_ref()), &served, &used, &letter).await;
+    let holding = Holding { host: args.of.host.clone(), uids: found.uids };
+    let by_name = attachment.as_ref().map(|attachment| (attachment, holding));
+    let result = serve_it(args, (&volume, &limiter, by_name), &served, &used, &letter).await;
     // Before commands fail: the kernel is to wait, and not to be told of that.
     used.leave();
     served.leave();
@@ -113,13 +115,14 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
 
 async fn serve_it(
     args: &VolumeAttachArgs,
-    (volume, limiter, attachment): (&Rc<Volume>, &Rc<Limiter>, Option<&named::Attachment>),
+    (volume, limiter, by_name): (&Rc<Volume>, &Rc<Limiter>, Option<(&named::Attachment, Holding)>),
     served: &Mailed,
     used: &Used,
     letter: &MailReceiver<Reason>,
 ) -> Result<(), Failure> {
     let nqn = name_of(args, volume)?;
     let target = Rc::new(target(args, &nqn, volume, served)?);
+    let attachment = by_name.as_ref().map(|(attachment, _)| *attachment);
     let keys = used.keys()?;
     if let (Some(keys), Some(attachment)) = (&keys, attachment) {
         let kernel = Nqn::foreign(&host_name(attachment.tenure)).map_err(Failure::usage)?;
@@ -146,7 +149,7 @@ async fn serve_it(
         }
         output::report(args.common.json, &ready, describe)?;
         // Until it is dropped.
-        let _following = follow(args, attachment, (volume, limiter), (&target, &nqn), (used, &namespace))?;
+        let _following = follow(args, by_name, (volume, limiter), (&target, &nqn), (used, &namespace))?;
         Ok::<_, Failure>(letter.recv().await)
     };
     let until = async {
@@ -183,12 +186,12 @@ async fn serve_it(
 /// Does what the control plane wants of this host, where the volume is attached by its name.
 fn follow(
     args: &VolumeAttachArgs,
-    attachment: Option<&named::Attachment>,
+    by_name: Option<(&named::Attachment, Holding)>,
     (volume, limiter): (&Rc<Volume>, &Rc<Limiter>),
     (target, nqn): (&Rc<Target>, &Nqn),
     (used, namespace): (&Used, &AnyNamespace),
 ) -> Result<Option<Task<()>>, Failure> {
-    let (Some(name), Some(attachment)) = (&args.of.name, attachment) else { return Ok(None) };
+    let (Some(name), Some((attachment, holding))) = (&args.of.name, by_name) else { return Ok(None) };
     let (target, nqn, used, namespace) = (target.clone(), nqn.clone(), used.clone(), namespace.clone());
     let grown = move || {
         used.grow(&namespace);
@@ -197,7 +200,7 @@ fn follow(
         }
     };
     let path = attachment.path(name);
-    wishes::follow(&args.of.access, path, volume.clone(), limiter.clone(), grown).map(Some)
+    wishes::follow(&args.of.access, path, (volume.clone(), holding), limiter.clone(), grown).map(Some)
 }
 
 /// Ends when another host has taken the volume.

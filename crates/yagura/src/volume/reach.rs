@@ -42,6 +42,11 @@ pub fn reach(spec: &HolderSpec, host: &NvmeHost) -> Rc<dyn Reach> {
     Rc::new(holder(spec, host, None))
 }
 
+/// The same of which it is known which namespace it is.
+pub fn known(spec: &HolderSpec, host: &NvmeHost, uid: [u8; 16]) -> Rc<dyn Reach> {
+    Rc::new(holder(spec, host, Some(uid)))
+}
+
 /// No host has the volume attached, or had it last: which of both can't be told.
 pub async fn check_untaken(reaches: &[Rc<dyn Reach>]) -> Result<(), Failure> {
     for reach in reaches {

@@ -19,6 +19,7 @@ mod operator;
 #[path = "../../../cache/tests/all/port.rs"]
 mod port;
 mod redis;
+mod replacing;
 mod reservations;
 mod secured;
 mod support;
