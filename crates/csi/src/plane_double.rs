@@ -162,7 +162,8 @@ impl World {
             ("POST", ["volumes", volume, "snapshots"]) => {
                 let name = body["name"].as_str().expect("a name");
                 let snapshot = json!({"id": NIL, "volume": volume, "name": name,
-                    "bytes": self.volumes[*volume]["bytes"], "copies": [0], "created": 9});
+                    "bytes": self.volumes[*volume]["bytes"], "copies": [0], "created": 9,
+                    "moment": {"round": 1, "host": 1, "attempt": 1, "slots": 1}});
                 match self.snapshots.insert(key(name), snapshot) {
                     None => done(),
                     Some(_) => refused(409, "exists"),
