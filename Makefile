@@ -10,6 +10,7 @@
 #   make guest                     a real Linux kernel as peer, as initiator and as target: all that there is
 #   make fuzz [SECONDS=60]         every fuzz target for that long
 #   make bench [ROW=B4]            every row of figures in short form, or one, beside its peers
+#   make figures                   what make bench has measured last becomes docs/figures.md
 #   make dist                      the binary as it is given away, in target/dist: slower to build, a little faster to run
 #   make install [PREFIX=/usr/local]   the binary, the C library with its header, pkg-config's file; DESTDIR is honoured
 #   make wheel                     the Python package, optimised
@@ -40,7 +41,7 @@ YAGURA := $(TARGET_DIR)/release/yagura
 # What is given away and measured: optimised over all crates at once, which takes minutes more to build.
 DIST := $(TARGET_DIR)/dist
 
-.PHONY: help build dist run test test-all sim entries model mutants guest fuzz bench install wheel tidy fmt clean deps deps-build deps-test deps-bench
+.PHONY: help build dist run test test-all sim entries model mutants guest fuzz bench figures install wheel tidy fmt clean deps deps-build deps-test deps-bench
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -83,6 +84,10 @@ guest: deps-test
 
 bench: deps-bench dist
 	scripts/bench.sh "$(DIST)/yagura" "$(TARGET_DIR)/bench" $(ROW)
+
+# What was measured last becomes what is shown.
+figures:
+	scripts/report.py --short "$(TARGET_DIR)/bench" | sed "s|$(CURDIR)/||g" > docs/figures.md
 
 fuzz: deps-test
 	scripts/fuzz.sh $(SECONDS)

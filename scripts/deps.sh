@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what is missing, and only that: Debian packages by the command each one provides, cargo tools by name.
-# usage: deps.sh GROUP…   (build, test, bench)
+# usage: deps.sh GROUP…   (build, test, bench, ceph)
 # A machine that has everything is left alone and needs neither root nor the network.
 set -euo pipefail
 
@@ -62,7 +62,9 @@ for group in "$@"; do
       want_tool "cargo-nextest@$CARGO_NEXTEST" "cargo-deny@$CARGO_DENY"
       ;;
     bench) want memcached=memcached fio=fio redis-server=redis-server mvn=maven javac=default-jdk-headless ;;
-    *) echo "deps.sh: unknown group '$group' (build, test, bench)" >&2; exit 2 ;;
+    # What volumes are compared with, and only if somebody asks.
+    ceph) want ceph-mon=ceph-mon ceph-mgr=ceph-mgr ceph-osd=ceph-osd ceph=ceph-common fio=fio ;;
+    *) echo "deps.sh: unknown group '$group' (build, test, bench, ceph)" >&2; exit 2 ;;
   esac
 done
 

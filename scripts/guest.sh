@@ -12,7 +12,8 @@
 #   discovery      the kernel finds everything through our discovery service, stays connected to it, and is told of changes
 #   live           namespaces come, grow and go while the kernel is connected
 #   management     namespaces of a drive, made and deleted by nvme-cli
-#   csi            a volume is staged, published and used through the driver, over the death of a storage node and of the driver
+#   csi            a volume is staged, published and used through the driver, over the death of a storage node and of the driver; it
+#                  grows while it is mounted, and a snapshot of it becomes another volume
 #   ublk           a volume as a block device by ublk, over the death of a storage node and of the process, and a change of hosts
 #   authentication-initiator, authentication-target    DH-HMAC-CHAP, one way and both ways
 #   figures        row B3: our target and host beside the kernel's, all inside the guest; B3.json in OUTPUT

@@ -21,8 +21,9 @@ mkdir -p "$work"
 work=$(cd "$work" && pwd)
 tree=$work/tree
 export CARGO_TARGET_DIR=$work/target
-# One crate is built anew for each patch, and one test run: unoptimised and from what is left of the last build that is quickest.
-export CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_INCREMENTAL=1
+# One crate is built anew for each patch, and one test run: unoptimised, in small units and from what is left of the last build
+# that is quickest.
+export CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_CODEGEN_UNITS=256 CARGO_INCREMENTAL=1
 dependencies=profile.dev.package.\"*\".opt-level=2
 log=$work/log.txt
 

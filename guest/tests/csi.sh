@@ -50,10 +50,15 @@ call() {
     --data-binary @/tmp/frame -D /tmp/heads -o /tmp/answer "http://localhost/csi.v1.$1"
   grep -q '^grpc-status: 0' /tmp/heads || { cat /tmp/heads; tail -n 20 /tmp/log; fail "$1"; }
 }
-stage() { { text 1 db; text 3 /mnt/staging; mounted 4; } | call Node/NodeStageVolume; }
-publish() { { text 1 db; text 3 /mnt/staging; text 4 /mnt/target/db; mounted 5; } | call Node/NodePublishVolume; }
-unpublish() { { text 1 db; text 2 /mnt/target/db; } | call Node/NodeUnpublishVolume; }
-unstage() { { text 1 db; text 2 /mnt/staging; } | call Node/NodeUnstageVolume; }
+# Each of the volume $1, which is `db` unless said.
+stage() { { text 1 "${1:-db}"; text 3 "/mnt/staging/${1:-db}"; mounted 4; } | call Node/NodeStageVolume; }
+publish() {
+  { text 1 "${1:-db}"; text 3 "/mnt/staging/${1:-db}"; text 4 "/mnt/target/${1:-db}"; mounted 5; } | call Node/NodePublishVolume
+}
+unpublish() { { text 1 "${1:-db}"; text 2 "/mnt/target/${1:-db}"; } | call Node/NodeUnpublishVolume; }
+unstage() { { text 1 "${1:-db}"; text 2 "/mnt/staging/${1:-db}"; } | call Node/NodeUnstageVolume; }
+# has VOLUME MIB: its filesystem has more than that.
+has() { [ "$(df --output=size -B1M "/mnt/target/$1" | tail -n 1)" -gt "$2" ] || fail "$(df -B1M "/mnt/target/$1")"; }
 
 write() {
   dd if=/dev/urandom of="/tmp/$1" bs=64k count=16 status=none
@@ -63,7 +68,7 @@ no_device() { [ -z "$(ls /sys/class/nvme 2>/dev/null)" ]; }
 
 modprobe nvme-tcp
 step "three storage nodes, a control plane"
-for name in a b c; do yagura drive format /tmp/drive-$name --size 96MiB >/dev/null; done
+for name in a b c; do yagura drive format /tmp/drive-$name --size 192MiB >/dev/null; done
 node a 4421
 node b 4422
 node c 4423
@@ -118,6 +123,26 @@ driver
 write anew
 [ "$(grep -c ' /mnt/target/db ' /proc/mounts)" = 1 ] || fail "$(cat /proc/mounts)"
 for name in before without after anew; do cmp "/tmp/$name" "/mnt/target/db/$name"; done
+
+step "it grows to 48 MiB while it is mounted"
+{ text 1 db; byte 18 5 8 128 128 128 24; } | call Controller/ControllerExpandVolume
+{ text 1 db; text 2 /mnt/target/db; byte 26 5 8 128 128 128 24; } | call Node/NodeExpandVolume
+has db 36
+
+step "a snapshot of it becomes a volume of 64 MiB, mounted beside it"
+{ text 1 db; text 2 s; } | call Controller/CreateSnapshot
+write later
+# What it is made of: the snapshot db@s, in a message of six bytes in one of eight.
+{ text 1 copy; byte 18 5 8 128 128 128 32; mounted 3; byte 50 8 10 6; text 1 db@s; } | call Controller/CreateVolume
+stage copy
+publish copy
+has copy 50
+for name in before without after anew; do cmp "/tmp/$name" "/mnt/target/copy/$name"; done
+[ ! -e /mnt/target/copy/later ] || fail "the copy has what was written after the snapshot"
+unpublish copy
+unstage copy
+text 1 copy | call Controller/DeleteVolume
+text 1 db@s | call Controller/DeleteSnapshot
 
 step "unpublished and unstaged, each twice"
 unpublish

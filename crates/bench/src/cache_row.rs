@@ -286,7 +286,7 @@ impl Contest {
     /// What the disk does a second with nobody else: of what the servers wait for, the floor.
     fn disk_reads(&self, file: &Path, depth: usize, time: Duration) -> anyhow::Result<f64> {
         // The first half is written for sure, and holes would be read from nowhere.
-        let job = fio::Job { file, size: self.bytes / 2, depth, write: false, time };
+        let job = fio::Job { file, size: self.bytes / 2, depth, write: false, stable: false, time };
         Ok(fio::run(job)?.rate)
     }
 

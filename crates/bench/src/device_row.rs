@@ -116,7 +116,7 @@ pub(crate) fn fill(options: &Options) -> anyhow::Result<()> {
 
 /// A round of fio on the same file.
 pub(crate) fn beside(options: &Options, core: usize, depth: usize, write: bool) -> anyhow::Result<Sample> {
-    let job = fio::Job { file: &options.file, size: options.size, depth, write, time: options.time };
+    let job = fio::Job { file: &options.file, size: options.size, depth, write, stable: false, time: options.time };
     machine::pinned(core, || fio::run(job))?
 }
 

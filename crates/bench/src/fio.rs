@@ -19,29 +19,40 @@ pub struct Job<'a> {
     pub depth: usize,
     /// Writes, not reads.
     pub write: bool,
+    /// A write ends when it would survive the loss of power.
+    pub stable: bool,
     /// How long.
     pub time: Duration,
 }
 
 /// One round.
 pub fn run(job: Job<'_>) -> anyhow::Result<Sample> {
-    let output = Command::new("fio")
-        .args(["--name=peer", "--ioengine=io_uring", "--direct=1", "--bs=4k", "--time_based", "--thread"])
-        // From the submission on, as ours: what fio calls clat begins after it.
-        .args(["--clat_percentiles=0", "--lat_percentiles=1", "--output-format=json"])
+    let mut fio = Command::new("fio");
+    fio.args(["--ioengine=io_uring", "--direct=1", "--thread"])
         .arg(format!("--filename={}", job.file.display()))
-        .arg(format!("--size={}", job.size))
-        .arg(format!("--rw={}", if job.write { "randwrite" } else { "randread" }))
-        .arg(format!("--iodepth={}", job.depth))
-        .arg(format!("--runtime={}ms", job.time.as_millis()))
-        .stdin(Stdio::null())
-        .output()
-        .context("cannot start fio; install it with: apt-get install fio")?;
+        .arg(format!("--size={}", job.size));
+    if job.stable {
+        fio.arg("--sync=dsync");
+    }
+    random(&mut fio, job.write, job.depth, job.time);
+    let output = fio.output().context("cannot start fio; install it with: apt-get install fio")?;
     anyhow::ensure!(output.status.success(), "fio failed: {}", String::from_utf8_lossy(&output.stderr));
-    parse_fio(&output.stdout, job.write).with_context(|| format!("fio on {}", job.file.display()))
+    parse(&output.stdout, job.write).with_context(|| format!("fio on {}", job.file.display()))
 }
 
-fn parse_fio(json: &[u8], write: bool) -> anyhow::Result<Sample> {
+/// Has fio access 4 KiB at random places, and report that.
+pub fn random(fio: &mut Command, write: bool, depth: usize, time: Duration) {
+    fio.args(["--name=peer", "--bs=4k", "--time_based"])
+        // From the submission on, as ours: what fio calls clat begins after it.
+        .args(["--clat_percentiles=0", "--lat_percentiles=1", "--output-format=json"])
+        .arg(format!("--rw={}", if write { "randwrite" } else { "randread" }))
+        .arg(format!("--iodepth={depth}"))
+        .arg(format!("--runtime={}ms", time.as_millis()))
+        .stdin(Stdio::null());
+}
+
+/// What fio has reported.
+pub fn parse(json: &[u8], write: bool) -> anyhow::Result<Sample> {
     // fio may print notes before the JSON.
     let begin = json.iter().position(|&b| b == b'{').context("fio printed no JSON")?;
     let report: serde_json::Value = serde_json::from_slice(&json[begin..])?;
@@ -74,10 +85,10 @@ mod tests {
         let json =
             br#"note: both iodepth >= 1 {"jobs":[{"usr_cpu":10.0,"sys_cpu":40.0,"read":{"total_ios":1000,"runtime":100,
             "lat_ns":{"max":90000,"percentile":{"50.000000":20000,"99.000000":40000,"99.900000":50000}}}}]}"#;
-        let sample = parse_fio(json, false).unwrap();
+        let sample = parse(json, false).unwrap();
         assert_eq!((sample.operations, sample.rate, sample.p50_us, sample.client_cpu_us), (1000, 10_000.0, 20.0, 50.0));
-        let error = parse_fio(br#"{"jobs":[{}]}"#, true).unwrap_err();
+        let error = parse(br#"{"jobs":[{}]}"#, true).unwrap_err();
         assert!(error.to_string().contains("total_ios"), "{error}");
-        assert!(parse_fio(b"fio: failed", true).is_err());
+        assert!(parse(b"fio: failed", true).is_err());
     }
 }

@@ -186,9 +186,9 @@ impl Pool {
         let members: Vec<(String, String)> = (0..shape.replicas).map(|index| (nqn(index), namespace(index))).collect();
         let servers: Vec<Server> = match shape.nodes {
             Nodes::Each => {
-                members.chunks(1).map(|member| process::targets(core, member)).collect::<anyhow::Result<_>>()?
+                members.chunks(1).map(|member| process::targets(Some(core), member)).collect::<anyhow::Result<_>>()?
             }
-            Nodes::One => vec![process::targets(core, &members)?],
+            Nodes::One => vec![process::targets(Some(core), &members)?],
         };
         let addresses: Vec<SocketAddr> = servers.iter().map(|server| server.address).collect();
         let options =

@@ -9,6 +9,8 @@ pub mod busy_flash_row;
 pub mod cache_client;
 mod cache_peers;
 pub mod cache_row;
+pub mod ceph;
+pub mod ceph_row;
 pub mod connections_row;
 pub mod device_row;
 pub mod device_wire_row;

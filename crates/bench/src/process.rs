@@ -71,11 +71,19 @@ pub fn product() -> anyhow::Result<PathBuf> {
 
 /// Starts `yagura target` on `core` with the given namespace argument, and waits until it says where it listens.
 pub fn target(core: usize, nqn: &str, namespace: &str) -> anyhow::Result<Server> {
-    targets(core, &[(nqn.to_owned(), namespace.to_owned())])
+    targets(Some(core), &[(nqn.to_owned(), namespace.to_owned())])
 }
 
-/// Starts one `yagura target` on `core` that offers subsystems, each a name and its namespace argument, at one address.
-pub fn targets(core: usize, subsystems: &[(String, String)]) -> anyhow::Result<Server> {
+/// Has the product do something that ends by itself.
+pub fn once(arguments: &[&str]) -> anyhow::Result<()> {
+    let output = Command::new(product()?).args(arguments).stdin(Stdio::null()).output()?;
+    anyhow::ensure!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+/// Starts one `yagura target`, on `core` if there is one, that offers subsystems, each a name and its namespace argument, at one
+/// address.
+pub fn targets(core: Option<usize>, subsystems: &[(String, String)]) -> anyhow::Result<Server> {
     let mut command = Command::new(product()?);
     command.args(["target", "--listen", "127.0.0.1:0", "--json"]);
     for (nqn, namespace) in subsystems {
@@ -83,7 +91,11 @@ pub fn targets(core: usize, subsystems: &[(String, String)]) -> anyhow::Result<S
     }
     command.env("RUST_LOG", "error"); // what hostile peers provoke is not the row's report
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let child = machine::pinned(core, || command.spawn())?.context("cannot start a target")?;
+    let child = match core {
+        Some(core) => machine::pinned(core, || command.spawn())?,
+        None => command.spawn(),
+    };
+    let child = child.context("cannot start a target")?;
     listening("target", child)
 }
 
@@ -174,6 +186,6 @@ fn started(
 }
 
 /// A port that was free a moment ago: for programs that cannot bind port 0 and tell.
-fn free_port() -> anyhow::Result<u16> {
+pub(crate) fn free_port() -> anyhow::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }

@@ -253,7 +253,7 @@ async fn plain(address: SocketAddr) -> anyhow::Result<RemoteNamespace> {
     Ok(RemoteNamespace::connect(HostOptions::new(address, subsystem, 1)).await?)
 }
 
-async fn write_through<N: Namespace>(namespace: &N, bytes: u64) -> anyhow::Result<()> {
+pub(crate) async fn write_through<N: Namespace>(namespace: &N, bytes: u64) -> anyhow::Result<()> {
     let info = namespace.info();
     let data = Buf::zeroed((info.transfer_blocks_max * info.block_size) as usize).freeze();
     for lba in (0..bytes / u64::from(info.block_size)).step_by(info.transfer_blocks_max as usize) {
@@ -263,7 +263,7 @@ async fn write_through<N: Namespace>(namespace: &N, bytes: u64) -> anyhow::Resul
 }
 
 /// Writes a block of every region.
-async fn touch_regions(volume: &Volume) -> anyhow::Result<()> {
+pub(crate) async fn touch_regions(volume: &Volume) -> anyhow::Result<()> {
     let (info, region) = (volume.info(), volume.shape().region_blocks);
     let block = Buf::zeroed(info.block_size as usize).freeze();
     for lba in (0..info.blocks).step_by(region as usize) {

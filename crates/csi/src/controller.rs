@@ -3,34 +3,25 @@
 //! Nothing is kept here: what a call before has done is read from the control plane, so that a call may come twice, at the same
 //! time, or after a crash.
 
-use control::provision::{HolderKind, VOLUME_ALIGN, VOLUME_BYTES_MAX, VolumeState, VolumeView};
+use control::provision::{HolderKind, Source, VOLUME_BYTES_MAX, VolumeState, VolumeView};
 use serde_json::json;
-use tonic::Status;
+use tonic::{Code, Status};
 
+use crate::asked::{Size, after, most, required, token};
 use crate::capability::{all_understood, understood};
 use crate::capacity::{available, narrowed};
+use crate::contents::{LOOKS_MAX, all_own_dropped, content_source, origin, own_dropped, present};
 use crate::names::volume_name;
 use crate::parameters::Parameters;
 use crate::plane::{Plane, is_name};
 use crate::wire::{
-    Capabilities, CapacityRange, CapacityRequest, CapacityResponse, Confirmed, CreateVolumeRequest, ListRequest,
-    ListResponse, Nothing, OneVolume, ValidateRequest, ValidateResponse, Volume, VolumeId, controller_rpc,
+    Capabilities, CapacityRequest, CapacityResponse, Confirmed, CreateVolumeRequest, ListRequest, ListResponse,
+    Nothing, OneVolume, ValidateRequest, ValidateResponse, Volume, VolumeId, controller_rpc,
 };
-
-/// Bytes of a name or of a volume's id, at most: the specification's.
-pub const NAME_BYTES_MAX: usize = 128;
-/// What a volume has of which no size is asked for. Chosen: what the examples of Kubernetes ask for.
-const USUAL_BYTES: u64 = 1 << 30;
-/// Volumes in one answer, at most; more are behind a token. Chosen: a hundred kilobytes.
-const ENTRIES_MAX: usize = 1000;
-/// How often a volume is looked at that others make and delete meanwhile. Chosen: who is still as far then calls again.
-const LOOKS_MAX: usize = 4;
-/// What a token of a list begins with: a volume's name follows.
-const AFTER: &str = "after:";
 
 /// The service.
 pub struct Controller {
-    plane: Plane,
+    pub(crate) plane: Plane,
 }
 
 impl Controller {
@@ -39,12 +30,16 @@ impl Controller {
         Controller { plane }
     }
 
-    /// `ControllerGetCapabilities`. What the control plane does not do is not told of: snapshots, clones, expansion.
+    /// `ControllerGetCapabilities`
     pub fn capabilities(&self) -> Capabilities {
         Capabilities::of(&[
             controller_rpc::CREATE_DELETE_VOLUME,
             controller_rpc::LIST_VOLUMES,
             controller_rpc::GET_CAPACITY,
+            controller_rpc::CREATE_DELETE_SNAPSHOT,
+            controller_rpc::LIST_SNAPSHOTS,
+            controller_rpc::CLONE_VOLUME,
+            controller_rpc::EXPAND_VOLUME,
             controller_rpc::SINGLE_NODE_MULTI_WRITER,
         ])
     }
@@ -56,36 +51,69 @@ impl Controller {
             return Err(Status::invalid_argument("volume_capabilities: say how the volume is to be used"));
         }
         all_understood(&request.volume_capabilities).map_err(Status::invalid_argument)?;
-        if request.volume_content_source.is_some() || !request.mutable_parameters.is_empty() {
-            return Err(Status::invalid_argument("volumes are made empty, and have no parameters that change"));
+        if !request.mutable_parameters.is_empty() {
+            return Err(Status::invalid_argument("volumes have no parameters that change"));
         }
         let parameters = Parameters::read(&request.parameters).map_err(Status::invalid_argument)?;
         let wanted = Size::of(request.capacity_range)?;
         let volume = volume_name(name);
+        let from = origin(request.volume_content_source.as_ref(), &volume)?;
         for _ in 0..LOOKS_MAX {
             let Some(found) = self.plane.volume(&volume).await? else {
-                let Parameters { replicas, level, relax } = parameters;
-                let (bytes, name) = (wanted.bytes, &volume);
-                let new = json!({"name": name, "bytes": bytes, "replicas": replicas, "level": level, "relax": relax});
-                match self.plane.create(&new).await {
+                match self.made(&volume, &wanted, parameters, from.as_ref()).await {
                     // Another call was first, and is looked at as any other.
-                    Err(status) if status.code() == tonic::Code::AlreadyExists => {}
+                    Err(status) if status.code() == Code::AlreadyExists => {}
                     made => made?,
                 }
                 continue;
             };
             match (found.state, found.operation) {
                 (VolumeState::Creating, Some(operation)) => {
-                    let undone = |why: &str| Status::unavailable(format!("the volume was not made: {why}"));
-                    self.plane.operation(&operation.to_string(), undone).await?;
+                    self.plane.operation(&operation.to_string()).await?.map_err(undone)?;
                 }
                 (VolumeState::Deleting, _) => {
                     return Err(Status::aborted(format!("volume {volume} is being deleted: call again")));
                 }
-                _ => return same(&found, &wanted, &parameters).map(|()| one(&found)),
+                _ => {
+                    same(&found, &wanted, &parameters, from.as_ref())?;
+                    if let Some(from) = &from {
+                        own_dropped(&self.plane, from).await?;
+                    }
+                    return Ok(one(&found));
+                }
             }
         }
         Err(Status::aborted(format!("volume {volume} is made and deleted again and again by others: call again")))
+    }
+
+    /// Makes a volume. One that is refused leaves nothing; of any other failure the next call goes on with what there is.
+    async fn made(
+        &self,
+        name: &str,
+        wanted: &Size,
+        parameters: Parameters,
+        from: Option<&Source>,
+    ) -> Result<(), Status> {
+        let made = async {
+            let bytes = match from {
+                Some(from) => wanted.of_copy(present(&self.plane, from).await?)?,
+                None => wanted.bytes,
+            };
+            let Parameters { replicas, level, relax } = parameters;
+            let new = json!({"name": name, "bytes": bytes, "replicas": replicas, "level": level, "relax": relax, "from": from});
+            self.plane.create(&new).await?.map_err(undone)
+        };
+        let made = made.await;
+        let is_refused = |status: &Status| {
+            matches!(status.code(), Code::InvalidArgument | Code::OutOfRange | Code::ResourceExhausted)
+        };
+        if let Some(from) = from
+            && made.as_ref().is_err_and(is_refused)
+            && let Err(status) = own_dropped(&self.plane, from).await
+        {
+            tracing::warn!(volume = %from.volume, why = status.message(), "a snapshot of a volume that is not made is left");
+        }
+        made
     }
 
     /// `DeleteVolume`
@@ -96,15 +124,18 @@ impl Controller {
         }
         let found = self.plane.volume(volume).await?;
         let Some(found) = found else { return Ok(Nothing {}) };
-        match (found.state, found.operation) {
+        let ended = match (found.state, found.operation) {
             // Asked for before: the same end is waited for.
-            (VolumeState::Deleting, Some(operation)) => {
-                let kept = |why: &str| Status::failed_precondition(why.to_owned());
-                self.plane.operation(&operation.to_string(), kept).await?;
+            (VolumeState::Deleting, Some(operation)) => self.plane.operation(&operation.to_string()).await?,
+            _ => {
+                if found.operation.is_none() {
+                    all_own_dropped(&self.plane, &found).await?;
+                }
+                self.plane.delete(volume).await?
             }
-            _ => self.plane.delete(volume).await?,
-        }
-        Ok(Nothing {})
+        };
+        // What keeps a volume from being deleted is a host that uses it.
+        ended.map(|()| Nothing {}).map_err(Status::failed_precondition)
     }
 
     /// `ValidateVolumeCapabilities`
@@ -129,18 +160,8 @@ impl Controller {
 
     /// `ListVolumes`
     pub async fn list(&self, request: ListRequest) -> Result<ListResponse, Status> {
-        let most = match usize::try_from(request.max_entries) {
-            Ok(0) => ENTRIES_MAX,
-            Ok(most) => most.min(ENTRIES_MAX),
-            Err(_) => return Err(Status::invalid_argument("max_entries is less than none")),
-        };
-        let mut after = match request.starting_token.as_str() {
-            "" => None,
-            token => match token.strip_prefix(AFTER).filter(|name| is_name(name)) {
-                Some(name) => Some(name.to_owned()),
-                None => return Err(Status::aborted("the token is none of this driver's: begin anew without one")),
-            },
-        };
+        let most = most(request.max_entries)?;
+        let mut after = after(&request.starting_token)?.map(|[name]| name);
         let mut found: Vec<VolumeView> = Vec::new();
         loop {
             let page = self.plane.volumes(after.as_deref()).await?;
@@ -151,8 +172,7 @@ impl Controller {
             }
         }
         let next = if found.len() > most { Some(found[most - 1].name.to_string()) } else { after };
-        let next_token = next.map(|name| format!("{AFTER}{name}")).unwrap_or_default();
-        Ok(ListResponse { entries: found.iter().take(most).map(one).collect(), next_token })
+        Ok(ListResponse { entries: found.iter().take(most).map(one).collect(), next_token: token(next) })
     }
 
     /// `GetCapacity`
@@ -171,56 +191,28 @@ impl Controller {
     }
 }
 
-/// A word that has to be there, and is of a length that the specification allows.
-pub fn required<'a>(what: &str, text: &'a str) -> Result<&'a str, Status> {
-    match text.len() {
-        0 => Err(Status::invalid_argument(format!("{what} is missing"))),
-        1..=NAME_BYTES_MAX => Ok(text),
-        long => Err(Status::invalid_argument(format!("{what} has {long} bytes: {NAME_BYTES_MAX} are allowed"))),
-    }
+fn undone(why: String) -> Status {
+    Status::unavailable(format!("the volume was not made: {why}"))
 }
 
 fn one(volume: &VolumeView) -> OneVolume {
     let capacity_bytes = i64::try_from(volume.bytes).unwrap_or(i64::MAX);
-    let volume = Volume { capacity_bytes, volume_id: volume.name.to_string(), volume_context: Default::default() };
+    let (volume_id, content_source) = (volume.name.to_string(), content_source(volume));
+    let volume = Volume { capacity_bytes, volume_id, volume_context: Default::default(), content_source };
     OneVolume { volume: Some(volume) }
 }
 
-/// What size is wanted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Size {
-    /// Of one that is made.
-    bytes: u64,
-    /// Of one that is there.
-    least: u64,
-    most: u64,
-}
-
-impl Size {
-    fn of(range: Option<CapacityRange>) -> Result<Size, Status> {
-        let CapacityRange { required_bytes, limit_bytes } = range.unwrap_or_default();
-        let (Ok(least), Ok(limit)) = (u64::try_from(required_bytes), u64::try_from(limit_bytes)) else {
-            return Err(Status::invalid_argument("capacity_range: a size is less than none"));
-        };
-        if limit > 0 && limit < least {
-            return Err(Status::invalid_argument("capacity_range: less is allowed than is wanted"));
-        }
-        let most = if limit == 0 { VOLUME_BYTES_MAX } else { limit.min(VOLUME_BYTES_MAX) };
-        let wanted = if least == 0 { USUAL_BYTES.min(most) } else { least };
-        let rounded = if least == 0 { wanted - wanted % VOLUME_ALIGN } else { wanted.next_multiple_of(VOLUME_ALIGN) };
-        if rounded == 0 || rounded > most {
-            let allowed = format!("a multiple of {VOLUME_ALIGN}, {VOLUME_BYTES_MAX} at most");
-            return Err(Status::out_of_range(format!("capacity_range: no volume has such a size: it is {allowed}")));
-        }
-        Ok(Size { bytes: rounded, least, most: if limit == 0 { u64::MAX } else { limit } })
-    }
-}
-
 /// Whether a volume that is there is what is asked for.
-fn same(found: &VolumeView, wanted: &Size, parameters: &Parameters) -> Result<(), Status> {
+fn same(found: &VolumeView, wanted: &Size, parameters: &Parameters, from: Option<&Source>) -> Result<(), Status> {
     let differs =
         |what: String| Err(Status::already_exists(format!("there is a volume {} already, and {what}", found.name)));
-    if !(wanted.least..=wanted.most).contains(&found.bytes) {
+    // Whoever is given a volume of other contents takes them for what was asked for.
+    if found.from.as_ref() != from {
+        let made =
+            |Source { volume, snapshot }: &Source| format!("it was made of snapshot {snapshot} of volume {volume}");
+        return differs(found.from.as_ref().map_or_else(|| "it was made empty".into(), made));
+    }
+    if !wanted.allows(found.bytes) {
         return differs(format!("it has {} bytes", found.bytes));
     }
     let replicas = found.holders.iter().filter(|holder| holder.kind == HolderKind::Replica).count();

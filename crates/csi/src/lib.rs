@@ -7,17 +7,23 @@
 //! ```
 //! Use: [`Endpoint::bind`], then [`Endpoint::serve`] with the [`Services`] that this process is to have.
 
+mod asked;
 mod capability;
 mod capacity;
+mod contents;
 mod controller;
+mod growth;
 mod host;
 mod identity;
 mod names;
 mod node;
 mod parameters;
 mod plane;
+#[cfg(test)]
+mod plane_double;
 mod server;
 mod service;
+mod snapshots;
 mod wire;
 
 pub use capability::{Access, Filesystem, Use};

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use control::client::{Access, Client, ClientError, escaped, path_of};
-use control::provision::{Drive, Name, Node, Pool, Tenant, VolumeView};
+use control::provision::{Drive, Name, Node, Pool, SnapshotView, Tenant, VolumeView};
 use http::Method;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
@@ -23,6 +23,9 @@ pub struct Plane {
     client: Client,
     tenant: Option<String>,
 }
+
+/// How an operation has ended: done, or undone, and why.
+pub type Ended = Result<(), String>;
 
 /// A page of a list.
 pub struct Page<T> {
@@ -44,29 +47,61 @@ impl Plane {
     }
 
     /// Makes a volume, and waits for its end.
-    pub async fn create(&self, new: &Value) -> Result<(), Status> {
-        let path = format!("/v1/volumes?wait={WAIT_SECONDS}");
-        let undone = |why: &str| Status::unavailable(format!("the volume was not made: {why}"));
-        self.ended(self.ask(Method::POST, &path, Some(new)).await.map_err(status)?, undone).await
+    pub async fn create(&self, new: &Value) -> Result<Ended, Status> {
+        self.begun("/v1/volumes", new).await
     }
 
     /// Deletes a volume, and waits for its end. That there is none is what was wanted.
-    pub async fn delete(&self, name: &str) -> Result<(), Status> {
-        let path = format!("{}?wait={WAIT_SECONDS}", path_of("volumes", name));
-        match found::<Value>(self.ask(Method::DELETE, &path, None).await)? {
-            // What keeps a volume from being deleted is a host that uses it.
-            Some(begun) => self.ended(begun, |why| Status::failed_precondition(why.to_owned())).await,
-            None => Ok(()),
-        }
+    pub async fn delete(&self, name: &str) -> Result<Ended, Status> {
+        self.gone(&path_of("volumes", name)).await
+    }
+
+    /// Makes a volume larger, and waits for its end.
+    pub async fn grow(&self, name: &str, bytes: u64) -> Result<Ended, Status> {
+        self.begun(&format!("{}/grow", path_of("volumes", name)), &json!({"bytes": bytes})).await
+    }
+
+    /// A volume's snapshots; none: there is no such volume.
+    pub async fn snapshots(&self, volume: &str) -> Result<Option<Vec<SnapshotView>>, Status> {
+        let listed = self.ask(Method::GET, &format!("{}/snapshots", path_of("volumes", volume)), None).await;
+        found(listed.map(|mut said| said["items"].take()))
+    }
+
+    /// The snapshot, if there is one.
+    pub async fn snapshot(&self, volume: &str, name: &str) -> Result<Option<SnapshotView>, Status> {
+        found(self.ask(Method::GET, &snapshot_path(volume, name), None).await)
+    }
+
+    /// Takes a snapshot, and waits for its end.
+    pub async fn take(&self, volume: &str, name: &str) -> Result<Ended, Status> {
+        self.begun(&format!("{}/snapshots", path_of("volumes", volume)), &json!({"name": name})).await
+    }
+
+    /// Deletes a snapshot, and waits for its end. That there is none is what was wanted.
+    pub async fn forget(&self, volume: &str, name: &str) -> Result<Ended, Status> {
+        self.gone(&snapshot_path(volume, name)).await
     }
 
     /// Waits for an operation that is under way.
-    pub async fn operation(&self, id: &str, undone: impl Fn(&str) -> Status) -> Result<(), Status> {
+    pub async fn operation(&self, id: &str) -> Result<Ended, Status> {
         let path = format!("/v1/operations/{}?wait={WAIT_SECONDS}", escaped(id));
-        self.ended(self.ask(Method::GET, &path, None).await.map_err(status)?, undone).await
+        self.ended(self.ask(Method::GET, &path, None).await.map_err(status)?).await
     }
 
-    async fn ended(&self, mut operation: Value, undone: impl Fn(&str) -> Status) -> Result<(), Status> {
+    async fn begun(&self, path: &str, new: &Value) -> Result<Ended, Status> {
+        let path = format!("{path}?wait={WAIT_SECONDS}");
+        self.ended(self.ask(Method::POST, &path, Some(new)).await.map_err(status)?).await
+    }
+
+    async fn gone(&self, path: &str) -> Result<Ended, Status> {
+        let path = format!("{path}?wait={WAIT_SECONDS}");
+        match found::<Value>(self.ask(Method::DELETE, &path, None).await)? {
+            Some(begun) => self.ended(begun).await,
+            None => Ok(Ok(())),
+        }
+    }
+
+    async fn ended(&self, mut operation: Value) -> Result<Ended, Status> {
         let until = Instant::now() + OPERATION_TIME;
         while operation["ended"].is_null() {
             if Instant::now() >= until {
@@ -77,7 +112,7 @@ impl Plane {
             let path = format!("/v1/operations/{}?wait={WAIT_SECONDS}", escaped(id));
             operation = self.ask(Method::GET, &path, None).await.map_err(status)?;
         }
-        operation["failure"].as_str().map_or(Ok(()), |why| Err(undone(why)))
+        Ok(operation["failure"].as_str().map_or(Ok(()), |why| Err(why.to_owned())))
     }
 
     /// A page of the volumes behind one of that name.
@@ -152,6 +187,10 @@ fn seen<T>(said: Result<T, ClientError>) -> Result<Option<T>, Status> {
         Err(ClientError::Refused(refused)) if refused.kind == "forbidden" => Ok(None),
         Err(error) => Err(status(error)),
     }
+}
+
+fn snapshot_path(volume: &str, name: &str) -> String {
+    format!("{}/snapshots/{}", path_of("volumes", volume), escaped(name))
 }
 
 /// A name that no volume can have is the name of none.
@@ -234,6 +273,7 @@ mod tests {
             (404, "not-found", Code::NotFound),
             (409, "exists", Code::AlreadyExists),
             (409, "attached", Code::FailedPrecondition),
+            (409, "in-use", Code::FailedPrecondition),
             (409, "busy", Code::Aborted),
             (429, "too-many-operations", Code::Unavailable),
             (507, "no-room", Code::ResourceExhausted),

@@ -13,14 +13,16 @@ use tonic::server::{Grpc, UnaryService};
 use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 
+use crate::asked::required;
 use crate::capability::{Use, understood};
-use crate::controller::{Controller, required};
+use crate::controller::Controller;
+use crate::growth::{answer, grown};
 use crate::identity;
 use crate::node::{Machine, Node, Usage, VOLUMES_MAX};
 use crate::plane::Plane;
 use crate::wire::{
-    BYTES, Capabilities, EndRequest, INODES, NodeInfo, Nothing, PublishRequest, StageRequest, StatsRequest,
-    StatsResponse, VolumeCapability, VolumeUsage, node_rpc,
+    BYTES, Capabilities, EndRequest, ExpandResponse, INODES, NodeExpandRequest, NodeInfo, Nothing, PublishRequest,
+    StageRequest, StatsRequest, StatsResponse, Topology, VolumeCapability, VolumeUsage, Words, node_rpc,
 };
 
 /// Bytes of a message, at most. Chosen: many times the longest that there is.
@@ -38,19 +40,22 @@ pub struct NodeService<M> {
     pub plane: Plane,
     /// What the orchestrator calls the node.
     pub id: String,
+    /// Where it stands, in words of the orchestrator.
+    pub topology: Words,
 }
 
 /// The services of one process.
 pub struct Services<M> {
     controller: Option<Controller>,
     node: Option<NodeService<M>>,
+    has_topology: bool,
     places: Arc<Semaphore>,
 }
 
 impl<M: Machine> Services<M> {
-    /// Those that are there.
-    pub fn new(controller: Option<Controller>, node: Option<NodeService<M>>) -> Services<M> {
-        Services { controller, node, places: Arc::new(Semaphore::new(CALLS_MAX)) }
+    /// Those that are there, and whether nodes say where they stand.
+    pub fn new(controller: Option<Controller>, node: Option<NodeService<M>>, has_topology: bool) -> Services<M> {
+        Services { controller, node, has_topology, places: Arc::new(Semaphore::new(CALLS_MAX)) }
     }
 
     /// Answers a call. What was begun is done to its end, also when the caller leaves, and has its place until then.
@@ -79,7 +84,9 @@ impl<M: Machine> Services<M> {
     async fn identity(&self, method: &str, request: Request<Incoming>) -> Response<Body> {
         match method {
             "GetPluginInfo" => unary(request, |_: Nothing| ready(Ok(identity::info()))).await,
-            "GetPluginCapabilities" => unary(request, |_: Nothing| ready(Ok(identity::capabilities()))).await,
+            "GetPluginCapabilities" => {
+                unary(request, |_: Nothing| ready(Ok(identity::capabilities(self.has_topology)))).await
+            }
             "Probe" => unary(request, |_: Nothing| ready(Ok(identity::probe()))).await,
             _ => unknown(method),
         }
@@ -93,6 +100,10 @@ impl<M: Machine> Services<M> {
             "DeleteVolume" => unary(request, |asked| it.delete(asked)).await,
             "ValidateVolumeCapabilities" => unary(request, |asked| it.validate(asked)).await,
             "ListVolumes" => unary(request, |asked| it.list(asked)).await,
+            "ControllerExpandVolume" => unary(request, |asked| it.expand(asked)).await,
+            "CreateSnapshot" => unary(request, |asked| it.take(asked)).await,
+            "DeleteSnapshot" => unary(request, |asked| it.forget(asked)).await,
+            "ListSnapshots" => unary(request, |asked| it.snapshots(asked)).await,
             "GetCapacity" => unary(request, |asked| it.capacity(asked)).await,
             _ => unknown(method),
         }
@@ -107,6 +118,7 @@ impl<M: Machine> Services<M> {
             "NodeUnstageVolume" => unary(request, |asked| it.unstage(asked)).await,
             "NodePublishVolume" => unary(request, |asked| it.publish(asked)).await,
             "NodeUnpublishVolume" => unary(request, |asked| it.unpublish(asked)).await,
+            "NodeExpandVolume" => unary(request, |asked| it.expand(asked)).await,
             "NodeGetVolumeStats" => unary(request, |asked| it.stats(asked)).await,
             _ => unknown(method),
         }
@@ -118,12 +130,15 @@ impl<M: Machine> NodeService<M> {
         Capabilities::of(&[
             node_rpc::STAGE_UNSTAGE_VOLUME,
             node_rpc::GET_VOLUME_STATS,
+            node_rpc::EXPAND_VOLUME,
             node_rpc::SINGLE_NODE_MULTI_WRITER,
         ])
     }
 
     fn info(&self) -> NodeInfo {
-        NodeInfo { node_id: self.id.clone(), max_volumes_per_node: VOLUMES_MAX as i64 }
+        let segments = self.topology.clone();
+        let accessible_topology = (!segments.is_empty()).then_some(Topology { segments });
+        NodeInfo { node_id: self.id.clone(), max_volumes_per_node: VOLUMES_MAX as i64, accessible_topology }
     }
 
     async fn stage(&self, asked: StageRequest) -> Result<Nothing, Status> {
@@ -168,6 +183,18 @@ impl<M: Machine> NodeService<M> {
         }
         let usage = self.blocking(move |node| node.usage(&volume, Path::new(&asked.volume_path))).await?;
         Ok(StatsResponse { usage: shown(&usage) })
+    }
+
+    async fn expand(&self, asked: NodeExpandRequest) -> Result<ExpandResponse, Status> {
+        let volume = required("volume_id", &asked.volume_id)?.to_owned();
+        if asked.volume_path.is_empty() {
+            return Err(Status::invalid_argument("volume_path is missing"));
+        }
+        let found = self.plane.volume(&volume).await?;
+        let found = found.ok_or_else(|| Status::not_found(format!("there is no volume {volume}")))?;
+        let bytes = grown(&found, asked.capacity_range)?;
+        let has = self.blocking(move |node| node.expand(&volume, Path::new(&asked.volume_path), bytes)).await?;
+        Ok(answer(has, false))
     }
 
     async fn done(

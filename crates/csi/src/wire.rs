@@ -34,11 +34,21 @@ pub struct PluginInfo {
     pub vendor_version: String,
 }
 
+/// `google.protobuf.Timestamp`
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Timestamp {
+    #[prost(int64, tag = "1")]
+    pub seconds: i64,
+}
+
 /// A capability of any of the three services: each is a message of a message of a number.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub struct Capability {
     #[prost(message, optional, tag = "1")]
     pub of: Option<CapabilityType>,
+    /// Of the driver as a whole: how its volumes grow.
+    #[prost(message, optional, tag = "2")]
+    pub expansion: Option<CapabilityType>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
@@ -49,12 +59,20 @@ pub struct CapabilityType {
 
 /// `PluginCapability.Service.Type`
 pub const CONTROLLER_SERVICE: i32 = 1;
+/// See [`CONTROLLER_SERVICE`].
+pub const VOLUME_ACCESSIBILITY_CONSTRAINTS: i32 = 2;
+/// `PluginCapability.VolumeExpansion.Type`
+pub const ONLINE: i32 = 1;
 
 /// `ControllerServiceCapability.RPC.Type`
 pub mod controller_rpc {
     pub const CREATE_DELETE_VOLUME: i32 = 1;
     pub const LIST_VOLUMES: i32 = 3;
     pub const GET_CAPACITY: i32 = 4;
+    pub const CREATE_DELETE_SNAPSHOT: i32 = 5;
+    pub const LIST_SNAPSHOTS: i32 = 6;
+    pub const CLONE_VOLUME: i32 = 7;
+    pub const EXPAND_VOLUME: i32 = 9;
     pub const SINGLE_NODE_MULTI_WRITER: i32 = 13;
 }
 
@@ -62,6 +80,7 @@ pub mod controller_rpc {
 pub mod node_rpc {
     pub const STAGE_UNSTAGE_VOLUME: i32 = 1;
     pub const GET_VOLUME_STATS: i32 = 2;
+    pub const EXPAND_VOLUME: i32 = 3;
     pub const SINGLE_NODE_MULTI_WRITER: i32 = 5;
 }
 
@@ -74,7 +93,7 @@ pub struct Capabilities {
 impl Capabilities {
     /// Those kinds.
     pub fn of(kinds: &[i32]) -> Capabilities {
-        let capability = |&kind| Capability { of: Some(CapabilityType { kind }) };
+        let capability = |&kind| Capability { of: Some(CapabilityType { kind }), expansion: None };
         Capabilities { capabilities: kinds.iter().map(capability).collect() }
     }
 }
@@ -131,9 +150,26 @@ pub mod mode {
     pub const SINGLE_NODE_MULTI_WRITER: i32 = 7;
 }
 
-/// Where a volume's contents come from. Which is meant counts only when the driver offers one of them.
-#[derive(Clone, Copy, PartialEq, Eq, Message)]
-pub struct VolumeContentSource {}
+/// Where a volume's contents come from.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct VolumeContentSource {
+    #[prost(oneof = "SourceType", tags = "1, 2")]
+    pub source: Option<SourceType>,
+}
+
+#[derive(Clone, PartialEq, Eq, Oneof)]
+pub enum SourceType {
+    #[prost(message, tag = "1")]
+    Snapshot(SnapshotId),
+    #[prost(message, tag = "2")]
+    Volume(VolumeId),
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Topology {
+    #[prost(btree_map = "string, string", tag = "1")]
+    pub segments: Words,
+}
 
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Volume {
@@ -143,6 +179,8 @@ pub struct Volume {
     pub volume_id: String,
     #[prost(btree_map = "string, string", tag = "3")]
     pub volume_context: Words,
+    #[prost(message, optional, tag = "4")]
+    pub content_source: Option<VolumeContentSource>,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -168,7 +206,7 @@ pub struct OneVolume {
     pub volume: Option<Volume>,
 }
 
-/// `DeleteVolumeRequest`
+/// `DeleteVolumeRequest`, `VolumeContentSource.VolumeSource`
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct VolumeId {
     #[prost(string, tag = "1")]
@@ -219,6 +257,92 @@ pub struct ListResponse {
     pub entries: Vec<OneVolume>,
     #[prost(string, tag = "2")]
     pub next_token: String,
+}
+
+/// `DeleteSnapshotRequest`, `VolumeContentSource.SnapshotSource`
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct SnapshotId {
+    #[prost(string, tag = "1")]
+    pub snapshot_id: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct CreateSnapshotRequest {
+    #[prost(string, tag = "1")]
+    pub source_volume_id: String,
+    #[prost(string, tag = "2")]
+    pub name: String,
+    #[prost(btree_map = "string, string", tag = "4")]
+    pub parameters: Words,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Snapshot {
+    #[prost(int64, tag = "1")]
+    pub size_bytes: i64,
+    #[prost(string, tag = "2")]
+    pub snapshot_id: String,
+    #[prost(string, tag = "3")]
+    pub source_volume_id: String,
+    #[prost(message, optional, tag = "4")]
+    pub creation_time: Option<Timestamp>,
+    #[prost(bool, tag = "5")]
+    pub ready_to_use: bool,
+}
+
+/// `CreateSnapshotResponse`, and an entry of `ListSnapshotsResponse`.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct OneSnapshot {
+    #[prost(message, optional, tag = "1")]
+    pub snapshot: Option<Snapshot>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct SnapshotsRequest {
+    #[prost(int32, tag = "1")]
+    pub max_entries: i32,
+    #[prost(string, tag = "2")]
+    pub starting_token: String,
+    #[prost(string, tag = "3")]
+    pub source_volume_id: String,
+    #[prost(string, tag = "4")]
+    pub snapshot_id: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct SnapshotsResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub entries: Vec<OneSnapshot>,
+    #[prost(string, tag = "2")]
+    pub next_token: String,
+}
+
+/// `ControllerExpandVolumeRequest`
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct ExpandRequest {
+    #[prost(string, tag = "1")]
+    pub volume_id: String,
+    #[prost(message, optional, tag = "2")]
+    pub capacity_range: Option<CapacityRange>,
+}
+
+/// `ControllerExpandVolumeResponse`, and `NodeExpandVolumeResponse`, which has the first field alone.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct ExpandResponse {
+    #[prost(int64, tag = "1")]
+    pub capacity_bytes: i64,
+    #[prost(bool, tag = "2")]
+    pub node_expansion_required: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct NodeExpandRequest {
+    #[prost(string, tag = "1")]
+    pub volume_id: String,
+    #[prost(string, tag = "2")]
+    pub volume_path: String,
+    #[prost(message, optional, tag = "3")]
+    pub capacity_range: Option<CapacityRange>,
 }
 
 #[derive(Clone, PartialEq, Eq, Message)]
@@ -306,4 +430,6 @@ pub struct NodeInfo {
     pub node_id: String,
     #[prost(int64, tag = "2")]
     pub max_volumes_per_node: i64,
+    #[prost(message, optional, tag = "3")]
+    pub accessible_topology: Option<Topology>,
 }

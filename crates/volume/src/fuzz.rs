@@ -1,8 +1,9 @@
-//! An entry point for fuzzing: any bytes may stand in the blocks of a holder, and nothing may panic.
+//! Entry points for fuzzing: any bytes may stand in the blocks of a holder, and in a stream, and nothing may panic.
 
 use crate::label::{Born, Kind, Label, Shape};
 use crate::log::Log;
 use crate::record::RecordBlock;
+use crate::stream::{Decoder, Encoder, Item, StreamError};
 
 const BLOCK: usize = 512;
 
@@ -41,6 +42,53 @@ pub fn blocks_decode(bytes: &[u8]) {
     assert!((0..shape.regions()).all(|region| log.entry(region).is_some()), "every region has an entry");
 }
 
+/// A stream, with the checksum of its header right: without that nothing of the rest is looked at. What is whole is what would be
+/// written of its items.
+pub fn stream_decode(bytes: &[u8]) {
+    let mut stream = bytes.to_vec();
+    if let Some(header) = stream.first_chunk_mut::<128>() {
+        device::sealed::seal(header, *b"YAGURAVS", 1);
+    }
+    let (mut decoder, mut items) = (Decoder::default(), Vec::new());
+    let read = (|| {
+        for some in stream.chunks(usize::from(bytes.first().copied().unwrap_or(0)).max(1)) {
+            decoder.push(some);
+            while let Some(item) = decoder.item()? {
+                items.push(item);
+            }
+        }
+        decoder.finish()
+    })();
+    let mut written: Option<(Encoder, Vec<u8>)> = None;
+    for item in items {
+        let said = match (item, &mut written) {
+            (Item::Header(header), place) => {
+                *place = Some(Encoder::new(&header));
+                continue;
+            }
+            (Item::Data { offset, bytes }, Some((encoder, _))) => encoder.data(offset, &bytes),
+            (Item::Zeroes { offset, bytes }, Some((encoder, _))) => encoder.zeroes(offset, bytes),
+            (Item::End(counts), Some((encoder, _))) => {
+                assert_eq!(encoder.counts(), counts);
+                continue;
+            }
+            (item, None) => panic!("invariant: {item:?} comes behind the header"),
+        };
+        if let Some((_, all)) = &mut written {
+            all.extend(said);
+        }
+    }
+    let again = written.map(|(encoder, mut all)| {
+        all.extend(encoder.end());
+        all
+    });
+    match read {
+        Ok(()) => assert!(again.is_some_and(|again| again == stream), "one way to write each"),
+        Err(StreamError::Follows(at)) => assert!((at as usize) < stream.len()),
+        Err(_) => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,6 +98,8 @@ mod tests {
         blocks_decode(&[]);
         for byte in [0, 1, 2, 0x7f, 0xff] {
             blocks_decode(&[byte; BLOCK + 9]);
+            stream_decode(&[byte; BLOCK + 9]);
         }
+        stream_decode(&[]);
     }
 }

@@ -100,6 +100,11 @@ impl Log {
         self.entry(region) == Some(CLEAN)
     }
 
+    /// Whether it says of every region that it may differ: as of what was formatted as a replacement, and had no place yet.
+    pub(crate) fn is_intent_everywhere(&self) -> bool {
+        self.known.iter().take(self.regions as usize).all(|&entry| entry == INTENT)
+    }
+
     /// The first region from `from` on that is not clean for sure.
     pub(crate) fn next_unclean(&self, from: u64) -> Option<u64> {
         let from = from as usize;

@@ -13,8 +13,9 @@
 //! - Nothing is sent over a connection before a record was accepted there.
 
 use crate::label::{Life, Shape};
+use crate::origin::Origin;
 use crate::record::{Ballot, HOLDERS_MAX, Record, Set, Snapshot};
-use crate::snapshot_name::SnapshotName;
+use crate::snapshot_name::{SnapshotId, SnapshotName};
 
 /// What a holder has answered to a promise.
 #[derive(Clone, Debug)]
@@ -356,25 +357,61 @@ impl Mirror {
         self.is_usable(slot) && self.links[slot].version == self.current.version
     }
 
-    /// These replicas have taken a snapshot. False: none of them counts any more.
-    pub(crate) fn add_snapshot(&mut self, name: SnapshotName, slots: Set) -> bool {
+    /// These replicas have taken a snapshot: of a volume that has all bytes of `source` by now, if it was imported. The same record
+    /// says so, and has the volume's own snapshot of what it was a copy of before no more. False: none of them counts any more.
+    pub(crate) fn add_snapshot(&mut self, name: SnapshotName, slots: Set, source: Option<SnapshotId>) -> bool {
         let slots = Set::of(HOLDERS_MAX, |slot| slots.has(slot) && self.is_holder(slot));
         let may = self.is_attached() && !slots.is_empty();
+        let origin = source.map(|source| Origin::Whole { source, own: Some(name) });
+        let old = self.given_up(origin);
         if may {
-            self.propose(|record| record.snapshots.push(Snapshot { name, slots }));
+            self.propose(|record| {
+                record.snapshots.retain(|snapshot| Some(snapshot.name) != old);
+                record.snapshots.push(Snapshot { name, slots });
+                record.origin = origin.or(record.origin);
+            });
         }
         may
+    }
+
+    /// Of what the volume is a copy from now on; its own snapshot of what it was a copy of before is there no more, unless it is
+    /// named still. False: it is that already, or this host has not the volume.
+    pub(crate) fn set_origin(&mut self, origin: Origin) -> bool {
+        let may = self.is_attached() && self.current.origin != Some(origin);
+        let old = self.given_up(Some(origin));
+        if may {
+            self.propose(|record| {
+                record.snapshots.retain(|snapshot| Some(snapshot.name) != old);
+                record.origin = Some(origin);
+            });
+        }
+        may
+    }
+
+    /// The own snapshot that another origin has no use for.
+    fn given_up(&self, new: Option<Origin>) -> Option<SnapshotName> {
+        let own = self.current.origin.and_then(|origin| origin.own());
+        own.filter(|&own| new.is_some_and(|new| new.own() != Some(own)) && self.may_delete(own))
+    }
+
+    /// Whether every host will find that the volume is a copy of that.
+    pub(crate) fn has_origin(&self, origin: Origin) -> bool {
+        self.is_attached() && self.is_stable && self.current.origin == Some(origin)
     }
 
     /// A snapshot is to be there no more. False: it is not, or it is not known yet whether it is: a holder may have the record that
     /// names it, and none that comes later.
     pub(crate) fn delete_snapshot(&mut self, name: SnapshotName) -> bool {
-        let names = |record: &Record| !record.snapshot(name).is_empty();
-        let may = self.is_attached() && names(&self.current) && self.stable.as_ref().is_some_and(names);
+        let may = self.may_delete(name);
         if may {
             self.propose(|record| record.snapshots.retain(|snapshot| snapshot.name != name));
         }
         may
+    }
+
+    fn may_delete(&self, name: SnapshotName) -> bool {
+        let names = |record: &Record| !record.snapshot(name).is_empty();
+        self.is_attached() && names(&self.current) && self.stable.as_ref().is_some_and(names)
     }
 
     /// Whether no host will find a snapshot any more: the last record is stable, and does not name it. One that was proposed before

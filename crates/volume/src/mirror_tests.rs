@@ -80,7 +80,7 @@ fn a_copy_is_garbage_when_the_last_record_is_stable_and_does_not_name_it() {
     let mut mirror = attached(3);
     let name = |attempt: u32| SnapshotName { ballot: ballot(), attempt };
     assert!(mirror.is_garbage(name(1), 0) && mirror.is_gone(name(1)), "nobody has proposed it");
-    assert!(mirror.add_snapshot(name(1), Set(0b011)));
+    assert!(mirror.add_snapshot(name(1), Set(0b011), None));
     assert!(!mirror.delete_snapshot(name(1)), "a minority may have it, and be followed");
     assert_eq!([0, 1, 2].map(|slot| mirror.is_garbage(name(1), slot)), [false; 3], "it is proposed");
     all_have(&mut mirror, 0);
@@ -96,11 +96,44 @@ fn a_copy_is_garbage_when_the_last_record_is_stable_and_does_not_name_it() {
     assert!(mirror.is_garbage(older, 0));
 }
 
+/// What an import has come to stands in one record with the snapshot that it is known by, and that of before is there no more.
+#[test]
+fn an_origin_changes_with_the_snapshots_that_it_names() {
+    let mut mirror = attached(3);
+    let name = |attempt: u32| SnapshotName { ballot: ballot(), attempt };
+    let id = |attempt: u32| SnapshotId { volume: 99, name: name(attempt) };
+    let names = |mirror: &Mirror| mirror.current().snapshots.iter().map(|one| one.name).collect::<Vec<_>>();
+    let in_part = Origin::InPart { source: id(1), base: None };
+    assert!(mirror.set_origin(in_part) && !mirror.set_origin(in_part));
+    assert!(!mirror.has_origin(in_part), "a host may yet find that there is none");
+    all_have(&mut mirror, 0);
+    assert!(mirror.has_origin(in_part));
+    assert!(mirror.add_snapshot(name(1), Set(0b111), Some(id(1))));
+    let whole = Origin::Whole { source: id(1), own: Some(name(1)) };
+    assert_eq!((mirror.current().origin, names(&mirror)), (Some(whole), vec![name(1)]));
+    all_have(&mut mirror, 0);
+    assert!(mirror.add_snapshot(name(2), Set(0b111), None), "one that somebody wants");
+    assert_eq!(mirror.current().origin, Some(whole));
+    all_have(&mut mirror, 0);
+    let base = Some((id(1), name(1)));
+    assert!(mirror.set_origin(Origin::InPart { source: id(2), base }));
+    assert_eq!(names(&mirror), [name(1), name(2)], "it is compared with still");
+    all_have(&mut mirror, 0);
+    assert!(mirror.add_snapshot(name(3), Set(0b111), Some(id(2))));
+    assert_eq!(names(&mirror), [name(2), name(3)]);
+    // A minority may have the record with the one, and be followed.
+    assert!(mirror.set_origin(in_part));
+    assert_eq!(names(&mirror), [name(2), name(3)]);
+    all_have(&mut mirror, 0);
+    let choice = Choice { record: mirror.current().clone(), in_sync: Set(0b111) };
+    assert_eq!(Mirror::new(shape(3), ballot(), &choice).current().origin, Some(in_part), "also at the next host");
+}
+
 #[test]
 fn who_replaces_a_replica_has_none_of_its_snapshots() {
     let mut mirror = attached(3);
     let name = |attempt: u32| SnapshotName { ballot: ballot(), attempt };
-    assert!(mirror.add_snapshot(name(1), Set(0b011)) && mirror.add_snapshot(name(2), Set(0b001)));
+    assert!(mirror.add_snapshot(name(1), Set(0b011), None) && mirror.add_snapshot(name(2), Set(0b001), None));
     all_have(&mut mirror, 0);
     mirror.down(0);
     assert!(mirror.leave_out(Set(0b001)));
@@ -111,7 +144,7 @@ fn who_replaces_a_replica_has_none_of_its_snapshots() {
     assert!(!mirror.change_holders(Set(0b110)), "it has not the room");
     assert!(mirror.change_holders(Set::first(3)));
     assert_eq!((mirror.current().snapshot(name(1)), mirror.current().snapshot(name(2))), (Set(0b010), Set(0)));
-    assert!(!mirror.add_snapshot(name(3), Set(0)), "nobody has it");
+    assert!(!mirror.add_snapshot(name(3), Set(0), None), "nobody has it");
     assert!(!mirror.is_garbage(name(2), 0), "the record before may yet be followed");
 }
 

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   0  magic "YAGURAVR"     8 B
-//!   8  format               u32   1; 2 where there are blocks or snapshots below, which older versions would lose
+//!   8  format               u32   1; 2 where there are blocks or snapshots below, 3 where there is an origin, which older versions
+//!                                 would lose
 //!  12  zero                 u32
 //!  16  checksum             u64   of the block: `device::sealed`
 //!  24  life                16 B   of the holder: what an earlier life has left says nothing
@@ -14,7 +15,8 @@
 //!  88  lives            3 × 16 B  of the holders
 //! 136  lives before     3 × 16 B  the same as the lives, but where a change of holders is not finished
 //! 184  blocks              u64   size of the volume since it has grown; 0: what the label says
-//! 192  snapshots        n × 24 B  as many as there are, by name; then zero
+//! 192  origin              112 B  format 3 alone: `origin.rs`
+//! then snapshots        n × 24 B  as many as there are, by name; then zero
 //! ```
 //! A snapshot, of which a block has [`snapshots_max`]:
 //! ```text
@@ -28,10 +30,12 @@
 pub use crate::ballot::Ballot;
 use crate::block::{self, Instead, Reader, Writer};
 use crate::label::{Life, REPLICAS_MAX};
+use crate::origin::{ORIGIN_BYTES, Origin};
 use crate::snapshot_name::SnapshotName;
 
 const RECORD: block::Kind = block::Kind { magic: *b"YAGURAVR", format: 1 };
 const EXTENDED: block::Kind = block::Kind { format: 2, ..RECORD };
+const IMPORTED: block::Kind = block::Kind { format: 3, ..RECORD };
 /// Holders, at most.
 pub const HOLDERS_MAX: usize = REPLICAS_MAX;
 
@@ -109,11 +113,11 @@ pub struct Snapshot {
     pub slots: Set,
 }
 
-/// Where the snapshots begin.
+/// Where the snapshots begin, or the origin where there is one.
 const SNAPSHOTS_AT: usize = 192;
 const SNAPSHOT_BYTES: usize = 24;
 
-/// Snapshots that a record has room for in blocks of that many bytes.
+/// Snapshots that a record without an origin has room for in blocks of that many bytes.
 pub const fn snapshots_max(block_bytes: u32) -> usize {
     (block_bytes as usize).saturating_sub(SNAPSHOTS_AT) / SNAPSHOT_BYTES
 }
@@ -135,6 +139,8 @@ pub struct Record {
     pub blocks: u64,
     /// The snapshots, by name.
     pub snapshots: Vec<Snapshot>,
+    /// Of what the volume is a copy, if it was imported.
+    pub origin: Option<Origin>,
 }
 
 impl Record {
@@ -145,7 +151,16 @@ impl Record {
 
     /// How the block is written.
     fn kind(&self) -> block::Kind {
-        if self.blocks == 0 && self.snapshots.is_empty() { RECORD } else { EXTENDED }
+        match self.origin {
+            Some(_) => IMPORTED,
+            None if self.blocks == 0 && self.snapshots.is_empty() => RECORD,
+            None => EXTENDED,
+        }
+    }
+
+    /// Snapshots that it has room for in blocks of that many bytes.
+    pub fn snapshots_max(&self, block_bytes: u32) -> usize {
+        snapshots_max(block_bytes - if self.origin.is_some() { ORIGIN_BYTES as u32 } else { 0 })
     }
 
     /// Whether there is one.
@@ -187,7 +202,7 @@ impl RecordError {
 }
 
 impl RecordBlock {
-    /// The bytes of the block, which has room for the snapshots ([`snapshots_max`]).
+    /// The bytes of the block, which has room for the snapshots ([`Record::snapshots_max`]).
     pub fn encode(&self, block: &mut [u8]) {
         let RecordBlock { life, promised, accepted } = self;
         let mut writer = Writer::new(block, [0; 4]);
@@ -200,6 +215,9 @@ impl RecordBlock {
             writer.bytes(&life.to_le_bytes());
         }
         writer.bytes(&accepted.blocks.to_le_bytes());
+        if let Some(origin) = &accepted.origin {
+            origin.encode(&mut writer);
+        }
         for Snapshot { name, slots } in &accepted.snapshots {
             writer.bytes(&name.ballot.round.to_le_bytes()).bytes(&name.ballot.host.to_le_bytes());
             writer.bytes(&name.attempt.to_le_bytes()).bytes(&[slots.0, 0, 0, 0]);
@@ -212,23 +230,25 @@ impl RecordBlock {
     /// # Errors
     /// The block is damaged. It has no vote then: what it had promised is not known.
     pub fn decode(block: &[u8], life: Life) -> Result<RecordBlock, RecordError> {
-        let (kind, opened) = match block::open(block, EXTENDED) {
-            Err(Instead::Other) => (RECORD, block::open(block, RECORD)),
-            opened => (EXTENDED, opened),
-        };
+        let opened = [IMPORTED, EXTENDED, RECORD].map(|kind| (kind, block::open(block, kind)));
+        let (kind, opened) = opened
+            .into_iter()
+            .find(|(_, opened)| !matches!(opened, Err(Instead::Other)))
+            .unwrap_or((RECORD, Err(Instead::Other)));
         let (word, mut rest) = match opened {
             Ok(opened) => opened,
             Err(Instead::Blank) => return Ok(RecordBlock { life, ..RecordBlock::default() }),
             Err(Instead::Newer(_)) => return Err(RecordError("a later version has written it")),
             Err(Instead::Other) => return Err(RecordError("its checksum is wrong")),
         };
-        let found = read(word, &mut rest).filter(|found| found.accepted.kind().format == kind.format);
+        let found = read(word, &mut rest, kind.format == IMPORTED.format)
+            .filter(|found| found.accepted.kind().format == kind.format);
         let found = found.ok_or(RecordError("a field is out of bounds"))?;
         Ok(if found.life == life { found } else { RecordBlock { life, ..RecordBlock::default() } })
     }
 }
 
-fn read(word: [u8; 4], reader: &mut Reader<'_>) -> Option<RecordBlock> {
+fn read(word: [u8; 4], reader: &mut Reader<'_>, has_origin: bool) -> Option<RecordBlock> {
     let life = reader.u128()?;
     let mut ballot = || Some(Ballot { round: reader.u64()?, host: reader.u64()? });
     let (promised, accepted) = (ballot()?, ballot()?);
@@ -237,9 +257,12 @@ fn read(word: [u8; 4], reader: &mut Reader<'_>) -> Option<RecordBlock> {
     let is_padded = reader.bytes::<7>()? == [0; 7];
     let mut lives = || Some([reader.u128()?, reader.u128()?, reader.u128()?]);
     let (lives, lives_before) = (lives()?, lives()?);
-    let (blocks, snapshots) = (reader.u64()?, snapshots(reader)?);
-    let are_older = snapshots.iter().all(|snapshot| snapshot.name.ballot <= accepted);
-    let record = Record { ballot: accepted, version, in_sync, lives, lives_before, blocks, snapshots };
+    let blocks = reader.u64()?;
+    let origin = if has_origin { Some(Origin::read(reader)?) } else { None };
+    let snapshots = snapshots(reader)?;
+    let own = origin.and_then(|origin| origin.own());
+    let are_older = snapshots.iter().map(|snapshot| snapshot.name).chain(own).all(|name| name.ballot <= accepted);
+    let record = Record { ballot: accepted, version, in_sync, lives, lives_before, blocks, snapshots, origin };
     let is_sound = accepted <= promised && in_sync.without(Set::first(HOLDERS_MAX)).is_empty() && are_older;
     let is_whole = if record.exists() { !in_sync.is_empty() } else { record == Record::default() };
     let is_ours = word == [0; 4] && is_padded && is_sound && is_whole && reader.is_rest_zero();
@@ -264,6 +287,7 @@ fn snapshots(reader: &mut Reader<'_>) -> Option<Vec<Snapshot>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::snapshot_name::SnapshotId;
 
     fn sample() -> RecordBlock {
         let ballot = Ballot { round: 3, host: 4 };
@@ -282,6 +306,17 @@ mod tests {
     fn a_record_is_what_was_written() {
         let blank = RecordBlock { life: 7, ..RecordBlock::default() };
         assert_eq!(RecordBlock::decode(&[0; 512], 7), Ok(blank.clone()));
+        let imported = origins().map(|origin| {
+            let mut block = full();
+            block.accepted.snapshots.truncate(8);
+            assert_eq!(Record { origin: Some(origin), ..Record::default() }.snapshots_max(512), 8);
+            block.accepted.origin = Some(origin);
+            block
+        });
+        for block in imported {
+            assert_eq!(RecordBlock::decode(&encoded(&block), 7), Ok(block.clone()));
+            assert_eq!(encoded(&block)[8], 3, "older versions refuse what they would lose");
+        }
         for block in [sample(), full(), RecordBlock { promised: Ballot { round: 9, host: 1 }, ..blank.clone() }] {
             assert_eq!(RecordBlock::decode(&encoded(&block), 7), Ok(block.clone()));
             assert_eq!(
@@ -318,6 +353,39 @@ mod tests {
         block.accepted.snapshots = snapshots;
         block.accepted.snapshots[0].slots = Set(1);
         block
+    }
+
+    fn origins() -> [Origin; 4] {
+        let name = |attempt| SnapshotName { ballot: Ballot { round: 3, host: 1 }, attempt };
+        let id = |attempt| SnapshotId { volume: 99, name: name(attempt) };
+        [
+            Origin::Whole { source: id(1), own: Some(name(2)) },
+            Origin::Whole { source: id(1), own: None },
+            Origin::InPart { source: id(1), base: None },
+            Origin::InPart { source: id(3), base: Some((id(1), name(2))) },
+        ]
+    }
+
+    #[test]
+    fn an_origin_that_no_version_writes_is_damage() {
+        let with = |origin: Origin, change: fn(&mut [u8])| {
+            let mut block = sample();
+            block.accepted.origin = Some(origin);
+            let mut bytes = encoded(&block);
+            change(&mut bytes);
+            crate::block::tests::reseal(&mut bytes);
+            RecordBlock::decode(&bytes, 7).is_ok()
+        };
+        let [whole, _, blank, in_part] = origins();
+        assert!(with(whole, |_| {}) && with(blank, |_| {}) && with(in_part, |_| {}));
+        assert!(!with(whole, |bytes| bytes[192] = 3), "another state");
+        assert!(!with(whole, |bytes| bytes[193] = 1), "what is zero");
+        assert!(!with(whole, |bytes| bytes[200..240].fill(0)), "of nothing");
+        assert!(!with(whole, |bytes| bytes[280] = 9), "an own snapshot of a later host");
+        assert!(!with(whole, |bytes| bytes[192] = 2), "in part, with an own snapshot of no base");
+        assert!(!with(in_part, |bytes| bytes[192] = 1), "whole, with a base");
+        assert!(!with(in_part, |bytes| bytes[280..304].fill(0)), "a base of which there is no snapshot");
+        assert!(!with(blank, |bytes| bytes[240] = 1), "a volume without a snapshot");
     }
 
     #[test]

@@ -22,9 +22,10 @@ use fabric::host::CopyTag;
 
 use crate::conn::{Conn, Lost};
 use crate::error::Error;
-use crate::record::{HOLDERS_MAX, Set, snapshots_max};
+use crate::origin::Origin;
+use crate::record::{HOLDERS_MAX, Record, Set};
 use crate::shared::Shared;
-use crate::snapshot_name::SnapshotName;
+use crate::snapshot_name::{SnapshotId, SnapshotName};
 
 /// How long an attempt holds writes, at most. Chosen: a drive answers in milliseconds; one that does not is as well missed.
 const HELD_TIME_MAX: Duration = Duration::from_secs(1);
@@ -37,15 +38,15 @@ const TRIES_MAX: u32 = 5;
 /// The pause between two, in which writes go on. Guessed: longer than they were held.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// See [`Volume::snapshot`](crate::Volume::snapshot).
-pub(crate) async fn take(shared: &Rc<Shared>) -> Result<SnapshotName, Error> {
+/// See [`Volume::snapshot`](crate::Volume::snapshot); of a volume that has all bytes of `source` by now, if it was imported.
+pub(crate) async fn take(shared: &Rc<Shared>, source: Option<SnapshotId>) -> Result<SnapshotName, Error> {
     let _turn = shared.takes.acquire(1).await;
     let mut reasons = String::new();
     for attempt in 0..TRIES_MAX {
         if attempt > 0 {
             time::sleep(PAUSE).await;
         }
-        let max = snapshots_max(shared.shape.block_size);
+        let max = shared.mirror.borrow().current().snapshots_max(shared.shape.block_size);
         if shared.mirror.borrow().current().snapshots.len() >= max {
             return Err(Error::TooManySnapshots { max });
         }
@@ -59,7 +60,7 @@ pub(crate) async fn take(shared: &Rc<Shared>) -> Result<SnapshotName, Error> {
             "the writes in flight take too long".clone_into(&mut reasons);
             continue;
         };
-        match ask_and_propose(shared, guard, until).await? {
+        match ask_and_propose(shared, (guard, until), source).await? {
             Ok(name) => {
                 if until_stable(shared, name).await? {
                     return Ok(name);
@@ -74,7 +75,7 @@ pub(crate) async fn take(shared: &Rc<Shared>) -> Result<SnapshotName, Error> {
 
 /// Waits until no region may differ between replicas, as long as at least one is settled from time to time, and until the record is
 /// stable.
-async fn settled(shared: &Shared) -> Result<(), Error> {
+pub(crate) async fn settled(shared: &Shared) -> Result<(), Error> {
     let (mut least, mut since) = (u64::MAX, None);
     loop {
         let changed = shared.changed.notified();
@@ -134,8 +135,8 @@ impl Drop for Attempt<'_> {
 /// One attempt, with changes held. Within: what the replicas say of whom none counts.
 async fn ask_and_propose(
     shared: &Rc<Shared>,
-    guard: RangeGuard,
-    until: Instant,
+    (guard, until): (RangeGuard, Instant),
+    source: Option<SnapshotId>,
 ) -> Result<Result<SnapshotName, String>, Error> {
     shared.check_whole()?;
     let name = shared.next_name();
@@ -154,7 +155,7 @@ async fn ask_and_propose(
     let counts = |conn: &&Rc<Conn>| shared.usable(conn.slot).is_some_and(|now| Rc::ptr_eq(&now, conn));
     let counted = answered.iter().filter(counts).fold(Set::default(), |set, conn| set.with(Set::one(conn.slot)));
     let is_as_large = shared.mirror.borrow().current().blocks == blocks;
-    let is_proposed = is_as_large && shared.propose(|mirror| mirror.add_snapshot(name, counted));
+    let is_proposed = is_as_large && shared.propose(|mirror| mirror.add_snapshot(name, counted, source));
     drop((attempt, guard));
     if reasons.is_empty() {
         "those that have answered do not count any more".clone_into(&mut reasons);
@@ -214,6 +215,25 @@ async fn ask(shared: &Rc<Shared>, (conns, until): (Vec<Rc<Conn>>, Instant), tag:
         }
     }
     (answered, reasons.join("; "))
+}
+
+/// The record says from now on of what the volume is a copy: when this has ended, to every host.
+pub(crate) async fn set_origin(shared: &Rc<Shared>, origin: Origin) -> Result<(), Error> {
+    let mut since = None;
+    loop {
+        let changed = shared.changed.notified();
+        shared.check_whole()?;
+        let max = Record { origin: Some(origin), ..Record::default() }.snapshots_max(shared.shape.block_size);
+        if shared.mirror.borrow().current().snapshots.len() > max {
+            return Err(Error::TooManySnapshots { max });
+        }
+        shared.propose(|mirror| mirror.set_origin(origin));
+        if shared.mirror.borrow().has_origin(origin) {
+            shared.litter();
+            return Ok(());
+        }
+        wait(shared, &mut since, changed).await?;
+    }
 }
 
 /// Waits for a change, as long as commands wait; the next host may find what was proposed by then.

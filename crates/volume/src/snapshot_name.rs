@@ -50,6 +50,47 @@ impl fmt::Display for SnapshotName {
     }
 }
 
+/// A snapshot among those of all volumes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SnapshotId {
+    /// The volume that it is of.
+    pub volume: u128,
+    /// Its name there.
+    pub name: SnapshotName,
+}
+
+impl fmt::Display for SnapshotId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "snapshot {} of volume {:032x}", self.name, self.volume)
+    }
+}
+
+/// Bytes of a name where it is written down.
+pub(crate) const NAME_BYTES: usize = 24;
+
+impl SnapshotName {
+    /// Round and host (u64 each), attempt (u32), zero (4 B), all little endian.
+    pub(crate) fn to_bytes(self) -> [u8; NAME_BYTES] {
+        let mut bytes = [0; NAME_BYTES];
+        bytes[..8].copy_from_slice(&self.ballot.round.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.ballot.host.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.attempt.to_le_bytes());
+        bytes
+    }
+
+    /// The name, or that there is none: all zeroes. `None`: nobody writes such bytes.
+    pub(crate) fn from_bytes(bytes: &[u8; NAME_BYTES]) -> Option<Option<SnapshotName>> {
+        let number = |at: usize| bytes[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let ballot = Ballot { round: number(0), host: number(8) };
+        let name = SnapshotName { ballot, attempt: u32::try_from(number(16)).ok()? };
+        match name {
+            _ if *bytes == [0; NAME_BYTES] => Some(None),
+            name if ballot.round > 0 => Some(Some(name)),
+            _ => None,
+        }
+    }
+}
+
 /// The text is no name of a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("the name of a snapshot is ROUND-HOST-ATTEMPT, the host as 16 hexadecimal digits")]
@@ -84,6 +125,11 @@ mod tests {
         assert_eq!(SnapshotName::of_tag(&CopyTag([0; 32]), 0), None);
         let late = Ballot { round: 1 << 32, host: 1 };
         assert_eq!(SnapshotName { ballot: late, attempt: 1 }.tag(5), None);
+        assert_eq!(SnapshotName::from_bytes(&NAME.to_bytes()), Some(Some(NAME)));
+        assert_eq!(SnapshotName::from_bytes(&[0; NAME_BYTES]), Some(None));
+        let [mut no_round, mut padded] = [NAME.to_bytes(); 2];
+        (no_round[0], padded[23]) = (0, 1);
+        assert_eq!((SnapshotName::from_bytes(&no_round), SnapshotName::from_bytes(&padded)), (None, None));
         assert_eq!(NAME.to_string(), "3-0000000000000099-7");
         assert_eq!(NAME.to_string().parse(), Ok(NAME));
         for text in ["", "3-99-7", "3-0000000000000099", "3-0000000000000099-7-", "+3-0000000000000099-7"] {

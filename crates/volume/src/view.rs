@@ -6,6 +6,7 @@
 //! - The size is that of the moment: the copy's own record, as a part of it, says so.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::rc::Rc;
 
 use device::{Durability, Error as DeviceError, Lba, Link, Namespace, NamespaceInfo, Writability};
@@ -17,8 +18,8 @@ use crate::blocks::{read_block, read_label};
 use crate::error::Error;
 use crate::label::{Life, RECORD_BLOCK, REPLICAS_MAX};
 use crate::reach::Reach;
-use crate::record::{Record, RecordBlock, Set};
-use crate::snapshot_name::SnapshotName;
+use crate::record::{Record, RecordBlock, Set, Snapshot};
+use crate::snapshot_name::{SnapshotId, SnapshotName};
 
 const READ_ONLY: DeviceError = DeviceError::ReadOnly("it is a snapshot");
 
@@ -35,9 +36,10 @@ pub struct SnapshotView {
     reaches: Vec<Rc<dyn Reach>>,
     /// Who has it.
     slots: Set,
-    volume: u128,
+    id: SnapshotId,
     tag: CopyTag,
-    lives: [Life; REPLICAS_MAX],
+    /// The lives of the holders, where a record says them.
+    lives: Option<[Life; REPLICAS_MAX]>,
     info: NamespaceInfo,
     open: RefCell<[Option<Opened>; REPLICAS_MAX]>,
 }
@@ -53,23 +55,66 @@ impl SnapshotView {
         record: &Record,
         name: SnapshotName,
     ) -> LocalFuture<'static, Result<SnapshotView, Error>> {
-        let (slots, lives) = (record.snapshot(name), record.lives);
+        let snapshot = Snapshot { name, slots: record.snapshot(name) };
+        SnapshotView::open_of(reaches, volume, snapshot, Some(record.lives))
+    }
+
+    /// The snapshot of a volume that a catalogue has written down: which replicas have it. (A tag is given once, so that a copy
+    /// with the tag is the one that was named, in whatever life the replica was.)
+    ///
+    /// # Errors
+    /// As [`SnapshotView::open`].
+    pub fn noted(
+        reaches: Vec<Rc<dyn Reach>>,
+        volume: u128,
+        snapshot: Snapshot,
+    ) -> LocalFuture<'static, Result<SnapshotView, Error>> {
+        SnapshotView::open_of(reaches, volume, snapshot, None)
+    }
+
+    fn open_of(
+        reaches: Vec<Rc<dyn Reach>>,
+        volume: u128,
+        Snapshot { name, slots }: Snapshot,
+        lives: Option<[Life; REPLICAS_MAX]>,
+    ) -> LocalFuture<'static, Result<SnapshotView, Error>> {
         Box::pin(async move {
             let unknown = || Error::NoSuchSnapshot { holder: format!("volume {volume:032x}") };
             let tag = name.tag(volume).ok_or_else(unknown)?;
             let mut last = unknown();
             for slot in slots.iter().filter(|&slot| slot < reaches.len()) {
-                match open(&*reaches[slot], slot, (volume, lives[slot]), tag).await {
+                match open(&*reaches[slot], slot, (volume, lives.map(|lives| lives[slot])), tag).await {
                     Ok(copy) => {
                         let info = info(&copy, tag);
                         let copies = std::array::from_fn(|at| (at == slot).then(|| copy.clone()));
                         let open = RefCell::new(copies);
-                        return Ok(SnapshotView { reaches, slots, volume, tag, lives, info, open });
+                        let id = SnapshotId { volume, name };
+                        return Ok(SnapshotView { reaches, slots, id, tag, lives, info, open });
                     }
                     Err(error) => last = error,
                 }
             }
             Err(last)
+        })
+    }
+
+    /// Which snapshot it is.
+    pub fn id(&self) -> SnapshotId {
+        self.id
+    }
+
+    /// Ranges of blocks in which the snapshot may differ from another one of the same volume (`None`: from zeroes), ascending, as a
+    /// target says that has both; elsewhere they are the same. `None`: no target that is reached has both and can tell.
+    pub fn differences<'a>(&'a self, base: Option<&'a SnapshotView>) -> LocalFuture<'a, Option<Vec<Range<u64>>>> {
+        Box::pin(async move {
+            for slot in self.slots.iter() {
+                let Ok(newer) = self.copy(slot).await else { continue };
+                match told(&newer.namespace, newer.data_first, base, slot).await {
+                    Ok(found) => return Some(within(found, newer.data_first, self.info.blocks)),
+                    Err(error) => tracing::debug!(slot, %error, "a target can't tell where two snapshots differ"),
+                }
+            }
+            None
         })
     }
 
@@ -79,7 +124,7 @@ impl SnapshotView {
         if let Some(copy) = known.filter(|copy| copy.namespace.link().is_up) {
             return Ok(copy);
         }
-        let holder = (self.volume, self.lives[slot]);
+        let holder = (self.id.volume, self.lives.map(|lives| lives[slot]));
         let opened = open(&*self.reaches[slot], slot, holder, self.tag).await;
         let copy = opened.map_err(|error| DeviceError::NotConnected(error.to_string()))?;
         if copy.blocks != self.info.blocks {
@@ -137,11 +182,16 @@ impl SnapshotView {
     }
 }
 
-async fn open(reach: &dyn Reach, slot: usize, (volume, life): (u128, Life), tag: CopyTag) -> Result<Opened, Error> {
+async fn open(
+    reach: &dyn Reach,
+    slot: usize,
+    (volume, life): (u128, Option<Life>),
+    tag: CopyTag,
+) -> Result<Opened, Error> {
     let holder = reach.name();
     let namespace = reach.look_at_snapshot(tag).await?;
     let label = read_label(&namespace, &holder).await?;
-    if label.shape.volume != volume || usize::from(label.slot) != slot || label.life != life {
+    if label.shape.volume != volume || usize::from(label.slot) != slot || life.is_some_and(|life| label.life != life) {
         return Err(Error::OtherVolume { holder, volume: label.shape.volume, slot: label.slot });
     }
     let bytes = read_block(&namespace, RECORD_BLOCK).await;
@@ -149,6 +199,38 @@ async fn open(reach: &dyn Reach, slot: usize, (volume, life): (u128, Life), tag:
     let record = RecordBlock::decode(&bytes, label.life);
     let record = record.map_err(|source| Error::Record { holder, source })?.accepted;
     Ok(Opened { namespace, data_first: label.data_first, blocks: record.size(label.shape.blocks) })
+}
+
+/// Where a namespace of a slot's target may differ from the slot's copy of a snapshot, in blocks of the namespace.
+pub(crate) async fn told(
+    newer: &AnyRemote,
+    data_first: u64,
+    base: Option<&SnapshotView>,
+    slot: usize,
+) -> Result<Vec<Range<u64>>, DeviceError> {
+    let Some(base) = base else { return newer.differences(None).await };
+    if !base.slots.has(slot) {
+        return Err(DeviceError::Unsupported("differences from a snapshot that the replica has not"));
+    }
+    let before = base.copy(slot).await?;
+    if before.data_first != data_first {
+        return Err(DeviceError::Unsupported("differences of namespaces that were formatted anew in between"));
+    }
+    let found = newer.differences(Some(&before.namespace)).await?;
+    // A number is given again when its copy is deleted: what was said is of this copy if that is there still.
+    base.open.borrow_mut()[slot] = None;
+    let after = base.copy(slot).await?;
+    if after.namespace.info().nguid != before.namespace.info().nguid {
+        return Err(DeviceError::NotConnected("the copy that was compared with".to_owned()));
+    }
+    Ok(found)
+}
+
+/// What of ranges of a namespace is the volume's, in blocks of the volume.
+pub(crate) fn within(ranges: Vec<Range<u64>>, data_first: u64, blocks: u64) -> Vec<Range<u64>> {
+    let of_volume = |lba: u64| lba.saturating_sub(data_first).min(blocks);
+    let ranges = ranges.into_iter().map(|range| of_volume(range.start)..of_volume(range.end));
+    ranges.filter(|range| !range.is_empty()).collect()
 }
 
 /// What it is, over a copy: identified by the part of the tag that is the name.

@@ -5,6 +5,7 @@
 //!   replicas that need it. A task holds one lock at a time: regions are settled before a command takes its own.
 //! - What is acknowledged is stable at every replica of NEED, so a flush has nothing to pass on.
 
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -20,14 +21,15 @@ use crate::fan_out::finish;
 use crate::figures::Figures;
 use crate::grow::grow;
 use crate::label::{Life, Shape};
+use crate::origin::Origin;
 use crate::reach::Reach;
 use crate::read;
 use crate::record::{Record, Set, Snapshot};
 use crate::shared::{Phase, Shared};
 use crate::snapshot;
-use crate::snapshot_name::SnapshotName;
+use crate::snapshot_name::{SnapshotId, SnapshotName};
 use crate::verify::{Report, verify};
-use crate::view::SnapshotView;
+use crate::view::{SnapshotView, told, within};
 
 /// How long detaching waits for the logs to be cleared. Guessed: some writes' time; what is not cleared is settled again.
 const CLEAR_TIME_MAX: Duration = Duration::from_secs(2);
@@ -142,7 +144,7 @@ impl Volume {
     /// [`crate::Error::NoCopies`], [`crate::Error::NotTaken`], [`crate::Error::TooManySnapshots`]; superseded, detached, or no
     /// majority answers for `wait_max`: it may be there later, or the next host may find it.
     pub fn snapshot(&self) -> LocalFuture<'_, Result<SnapshotName, crate::Error>> {
-        Box::pin(snapshot::take(&self.shared))
+        Box::pin(snapshot::take(&self.shared, None))
     }
 
     /// The snapshots that there are, and who has them; by age.
@@ -157,6 +159,46 @@ impl Volume {
     /// The volume is superseded or detached, or no majority answers for `wait_max`: the next host may find it still.
     pub fn delete_snapshot(&self, name: SnapshotName) -> LocalFuture<'_, Result<(), crate::Error>> {
         Box::pin(snapshot::delete(&self.shared, name))
+    }
+
+    /// Of what the volume is a copy, if it was imported: see [`crate::import`].
+    pub fn origin(&self) -> Option<Origin> {
+        self.shared.mirror.borrow().stable().and_then(|record| record.origin)
+    }
+
+    /// The volume has all bytes of `source` and no others: takes a snapshot, with which the record says so.
+    pub(crate) fn snapshot_of(&self, source: SnapshotId) -> LocalFuture<'_, Result<SnapshotName, crate::Error>> {
+        Box::pin(snapshot::take(&self.shared, Some(source)))
+    }
+
+    /// Says of what the volume is a copy.
+    pub(crate) fn set_origin(&self, origin: Origin) -> LocalFuture<'_, Result<(), crate::Error>> {
+        Box::pin(snapshot::set_origin(&self.shared, origin))
+    }
+
+    /// Ranges of blocks in which the volume may differ from a snapshot of its own (`None`: from zeroes), ascending, as a target
+    /// says that has a replica in sync; elsewhere they are the same. `None`: no such target can tell. Nobody may write meanwhile.
+    ///
+    /// # Errors
+    /// Regions that may differ between replicas are not settled in time.
+    pub(crate) fn differences<'a>(
+        &'a self,
+        base: Option<&'a SnapshotView>,
+    ) -> LocalFuture<'a, Result<Option<Vec<Range<u64>>>, crate::Error>> {
+        Box::pin(async move {
+            // What is settled from another replica is not known to the one that is asked.
+            snapshot::settled(&self.shared).await?;
+            let readable = self.shared.mirror.borrow().readable();
+            for conn in readable.iter().filter_map(|slot| self.shared.usable(slot)) {
+                let data_first = conn.label.data_first;
+                match told(&conn.taken().namespace, data_first, base, conn.slot).await {
+                    Ok(found) if conn.is_up() => return Ok(Some(within(found, data_first, self.shared.blocks()))),
+                    Ok(_) => {}
+                    Err(error) => tracing::debug!(holder = conn.name(), %error, "where it differs can't be told"),
+                }
+            }
+            Ok(None)
+        })
     }
 
     /// Reads a snapshot, over connections of its own.

@@ -5,11 +5,16 @@ use std::time::Duration;
 
 use engine::time::{self, Instant};
 
+use crate::conn::Conn;
+use crate::label::Kind;
 use crate::record::Set;
 use crate::shared::Shared;
 
 /// How often a holder without room for the volume is looked at: nobody says when it has got it. Guessed.
 const ROOM_PAUSE: Duration = Duration::from_secs(1);
+/// Why who had the place before is not taken in.
+const FORMER: &str = "it had its place before another holder did, and what it has missed since is not known: format it anew as a \
+                      replacement, or reach the holder that has the place";
 
 /// Ends when the volume is over.
 pub(crate) async fn watch(shared: Rc<Shared>) {
@@ -41,18 +46,30 @@ pub(crate) async fn watch(shared: Rc<Shared>) {
     }
 }
 
-/// Who has the room for the volume. Who has not, and is to replace a holder, would have that one's snapshots forgotten for nothing.
+/// Who has the room for the volume, and may be taken in. Who has not the room, and is to replace a holder, would have that one's
+/// snapshots forgotten for nothing.
 fn roomy(shared: &Shared) -> Set {
     Set::of(shared.shape.holders(), |slot| {
         let Some(conn) = shared.conn(slot) else { return false };
+        let is_other = shared.mirror.borrow().is_other(slot);
         let looked = conn.check_room(shared.blocks_counted());
         if let Err(error) = &looked
-            && shared.mirror.borrow().is_other(slot)
+            && is_other
         {
             shared.note(slot, error.to_string());
         }
+        if is_other && !is_new(&conn) {
+            shared.note(slot, FORMER.to_owned());
+            return false;
+        }
         looked.is_ok()
     })
+}
+
+/// Whether it never had the place: its log says of every region that it may lack it. One that had the place knows nothing of what
+/// was written since another one has it, and neither do the logs of the others, once they are clean.
+fn is_new(conn: &Conn) -> bool {
+    conn.label.kind == Kind::Witness || conn.with_log(|log| log.is_intent_everywhere())
 }
 
 /// Who is to be left out now, and when the next one may be.

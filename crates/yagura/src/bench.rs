@@ -5,13 +5,13 @@ use std::time::Duration;
 use ::bench::figures::Row;
 use ::bench::progress::{Progress, Stop};
 use ::bench::{
-    busy_flash_row, cache_row, connections_row, device_row, device_wire_row, fill_row, idle_row, kv_row, kv_scale_row,
-    neighbour_row, remote_row, restart_row, scale_row, stream_row, volume_row, wire_row,
+    busy_flash_row, cache_row, ceph_row, connections_row, device_row, device_wire_row, fill_row, idle_row, kv_row,
+    kv_scale_row, neighbour_row, remote_row, restart_row, scale_row, stream_row, volume_row, wire_row,
 };
 
 use crate::cli::{
-    BenchCacheStartArgs, BenchDeviceArgs, BenchScaleArgs, BenchVerb, BenchWireArgs, DeviceRow, RemoteAccess, Rounds,
-    WireRow,
+    BenchCacheStartArgs, BenchCephArgs, BenchDeviceArgs, BenchScaleArgs, BenchVerb, BenchWireArgs, DeviceRow,
+    RemoteAccess, Rounds, WireRow,
 };
 use crate::exit::Failure;
 use crate::{output, stop};
@@ -46,6 +46,7 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
             let options = volume_row::Options { folder: args.folder.clone(), rounds, time };
             (&args.rounds, volume_row::run(&options, &progress).map(|row| rows.push(row)))
         }
+        BenchVerb::Ceph(args) => (&args.rounds, ceph(args, &progress, &mut rows)),
         BenchVerb::KvScale(rounds) => {
             let options = kv_scale_row::Options { rounds: usize::from(rounds.rounds), time: time(rounds) };
             (rounds, kv_scale_row::run(options, &progress).map(|row| rows.push(row)))
@@ -83,6 +84,17 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
         report(rounds, &rows)?;
     }
     ended.map_err(failure)
+}
+
+fn ceph(args: &BenchCephArgs, progress: &Progress, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    let options = ceph_row::Options {
+        folder: args.folder.clone(),
+        bytes: args.size.0,
+        depths: args.depths.iter().copied().map(usize::from).collect(),
+        rounds: usize::from(args.rounds.rounds),
+        time: time(&args.rounds),
+    };
+    ceph_row::run(&options, progress, rows)
 }
 
 fn scale(args: &BenchScaleArgs, progress: &Progress) -> anyhow::Result<Row> {

@@ -3,8 +3,10 @@
 mod catalogue;
 mod changes;
 mod client;
+mod drain;
 mod drives;
 mod reached;
+mod say;
 mod serve;
 
 use hyper::Method;
@@ -14,7 +16,7 @@ pub use client::{Client, access, failure, path_of};
 
 use crate::cli::{Asking, ControlCreateArgs, ControlShowArgs, ControlVerb, VolumeLimits};
 use crate::exit::Failure;
-use crate::output;
+use say::report;
 
 /// Seconds that a create or a delete is waited for at a time.
 const WAIT_SECONDS: u64 = 20;
@@ -35,6 +37,11 @@ pub fn run(verb: &ControlVerb) -> Result<(), Failure> {
         }
         ControlVerb::SetDrive(args) => {
             ask(&args.asking, Method::PATCH, &path_of("drives", &args.name), json!({"state": args.state}))
+        }
+        ControlVerb::Drain(args) => drain::run(args),
+        ControlVerb::Replace(args) => {
+            let path = format!("{}/replace?wait={WAIT_SECONDS}", path_of("volumes", &args.volume));
+            operate(&args.asking, Method::POST, &path, Some(&json!({"drive": args.drive})))
         }
         ControlVerb::Tenant(args) => {
             let quota = json!({"quota_bytes": args.quota.map(|size| size.0), "quota_volumes": args.volumes});
@@ -106,6 +113,7 @@ fn show(args: &ControlShowArgs) -> Result<(), Failure> {
     let client = Client::new(&args.asking.access)?;
     let path = match (&*args.kind, &args.name) {
         ("snapshots", Some(volume)) => format!("{}/snapshots", path_of("volumes", volume)),
+        ("holders", Some(drive)) => format!("{}/holders", path_of("drives", drive)),
         (kind, Some(name)) => path_of(kind, name),
         (kind, None) => format!("/v1/{kind}"),
     };
@@ -144,34 +152,5 @@ fn operate(asking: &Asking, method: Method, path: &str, body: Option<&Value>) ->
     match operation["failure"].as_str() {
         Some(why) => Err(Failure::refused(format!("it was undone: {why}"))),
         None => report(asking, &operation),
-    }
-}
-
-fn report(asking: &Asking, said: &Value) -> Result<(), Failure> {
-    output::report(asking.common.json, said, shown)
-}
-
-/// A document for people: a line for each thing of a list, a line for each part of a thing.
-fn shown(said: &Value) -> String {
-    let word = |value: &Value| match value {
-        Value::String(text) => text.clone(),
-        Value::Null => "-".to_owned(),
-        other => other.to_string(),
-    };
-    let line = |thing: &Value| {
-        let parts = thing.as_object().into_iter().flatten();
-        let parts = parts.filter(|(_, value)| !value.is_array() && !value.is_object());
-        parts.map(|(name, value)| format!("{name} {}", word(value))).collect::<Vec<_>>().join("  ")
-    };
-    match (said["items"].as_array(), said.as_object()) {
-        (Some(items), _) => items.iter().map(|thing| line(thing) + "\n").collect(),
-        (None, Some(parts)) => parts
-            .iter()
-            .map(|(name, value)| match value.as_array() {
-                Some(things) => things.iter().map(|thing| format!("{name}: {}\n", line(thing))).collect(),
-                None => format!("{name}: {}\n", word(value)),
-            })
-            .collect(),
-        (None, None) => String::new(),
     }
 }

@@ -1,9 +1,11 @@
 //! `yagura csi`: the driver of the Container Storage Interface. `yagura volume attach` serves its volumes to this machine's kernel.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use ::control::client::ClientError;
+use ::control::provision::Name;
 use ::csi::{Controller, DRIVER, Endpoint, Host, Node, NodeService, Plane, Services};
 use engine::sync::mailbox;
 use serde::Serialize;
@@ -13,6 +15,10 @@ use crate::exit::Failure;
 use crate::race::{First, first_of};
 use crate::{control, output, reactors, runtime, stop};
 
+/// What the words begin with by which a node says where it stands.
+const TOPOLOGY: &str = "topology.yagura.io/";
+/// Such words, at most. Chosen: more than anybody has names for.
+const TOPOLOGY_WORDS_MAX: usize = 8;
 /// Characters of a node's name, at most: the specification's.
 const NODE_ID_CHARS_MAX: usize = 256;
 
@@ -74,11 +80,30 @@ fn services(args: &CsiArgs) -> Result<Services<Host>, Failure> {
     let controller = if args.mode == "node" { None } else { Some(Controller::new(plane()?)) };
     let node = match id.zip(folder) {
         Some((id, folder)) => {
-            Some(NodeService { node: Arc::new(node(args, folder)?), plane: plane()?, id: id.to_owned() })
+            let topology = topology(&args.topology)?;
+            Some(NodeService { node: Arc::new(node(args, folder)?), plane: plane()?, id: id.to_owned(), topology })
         }
         None => None,
     };
-    Ok(Services::new(controller, node))
+    Ok(Services::new(controller, node, !args.topology.is_empty()))
+}
+
+/// Where a node stands, as the orchestrator is told.
+fn topology(words: &[String]) -> Result<BTreeMap<String, String>, Failure> {
+    let said = |word: &String| {
+        let (key, value) = word.split_once('=')?;
+        let (key, value) = (Name::new(key).ok()?, Name::new(value).ok()?);
+        Some((format!("{TOPOLOGY}{key}"), value.to_string()))
+    };
+    let found: Option<BTreeMap<_, _>> = words.iter().map(said).collect();
+    let found = found.filter(|found| found.len() == words.len() && found.len() <= TOPOLOGY_WORDS_MAX);
+    let wrong = || {
+        let form = format!(
+            "write zone=a,rack=b: {TOPOLOGY_WORDS_MAX} words at most, each once, small letters, digits, '-', '.'"
+        );
+        Failure::usage(format!("--topology {}: {form}", words.join(",")))
+    };
+    found.ok_or_else(wrong)
 }
 
 fn checked(id: &str) -> Result<&str, Failure> {
@@ -125,6 +150,22 @@ mod tests {
 
     use super::*;
     use crate::cli::{Cli, DeviceWay, Verb, VolumeVerb};
+
+    #[test]
+    fn a_node_says_where_it_stands_in_words_of_its_own() {
+        let said = |text: &str| {
+            let words: Vec<_> = text.split(',').map(str::to_owned).collect();
+            topology(&words)
+                .map(|found| found.into_iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>())
+        };
+        let expected = ["topology.yagura.io/rack=b", "topology.yagura.io/zone=a.1"];
+        assert_eq!(said("zone=a.1,rack=b").expect("understood"), expected);
+        let many: Vec<_> = (0..=TOPOLOGY_WORDS_MAX).map(|word| format!("w{word}=a")).collect();
+        for wrong in ["zone", "zone=", "=a", "zone=A", "zo ne=a", "zone=a,zone=b", "a/b=c", &many.join(",")] {
+            assert!(said(wrong).is_err(), "{wrong}");
+        }
+        assert!(topology(&[]).expect("none").is_empty());
+    }
 
     #[test]
     fn volumes_are_attached_as_the_driver_was_asked_to_serve() {

@@ -20,7 +20,7 @@ use crate::size::Size;
 use crate::{output, reactors};
 
 mod discovery;
-mod files;
+pub mod files;
 pub mod keys;
 mod reservations;
 mod show;

@@ -1,18 +1,20 @@
 //! `yagura volume …`
 
 mod attach;
+mod backup;
 mod kernel;
 mod limited;
 mod named;
 mod nbd;
 mod reach;
+mod snapshots;
 mod ublk;
 mod used;
 mod wishes;
 mod words;
 pub mod work;
 
-use ::volume::{Error, FormatOptions, Inspected, Kind, Options, Set};
+use ::volume::{Error, FormatOptions, Inspected, Kind, Options, Origin, Set};
 use device::Error::Reserved;
 use kv::resp::execute::together;
 use serde::Serialize;
@@ -34,6 +36,10 @@ pub fn run(verb: &VolumeVerb) -> Result<(), Failure> {
         VolumeVerb::Verify(args) => reactors::run_one(verify(args)),
         VolumeVerb::Replace(args) => reactors::run_one(replace(args)),
         VolumeVerb::Recover(args) => reactors::run_one(recover(args)),
+        VolumeVerb::Snapshot(args) => reactors::run_one(snapshots::take(args)),
+        VolumeVerb::Diff(args) => reactors::run_one(backup::diff(args)),
+        VolumeVerb::Export(args) => reactors::run_one(backup::export(args)),
+        VolumeVerb::Import(args) => reactors::run_one(backup::import(args)),
     }
 }
 
@@ -88,6 +94,11 @@ enum Said {
         /// Ballot's round and version: the holder with the highest has the newest record.
         record: (u64, u64),
         in_sync: Vec<usize>,
+        snapshots: Vec<String>,
+        /// Of what it is a copy, or a part of one.
+        origin: Option<String>,
+        /// It is a part of a copy: good for nothing until the import is gone on with.
+        is_partial: bool,
     },
     /// A host has it attached, or had it last: only who takes it may read it.
     Taken,
@@ -105,6 +116,9 @@ fn said(found: Result<Inspected, Error>) -> Said {
             used_bytes: used_blocks * u64::from(label.shape.block_size),
             record: (record.accepted.ballot.round, record.accepted.version),
             in_sync: record.accepted.in_sync.iter().collect(),
+            snapshots: record.accepted.snapshots.iter().map(|snapshot| snapshot.name.to_string()).collect(),
+            origin: record.accepted.origin.map(|origin| origin.to_string()),
+            is_partial: matches!(record.accepted.origin, Some(Origin::InPart { .. })),
         },
         Err(Error::Device { source: Reserved(_), .. }) => Said::Taken,
         Err(error) => Said::Unknown { reason: error.to_string() },
@@ -125,11 +139,18 @@ async fn status(args: &VolumeStatusArgs) -> Result<(), Failure> {
 fn describe(holder: &Holder) -> String {
     let Holder { holder, said } = holder;
     match said {
-        Said::Read { volume, slot, witness, bytes, record: (round, version), in_sync, .. } => {
+        Said::Read { volume, slot, witness, bytes, record: (round, version), in_sync, snapshots, origin, .. } => {
             let what = if *witness { "witness".to_owned() } else { format!("replica of {}", Size(*bytes)) };
             let in_sync: Vec<String> = in_sync.iter().map(ToString::to_string).collect();
             let record = format!("record {round}.{version}: in sync {}", in_sync.join(", "));
-            format!("slot {slot}: {holder}: {what}, volume {volume}, {record}\n")
+            let mut text = format!("slot {slot}: {holder}: {what}, volume {volume}, {record}\n");
+            if let Some(origin) = origin {
+                text += &format!("slot {slot}: {origin}\n");
+            }
+            if !snapshots.is_empty() {
+                text += &format!("slot {slot}: snapshots {}\n", snapshots.join(", "));
+            }
+            text
         }
         Said::Taken => format!("{holder}: of a host that has it attached, or had it last; --take reads it\n"),
         Said::Unknown { reason } => format!("{holder}: {reason}\n"),
@@ -153,12 +174,7 @@ async fn verify(args: &VolumeVerifyArgs) -> Result<(), Failure> {
     let (found, volume) = named::holders(&args.of)?;
     let reaches = reach::named(&found.holders, &found.uids)?;
     if !args.take {
-        for reach in &reaches {
-            if let Err(Error::Device { source: Reserved(_), .. }) = ::volume::inspect(&**reach, false).await {
-                let what = "a host has the volume attached, or had it last; take it from that host by --take";
-                return Err(Failure::refused(format!("{}: {what}", reach.name())));
-            }
-        }
+        reach::check_untaken(&reaches).await?;
     }
     let volume = ::volume::attach(reaches, Options { volume, ..Options::default() }).await.map_err(failure)?;
     let found = volume.verify(None).await;

@@ -7,6 +7,7 @@ mod embedded;
 mod error;
 mod etcd;
 mod limits;
+mod serving;
 mod transfer;
 mod types;
 
@@ -18,9 +19,10 @@ pub use limits::{
     KEY_BYTES_MAX, LEASE_KEYS_MAX, LEASE_TTL_MAX, LEASE_TTL_MIN, LimitError, PAGE_ENTRIES_MAX, TRANSACTION_BYTES_MAX,
     TRANSACTION_PARTS_MAX, VALUE_BYTES_MAX,
 };
+pub use serving::{SERVING_TTL, Serving};
 pub use transfer::{
-    Dump, LINE_BYTES_MAX as DUMP_LINE_BYTES_MAX, Restore, Restored, TransferError, VERSION as DUMP_VERSION,
-    check_whole, move_all,
+    Dump, LINE_BYTES_MAX as DUMP_LINE_BYTES_MAX, Restore, Restored, Restoring, TransferError, VERSION as DUMP_VERSION,
+    check_not_moved, check_whole, mark_moved, move_all, restoring, unmark_moved,
 };
 pub use types::{
     Change, Changed, Commit, Condition, Entry, Key, Lease, LeaseId, Missed, Outcome, Page, Prefix, Range, Reading,

@@ -5,7 +5,8 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::moment::Moment;
-use super::records::Record;
+use super::name::{Address, Nqn};
+use super::records::{HolderKind, Namespace, Record};
 
 /// What is asked of whoever has a volume attached: a host, or the control plane itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
@@ -28,6 +29,51 @@ pub enum Work {
         /// Which.
         moment: Moment,
     },
+    /// To say how far the volume is with the new holder of a slot, and to use that one.
+    Replace(Replacement),
+}
+
+/// A new holder of a slot.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct Replacement {
+    /// The slot.
+    pub slot: usize,
+    /// What it holds.
+    pub kind: HolderKind,
+    /// What its label says of it, and of no other.
+    pub life: Uuid,
+    /// Where its drive's target listens.
+    pub address: Address,
+    /// Its drive's subsystem.
+    pub nqn: Nqn,
+    /// The namespace.
+    pub namespace: Namespace,
+    /// Whether it is to be used. Until then the former holder is.
+    pub go: bool,
+}
+
+/// How far a volume is with the new holder of a slot.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Progress {
+    /// The slots whose replicas are in sync, a bit each.
+    pub in_sync: u8,
+    /// Whether the new holder has the slot, and the former one has it no more.
+    pub is_taken: bool,
+    /// Bytes that may still have to be copied.
+    pub left: u64,
+}
+
+impl Progress {
+    /// Whether the replica of a slot is in sync.
+    pub fn has(&self, slot: usize) -> bool {
+        slot < 8 && self.in_sync >> slot & 1 == 1
+    }
+
+    /// Whether nothing is left to be done.
+    pub fn is_whole(&self, replacement: &Replacement) -> bool {
+        self.is_taken && (replacement.kind == HolderKind::Witness || self.has(replacement.slot))
+    }
 }
 
 /// What has come of it.
@@ -41,6 +87,9 @@ pub struct Done {
     /// The one that was taken, or had been.
     #[serde(default)]
     pub taken: Option<Moment>,
+    /// How far a replacement is. Left out where there is none: older control planes do not know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
 }
 
 /// How it has ended.
@@ -51,6 +100,19 @@ pub enum Outcome {
     Done(Done),
     /// It can't be done, and nothing was changed.
     Refused(String),
+}
+
+/// What a host has said of a replacement while it is at it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Heard {
+    /// Of which attachment.
+    pub attachment: Uuid,
+    /// What.
+    pub progress: Progress,
+    /// All snapshots that the replicas knew of then.
+    pub snapshots: Vec<Moment>,
+    /// When, in seconds of the Unix epoch.
+    pub at: u64,
 }
 
 /// What an operation asks of whoever has its volume attached.
@@ -64,6 +126,9 @@ pub struct Asked {
     pub before: Option<Vec<Moment>>,
     /// How it has ended.
     pub outcome: Option<Outcome>,
+    /// What was heard of it last.
+    #[serde(default)]
+    pub heard: Option<Heard>,
 }
 
 impl Outcome {
@@ -73,7 +138,7 @@ impl Outcome {
         let expected = match work {
             Work::Grow { bytes } => *bytes,
             Work::Take { .. } => recorded,
-            Work::Look | Work::Forget { .. } => return self,
+            Work::Look | Work::Forget { .. } | Work::Replace(_) => return self,
         };
         match self {
             Outcome::Done(Done { bytes, .. }) if bytes != expected => Outcome::Refused(format!(
@@ -85,9 +150,14 @@ impl Outcome {
 }
 
 impl Asked {
-    /// Whether somebody may be at it, or have done it.
+    /// For nobody yet.
+    pub fn new(work: Work) -> Asked {
+        Asked { work, attachment: None, before: None, outcome: None, heard: None }
+    }
+
+    /// Whether somebody may be at it, or have done it: who is only to say how the volume is changes nothing.
     pub fn is_begun(&self) -> bool {
-        self.before.is_some()
+        self.before.is_some() && !matches!(&self.work, Work::Replace(replacement) if !replacement.go)
     }
 
     /// What is to be done, with what was there before.
@@ -101,5 +171,6 @@ impl Asked {
 
 impl Record for Asked {
     const KIND: &'static str = "work";
-    const VERSION: u32 = 1;
+    // 2: replacements.
+    const VERSION: u32 = 2;
 }

@@ -11,7 +11,7 @@ use crate::catalogue::{Condition, Key};
 
 use super::error::Error;
 use super::keys;
-use super::moment::{Limits, Snapshot};
+use super::moment::{Limits, Snapshot, Source};
 use super::name::Name;
 use super::placement::{self, Candidate, Refusal, Wanted};
 use super::plan::{Inventory, Owner, PENDING_MAX, admit, begin, operation, promise};
@@ -62,16 +62,6 @@ pub struct NewVolume {
     /// The snapshot that it begins as; none: it is empty.
     #[serde(default)]
     pub from: Option<Source>,
-}
-
-/// A snapshot of a volume of the same tenant.
-#[derive(Clone, Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Source {
-    /// The volume.
-    pub volume: Name,
-    /// The snapshot's name.
-    pub snapshot: Name,
 }
 
 /// Whether a volume can have so many bytes.
@@ -190,12 +180,15 @@ impl Provisioner {
             state: VolumeState::Creating,
             level,
             holders,
+            beside: Vec::new(),
             attachment: None,
             operation: Some(operation.id),
             held: false,
+            awaited: false,
             snapshots: Vec::new(),
             limits: new.limits,
             grows_to: Some(self.drives.grows_to(new.bytes)),
+            from: new.from.clone(),
             created: now(),
         };
         let mut pin = None;
@@ -226,7 +219,8 @@ impl Provisioner {
         if replicas == 2 {
             holders.push(bytes(HolderKind::Witness));
         }
-        Wanted { holders, beside: Vec::new(), level: new.level, relax: new.relax, overcommit_percent }
+        let (beside, without) = (Vec::new(), Vec::new());
+        Wanted { holders, beside, without, level: new.level, relax: new.relax, overcommit_percent }
     }
 }
 

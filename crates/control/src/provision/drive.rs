@@ -43,9 +43,9 @@ pub(super) async fn look(task: &Task, place: &Place) -> Result<Look, DriveError>
     task.provisioner.look(place).await
 }
 
-/// The drive of a slot, in words.
+/// The drive of a holder, in words.
 pub(super) fn drive(task: &Task, slot: usize) -> String {
-    format!("drive {}", task.volume.record.holders[slot].drive)
+    format!("drive {}", task.volume.record.holder(slot).drive)
 }
 
 /// What a drive said.

@@ -144,6 +144,11 @@ pub trait Drives: Send + Sync {
     /// takes longer the larger the volume is, so that the moment is looked at anew before each command.
     fn format(&self, volume: Uuid, bytes: u64, holders: &[Blank], until: &Until) -> Reply<'_, ()>;
 
+    /// Makes the namespace, which is blank or was made so before, the one that is to replace the holder of a slot, and says what
+    /// its label says of it and of no other (the life). `beside`: holders of the volume, of which one at least can be asked what
+    /// the volume was made as; that takes this one for a moment from a host that has it.
+    fn replace(&self, volume: Uuid, slot: usize, beside: &[Blank], with: &Blank, until: &Until) -> Reply<'_, Uuid>;
+
     /// Whether a host has the volume attached, or had. `holders`: those of its holders that can be asked; `of`: the volume that
     /// these may be clones of still, which says nothing of this one. What a host has reserved is taken from that host to be read; a
     /// host that lives takes the holder back, by which it is told from one that is gone.

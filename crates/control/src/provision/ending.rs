@@ -1,11 +1,15 @@
 //! How operations end: all that was counted for them is settled in the transaction that ends them.
 
+use std::collections::BTreeMap;
+
 use crate::catalogue::{Change, Condition};
 
 use super::keys;
-use super::records::{OperationKind, OperationState, Tenant, Volume, VolumeState};
+use super::name::Name;
+use super::namespace::unmake;
+use super::records::{Drive, Holder, OperationKind, OperationState, Tenant, Volume, VolumeState};
 use super::step::{Stop, Task};
-use super::store::now;
+use super::store::{Stored, now};
 
 /// The volume is there, after a create, or after a delete that is not done.
 pub(super) async fn ready(task: &mut Task, state: OperationState) -> Result<(), Stop> {
@@ -37,8 +41,15 @@ pub(super) async fn turn_back(task: &mut Task, reason: String) -> Result<(), Sto
 /// A delete by force has the volume by now. This operation ends as it is, and lets go of its drive: what it has sent to that was
 /// waited for when the operation was taken.
 pub(super) async fn superseded(task: &mut Task) -> Result<(), Stop> {
+    // What a replacement has made and not written down nobody else would find.
+    if task.operation.record.kind == OperationKind::Replace
+        && let Some(at) = task.operation.record.at.clone()
+        && task.volume.record.holder(at.slot).namespace.is_none()
+    {
+        unmake(task, at.slot, at.before).await?;
+    }
     let at = task.operation.record.at.take();
-    let free = at.map(|at| Change::delete(keys::busy(&task.volume.record.holders[at.slot].drive)));
+    let free = at.map(|at| Change::delete(keys::busy(&task.volume.record.holder(at.slot).drive)));
     let operation = &mut task.operation.record;
     operation.undo = Some("the volume is deleted by force".to_owned());
     // The room on the drives is given back with that of the volume.
@@ -83,4 +94,27 @@ pub(super) async fn leave(task: &Task, bytes: u64, volumes: u32) -> Result<(Vec<
         changes.push(source.put()?);
     }
     Ok((conditions, changes))
+}
+
+/// The room of these holders, which are gone, is given back.
+pub(super) async fn give_back(
+    task: &Task,
+    holders: &[Holder],
+    (conditions, changes): (&mut Vec<Condition>, &mut Vec<Change>),
+) -> Result<(), Stop> {
+    let mut drives: BTreeMap<Name, Stored<Drive>> = BTreeMap::new();
+    for Holder { drive: name, bytes, .. } in holders {
+        let mut drive = match drives.remove(name) {
+            Some(drive) => drive,
+            None => task.provisioner.store.need::<Drive>(keys::drive(name), name).await?,
+        };
+        drive.record.promised = drive.record.promised.saturating_sub(*bytes);
+        drive.record.holders = drive.record.holders.saturating_sub(1);
+        drives.insert(name.clone(), drive);
+    }
+    for drive in drives.values() {
+        conditions.push(drive.unchanged());
+        changes.push(drive.put()?);
+    }
+    Ok(())
 }

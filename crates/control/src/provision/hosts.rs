@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::catalogue::{Outcome as Committed, Transaction};
 
-use super::asked::{Asked, Outcome, Work};
+use super::asked::{Asked, Heard, Outcome, Progress, Work};
 use super::error::Error;
 use super::keys;
 use super::moment::{Limits, Moment};
@@ -20,10 +20,13 @@ use super::name::Name;
 use super::plan::Owner;
 use super::provisioner::Provisioner;
 use super::records::Volume;
-use super::store::Stored;
+use super::store::{Stored, now};
 
 /// Bytes of a host's reason that are kept. Chosen: what one reads; a thousand ended operations of a tenant stay small.
 const REASON_BYTES_MAX: usize = 1024;
+
+/// After how many seconds the same is written down anew. Chosen: what is older than twice that is not gone by.
+const HEARD_SECONDS: u64 = 5;
 
 /// How something has ended that the host was told to do.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
@@ -33,6 +36,16 @@ pub struct Ended {
     pub operation: Uuid,
     /// How.
     pub outcome: Outcome,
+}
+
+/// How far the host is with a replacement that it was told of.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Working {
+    /// For which operation.
+    pub operation: Uuid,
+    /// How far.
+    pub progress: Progress,
 }
 
 /// What a host says of the volume that it has attached.
@@ -45,6 +58,9 @@ pub struct Report {
     /// What has ended, until it is noted.
     #[serde(default)]
     pub ended: Option<Ended>,
+    /// How far it is with what takes long. Left out where there is nothing of that kind: older control planes do not know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working: Option<Working>,
 }
 
 /// What is to be done, for which operation.
@@ -97,9 +113,41 @@ impl Provisioner {
         let Some(asked) = self.store.get::<Asked>(keys::work(id)).await? else { return Ok(wish) };
         match report.ended.as_ref().filter(|ended| ended.operation == id) {
             Some(ended) => wish.noted = self.note(&volume.record, asked, attachment, ended).await?,
-            None => wish.work = self.assign(&volume, asked, (id, attachment), report).await?,
+            None => {
+                // None: the operation has ended meanwhile.
+                if let Some(asked) = self.heard(asked, (id, attachment), report).await? {
+                    wish.work = self.assign(&volume, asked, (id, attachment), report).await?;
+                }
+            }
         }
         Ok(wish)
+    }
+
+    /// Writes down how far the host is, where that is new, or was said long ago.
+    async fn heard(
+        &self,
+        mut asked: Stored<Asked>,
+        (id, attachment): (Uuid, Uuid),
+        report: &Report,
+    ) -> Result<Option<Stored<Asked>>, Error> {
+        let Some(Working { progress, .. }) = report.working.as_ref().filter(|working| working.operation == id) else {
+            return Ok(Some(asked));
+        };
+        let is_known = |heard: &Heard| {
+            let is_fresh = now().saturating_sub(heard.at) < HEARD_SECONDS;
+            is_fresh && heard.attachment == attachment && heard.progress == *progress
+        };
+        if asked.record.attachment != Some(attachment) || asked.record.heard.as_ref().is_some_and(is_known) {
+            return Ok(Some(asked));
+        }
+        let unchanged = asked.unchanged();
+        let (progress, snapshots) = (progress.clone(), report.snapshots.clone());
+        asked.record.heard = Some(Heard { attachment, progress, snapshots, at: now() });
+        let key = asked.entry.key.clone();
+        // Whoever was quicker has changed what is looked at again.
+        let _ = self.store.catalogue.commit(Transaction::new(vec![unchanged], vec![asked.put()?])?).await?;
+        self.wake.notify_waiters();
+        self.store.get(key).await
     }
 
     /// Writes down how it has ended.

@@ -1,7 +1,7 @@
 //! The pool: its policy, its nodes and its drives.
 
 use serde::Deserialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use utoipa::ToSchema;
 
 use crate::catalogue::{Change, Condition, Value};
@@ -18,6 +18,8 @@ use super::store::{Plan, Planning, Request, put};
 pub const DRIVES_MAX: usize = 1000;
 /// Nodes, at most. Derived: no more than drives are of use.
 pub const NODES_MAX: usize = DRIVES_MAX;
+/// Drives of a node that are set at once. Derived: they are changed in one transaction.
+const NODE_DRIVES_MAX: usize = 90;
 /// The most that may be promised of a thin drive, in percent. Chosen: a hundred times what there is, which bounds nothing any more.
 pub const OVERCOMMIT_PERCENT_MAX: u32 = 10_000;
 
@@ -105,10 +107,17 @@ impl Provisioner {
         Ok(self.store.need(keys::node(name), name).await?.record)
     }
 
-    /// The nodes behind one of that name.
-    pub async fn nodes(&self, after: Option<&Name>) -> Result<List<Node>, Error> {
+    /// The nodes behind one of that name, each with how many holders are on its drives.
+    pub async fn nodes(&self, after: Option<&Name>) -> Result<List<(Node, u32)>, Error> {
         let page = self.store.page(keys::all("node"), after.map(keys::node), PAGE_RECORDS_MAX).await?;
-        Ok(List::of(page, |node| node))
+        let mut holders: BTreeMap<Name, u32> = BTreeMap::new();
+        for drive in self.store.all::<Drive>(keys::all("drive")).await? {
+            *holders.entry(drive.record.node).or_default() += drive.record.holders;
+        }
+        Ok(List::of(page, |node: Node| {
+            let there = holders.get(&node.name).copied().unwrap_or_default();
+            (node, there)
+        }))
     }
 
     /// Forgets a node that has no drives.
@@ -179,20 +188,44 @@ impl Provisioner {
         let mut known: BTreeSet<_> = drive.foreign.iter().map(|namespace| namespace.uid).collect();
         // Looked at first: what is made meanwhile is recorded, and not seen.
         for volume in self.store.all::<Volume>(keys::all("volume")).await? {
-            known.extend(volume.record.holders.iter().filter_map(|holder| Some(holder.namespace?.uid)));
+            known.extend(volume.record.everywhere().filter_map(|holder| Some(holder.namespace?.uid)));
         }
         let seen = look.iter().flat_map(|look| &look.namespaces);
         let unrecorded = seen.filter(|namespace| !known.contains(&namespace.uid)).copied().collect();
         Ok(DriveStatus { drive, look, unrecorded })
     }
 
-    /// Says what is wanted of a drive.
+    /// Says what is wanted of a drive. One that is draining or out is emptied: its holders are replaced elsewhere.
     pub async fn set_drive_state(&self, request: &Request, name: &Name, state: DriveState) -> Result<Drive, Error> {
         let plan = || -> Planning<'_, _> {
             Box::pin(async {
                 let mut drive = self.store.need::<Drive>(keys::drive(name), name).await?;
                 drive.record.state = state;
                 Ok(Plan { conditions: vec![drive.unchanged()], changes: vec![drive.put()?], answer: drive.record })
+            })
+        };
+        self.store.once(request, plan).await
+    }
+
+    /// Says the same of all drives of a node at once, but for those that are out: these are set one by one.
+    pub async fn set_node_state(&self, request: &Request, name: &Name, state: DriveState) -> Result<Vec<Drive>, Error> {
+        let plan = || -> Planning<'_, _> {
+            Box::pin(async {
+                let node = self.store.need::<Node>(keys::node(name), name).await?;
+                let drives = self.store.all::<Drive>(keys::all("drive")).await?;
+                let is_meant = |drive: &Drive| drive.node == *name && drive.state != DriveState::Out;
+                let (mut conditions, mut changes, mut answer) = (vec![node.unchanged()], Vec::new(), Vec::new());
+                for mut drive in drives.into_iter().filter(|drive| is_meant(&drive.record)) {
+                    drive.record.state = state;
+                    conditions.push(drive.unchanged());
+                    changes.push(drive.put()?);
+                    answer.push(drive.record);
+                }
+                if answer.len() > NODE_DRIVES_MAX {
+                    let why = format!("node {name} has {} drives: set them one by one", answer.len());
+                    return Err(Error::Impossible(why));
+                }
+                Ok(Plan { conditions, changes, answer })
             })
         };
         self.store.once(request, plan).await
@@ -211,7 +244,7 @@ impl Provisioner {
                 let there: BTreeSet<_> = look.namespaces.iter().map(|namespace| namespace.uid).collect();
                 for volume in volumes.iter().map(|stored| &stored.record) {
                     // What is being made or deleted may be there or not.
-                    let mut here = volume.holders.iter().filter(|holder| holder.drive == *name);
+                    let mut here = volume.everywhere().filter(|holder| holder.drive == *name);
                     let lost = |namespace: Namespace| !there.contains(&namespace.uid);
                     if volume.state == VolumeState::Ready && here.any(|holder| holder.namespace.is_some_and(lost)) {
                         let what =

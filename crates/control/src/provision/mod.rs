@@ -8,6 +8,7 @@ mod copy;
 mod create;
 mod drive;
 mod drives;
+mod emptying;
 mod ending;
 mod error;
 mod growth;
@@ -16,10 +17,14 @@ mod inventory;
 mod keys;
 mod moment;
 mod name;
+mod namespace;
 mod placement;
 mod plan;
 mod provisioner;
 mod records;
+mod replace;
+mod replacement;
+mod restored;
 mod saga;
 mod snapshots;
 mod step;
@@ -33,21 +38,23 @@ mod widen;
 mod work;
 mod worker;
 
-pub use asked::{Asked, Done, Outcome, Work};
-pub use create::{BANDWIDTH_MIN, LIMIT_MAX, NewVolume, REPLICAS_MAX, Source, VOLUME_ALIGN, VOLUME_BYTES_MAX};
+pub use asked::{Asked, Done, Heard, Outcome, Progress, Replacement, Work};
+pub use create::{BANDWIDTH_MIN, LIMIT_MAX, NewVolume, REPLICAS_MAX, VOLUME_ALIGN, VOLUME_BYTES_MAX};
 pub use drives::{Blank, DriveError, Drives, Look, NAMESPACES_MAX, Place, Replica, Reply, Until, Usage};
+pub use emptying::HolderOn;
 pub use error::Error;
-pub use hosts::{Assigned, Ended, Noted, Report, Wish};
+pub use hosts::{Assigned, Ended, Noted, Report, Wish, Working};
 pub use inventory::{DRIVES_MAX, DriveStatus, NODES_MAX, NewDrive, NodePlace, OVERCOMMIT_PERCENT_MAX};
-pub use moment::{Limits, Moment, Snapshot};
+pub use moment::{Limits, Moment, Snapshot, Source};
 pub use name::{Address, Malformed, Name, Nqn, RequestId};
 pub use placement::{Candidate, Placement, Refusal, Rule, Wanted, place, room};
 pub use plan::{Owner, PENDING_MAX};
 pub use provisioner::{List, PAGE_RECORDS_MAX, Provisioner};
 pub use records::{
-    At, Attachment, Drive, DriveState, Holder, HolderKind, Level, Namespace, Node, Operation, OperationKind,
+    At, Attachment, Beside, Drive, DriveState, Holder, HolderKind, Level, Namespace, Node, Operation, OperationKind,
     OperationState, Pool, RecordError, Role, Tenant, Token, Volume, VolumeState,
 };
+pub use restored::restored;
 pub use snapshots::{NewSnapshot, SNAPSHOTS_MAX, SnapshotView};
 pub use store::{Request, Store, Stored};
 pub use tenants::{Quota, TENANTS_MAX};

@@ -49,6 +49,16 @@ pub struct Snapshot {
     pub clones: Vec<Uuid>,
 }
 
+/// A snapshot of a volume of the same tenant, by names.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    /// The volume.
+    pub volume: Name,
+    /// The snapshot's name.
+    pub snapshot: Name,
+}
+
 /// How much a volume may be used, by the host that has it attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

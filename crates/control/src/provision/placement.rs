@@ -25,6 +25,8 @@ pub struct Wanted {
     pub holders: Vec<(HolderKind, u64)>,
     /// Drives that have other holders of the volume.
     pub beside: Vec<Name>,
+    /// Drives that are to have none of it, wherever they stand.
+    pub without: Vec<Name>,
     /// How far apart they are to stand.
     pub level: Level,
     /// Whether a narrower level will do.
@@ -48,6 +50,9 @@ pub enum Rule {
     /// No new holders go there.
     #[error("it is draining")]
     Draining,
+    /// What is to be placed is to go elsewhere.
+    #[error("the holder that is to be replaced is there, or was")]
+    Replaced,
     /// Gone for good.
     #[error("it is out")]
     Out,
@@ -113,6 +118,7 @@ impl Rule {
     pub fn word(&self) -> &'static str {
         match self {
             Rule::Draining => "draining",
+            Rule::Replaced => "replaced",
             Rule::Out => "out",
             Rule::Unreachable(_) => "unreachable",
             Rule::Promised { .. } => "promised",
@@ -189,7 +195,7 @@ fn place_at(candidates: &[Candidate], wanted: &Wanted, level: Level) -> Result<V
         let mut failed = Vec::new();
         let is_free = |name: &Name| !drives.contains(name) && !wanted.beside.contains(name);
         for candidate in candidates.iter().filter(|candidate| is_free(&candidate.drive.name)) {
-            match check(candidate, *bytes, level, wanted.overcommit_percent, &taken) {
+            match check(candidate, *bytes, level, wanted, &taken) {
                 Ok(domain) => passed.push((candidate, domain)),
                 Err(rule) => failed.push((candidate.drive.name.clone(), rule)),
             }
@@ -276,10 +282,13 @@ fn check(
     candidate: &Candidate,
     bytes: u64,
     level: Level,
-    overcommit_percent: u32,
+    wanted: &Wanted,
     taken: &BTreeMap<Domain, Name>,
 ) -> Result<Domain, Rule> {
-    check_holder(candidate, bytes, overcommit_percent)?;
+    check_holder(candidate, bytes, wanted.overcommit_percent)?;
+    if wanted.without.contains(&candidate.drive.name) {
+        return Err(Rule::Replaced);
+    }
     let domain = domain(candidate, level)?;
     match taken.get(&domain) {
         Some(other) => Err(Rule::Together { level, taken: other.clone() }),

@@ -37,7 +37,8 @@ fn wanted(replicas: usize, gib: u64, level: Level) -> Wanted {
     if replicas == 2 {
         holders.push((HolderKind::Witness, 4096));
     }
-    Wanted { holders, beside: Vec::new(), level, relax: false, overcommit_percent: 100 }
+    let (beside, without) = (Vec::new(), Vec::new());
+    Wanted { holders, beside, without, level, relax: false, overcommit_percent: 100 }
 }
 
 fn words(placement: &Placement) -> Vec<&str> {
@@ -161,7 +162,7 @@ fn exists(pool: &[Candidate], want: &Wanted, taken: &mut BTreeMap<Domain, Name>,
     let Some((_, bytes)) = want.holders.get(slot) else { return true };
     pool.iter().any(|candidate| {
         let is_used = taken.values().any(|name| *name == candidate.drive.name);
-        match check(candidate, *bytes, want.level, want.overcommit_percent, taken) {
+        match check(candidate, *bytes, want.level, want, taken) {
             Ok(domain) if !is_used => {
                 taken.insert(domain.clone(), candidate.drive.name.clone());
                 let found = exists(pool, want, taken, slot + 1);
@@ -201,11 +202,33 @@ proptest! {
                 prop_assert_eq!(placement.drives.len(), want.holders.len());
                 for (name, (_, bytes)) in placement.drives.iter().zip(&want.holders) {
                     let found = pool.iter().find(|candidate| candidate.drive.name == *name).expect("one of the pool");
-                    let domain = check(found, *bytes, level, 100, &taken).expect("every rule is kept");
+                    let domain = check(found, *bytes, level, &want, &taken).expect("every rule is kept");
                     prop_assert!(!taken.values().any(|taken| taken == name));
                     taken.insert(domain, name.clone());
                 }
             }
         }
     }
+}
+
+#[test]
+fn a_replacement_stands_apart_from_the_other_holders_and_may_stand_where_the_former_one_did() {
+    let mut pool: Vec<_> = [("a1", "a"), ("b1", "b"), ("b2", "b"), ("c1", "c"), ("c2", "c")]
+        .map(|(drive, node)| candidate(drive, node, None, None))
+        .into();
+    // The holder on c1 is to go; the others are on a1 and b1.
+    let one = Wanted {
+        holders: vec![(HolderKind::Replica, 10 * GIB)],
+        beside: vec![name("a1"), name("b1")],
+        without: vec![name("c1")],
+        ..wanted(1, 10, Level::Node)
+    };
+    assert_eq!(words(&place(&pool, &one).expect("there is room")), ["c2"]);
+    pool.pop();
+    let refusal = place(&pool, &one).expect_err("b2 is beside b1");
+    let rules: Vec<_> = refusal.drives.iter().map(|(drive, rule)| (drive.as_str(), rule.word())).collect();
+    assert_eq!(rules, [("b2", "together"), ("c1", "replaced")]);
+    pool[3].drive.state = DriveState::Out;
+    let refusal = place(&pool, &one).expect_err("it is out").to_string();
+    assert!(refusal.contains("drive c1: it is out") && refusal.contains("same node as drive b1"), "{refusal}");
 }

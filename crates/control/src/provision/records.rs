@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::moment::{Limits, Snapshot};
+use super::moment::{Limits, Snapshot, Source};
 use super::name::{Address, Name, Nqn};
 
 /// A kind of record.
@@ -95,9 +95,9 @@ pub struct Node {
 pub enum DriveState {
     /// New holders may be placed on it.
     InUse,
-    /// No new holders; those that are there stay.
+    /// No new holders; those that are there are replaced elsewhere.
     Draining,
-    /// Gone for good: nothing is asked of it any more.
+    /// Gone for good: nothing is asked of it any more, and its holders are replaced elsewhere.
     Out,
 }
 
@@ -215,6 +215,17 @@ impl Holder {
     }
 }
 
+/// A namespace beside the holders of a volume, while a holder is replaced.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Beside {
+    /// The slot that it is of.
+    pub slot: usize,
+    /// Whether it is to take the holder's place. Otherwise it had that place, and goes when the slot is in sync again.
+    pub is_new: bool,
+    /// It.
+    pub holder: Holder,
+}
+
 /// How far a volume is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -273,6 +284,9 @@ pub struct Volume {
     pub level: Level,
     /// The namespaces, by slot.
     pub holders: Vec<Holder>,
+    /// What is to take the place of a holder, or had it.
+    #[serde(default)]
+    pub beside: Vec<Beside>,
     /// Who is meant to use it.
     pub attachment: Option<Attachment>,
     /// What is under way.
@@ -280,6 +294,9 @@ pub struct Volume {
     /// The control plane has it attached itself, for the operation that is under way.
     #[serde(default)]
     pub held: bool,
+    /// A host waits until it is not held any more.
+    #[serde(default)]
+    pub awaited: bool,
     /// Its snapshots, in the order in which they were taken.
     #[serde(default)]
     pub snapshots: Vec<Snapshot>,
@@ -289,8 +306,34 @@ pub struct Volume {
     /// How large it can become, at most; none: its replicas say.
     #[serde(default)]
     pub grows_to: Option<u64>,
+    /// The snapshot that it was made of, which may be gone; none: it was made empty.
+    #[serde(default)]
+    pub from: Option<Source>,
     /// Since when it is there, in seconds of the Unix epoch.
     pub created: u64,
+}
+
+impl Volume {
+    /// The holder at that place: by slot, and behind the holders those that are beside them.
+    pub fn holder(&self, at: usize) -> &Holder {
+        match at.checked_sub(self.holders.len()) {
+            None => &self.holders[at],
+            Some(behind) => &self.beside[behind].holder,
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn holder_mut(&mut self, at: usize) -> &mut Holder {
+        match at.checked_sub(self.holders.len()) {
+            None => &mut self.holders[at],
+            Some(behind) => &mut self.beside[behind].holder,
+        }
+    }
+
+    /// All that is known of it on drives.
+    pub fn everywhere(&self) -> impl Iterator<Item = &Holder> {
+        self.holders.iter().chain(self.beside.iter().map(|beside| &beside.holder))
+    }
 }
 
 /// What an operation does.
@@ -309,6 +352,8 @@ pub enum OperationKind {
     Forget,
     /// Makes one of a snapshot.
     Clone,
+    /// Replaces a holder by a new one on another drive.
+    Replace,
 }
 
 /// How far an operation is.
@@ -326,7 +371,7 @@ pub enum OperationState {
 /// The drive that an operation has to itself.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct At {
-    /// The slot of the holder that is on it.
+    /// The place of the holder that is on it ([`Volume::holder`]).
     pub slot: usize,
     /// Namespaces that were there before one was created; none: nothing was created yet.
     pub before: Option<Vec<Uuid>>,
@@ -370,6 +415,15 @@ pub struct Operation {
     /// Of a clone: the volume that the snapshot is of.
     #[serde(default)]
     pub from: Option<Name>,
+    /// Of a replacement: the slot.
+    #[serde(default)]
+    pub slot: Option<usize>,
+    /// Of a replacement: it is for a drive that is to be empty, and is called off when the drive is in use again.
+    #[serde(default)]
+    pub drains: bool,
+    /// Of a replacement: what its labels say of the new holder (the life), once it is formatted.
+    #[serde(default)]
+    pub life: Option<Uuid>,
     /// Steps that are done.
     pub done: u32,
     /// Steps that there are.
@@ -434,34 +488,11 @@ macro_rules! kinds {
     };
 }
 // Version 2 of a volume and of an operation: growing, snapshots, clones, limits. Version 3 of an operation: one in the place of
-// another; of a volume: its tenure. Version 2 of a token: an end, and metrics alone.
-kinds!(Pool: "pool" 1, Node: "node" 1, Drive: "drive" 1, Tenant: "tenant" 1, Volume: "volume" 3, Operation: "operation" 3,
+// another; of a volume: its tenure. Version 4 of a volume: what it was made of, and holders that are replaced; of an operation: the
+// latter. Version 2 of a token: an end, and metrics alone.
+kinds!(Pool: "pool" 1, Node: "node" 1, Drive: "drive" 1, Tenant: "tenant" 1, Volume: "volume" 4, Operation: "operation" 4,
     Token: "token" 2, Remembered: "request" 1);
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn node() -> Node {
-        Node { name: Name::new("a").expect("a name"), rack: None, zone: None, drives: 3 }
-    }
-
-    #[test]
-    fn a_record_is_json_with_its_version() {
-        let bytes = encode(&node());
-        let json = br#"{"version":1,"name":"a","rack":null,"zone":null,"drives":3}"#;
-        assert_eq!(String::from_utf8_lossy(&bytes), String::from_utf8_lossy(json));
-        assert_eq!(decode::<Node>(&bytes), Ok(node()));
-    }
-
-    #[test]
-    fn a_later_record_is_refused_and_a_damaged_one_is_named() {
-        let later = br#"{"version":2,"name":"a","rack":null,"zone":null,"drives":3,"new":1}"#;
-        assert_eq!(decode::<Node>(later), Err(RecordError::Newer { found: 2, known: 1 }));
-        // Even where nothing else in it is understood.
-        assert_eq!(decode::<Node>(br#"{"version":7}"#), Err(RecordError::Newer { found: 7, known: 1 }));
-        for damaged in [&b""[..], b"{}", br#"{"version":1}"#, br#"{"version":1,"name":"A","drives":0}"#, b"\xff"] {
-            assert!(matches!(decode::<Node>(damaged), Err(RecordError::Damaged(_))), "{damaged:?}");
-        }
-    }
-}
+#[path = "records_tests.rs"]
+mod tests;

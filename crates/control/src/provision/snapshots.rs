@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::error::Error;
-use super::moment::Snapshot;
+use super::moment::{Moment, Snapshot};
 use super::name::Name;
 use super::plan::{Owner, begin_on, count, operation};
 use super::provisioner::Provisioner;
@@ -37,6 +37,8 @@ pub struct SnapshotView {
     pub bytes: u64,
     /// The slots whose replicas have a copy.
     pub copies: Vec<usize>,
+    /// What the replicas know it by.
+    pub moment: Moment,
     /// When it was there, in seconds of the Unix epoch.
     pub created: u64,
 }
@@ -44,7 +46,7 @@ pub struct SnapshotView {
 fn view(volume: &Name, snapshot: &Snapshot) -> SnapshotView {
     let Snapshot { id, name, bytes, moment, created, .. } = snapshot.clone();
     let copies = (0..8).filter(|slot| moment.has(*slot)).collect();
-    SnapshotView { id, volume: volume.clone(), name, bytes, copies, created }
+    SnapshotView { id, volume: volume.clone(), name, bytes, copies, moment, created }
 }
 
 fn found(volume: &Volume, name: &Name) -> Result<Snapshot, Error> {

@@ -65,6 +65,12 @@ impl Right {
         failing.entry((operation, attachment)).or_insert_with(Instant::now).elapsed()
     }
 
+    /// The host of that attachment is at it.
+    pub(super) fn heard(&self, operation: Uuid, attachment: Uuid) {
+        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        failing.remove(&(operation, Some(attachment)));
+    }
+
     /// The operation has gone on, or has ended.
     pub(super) fn forget(&self, operation: Uuid) {
         self.failing.lock().unwrap_or_else(PoisonError::into_inner).retain(|(of, _), _| *of != operation);
@@ -223,18 +229,18 @@ impl Task {
         self.volume.entry.value = volume.unwrap_or_default();
     }
 
-    /// The drive of a slot; none if it is gone for good.
+    /// The drive of a holder; none if it is gone for good.
     pub(super) async fn place(&self, slot: usize) -> Result<Option<Place>, Stop> {
-        let name = &self.volume.record.holders[slot].drive;
+        let name = &self.volume.record.holder(slot).drive;
         let drive = self.provisioner.store.need::<Drive>(keys::drive(name), name).await?.record;
         Ok((drive.state != DriveState::Out).then(|| place_of(&drive)))
     }
 
     fn drive(&self, slot: usize) -> Name {
-        self.volume.record.holders[slot].drive.clone()
+        self.volume.record.holder(slot).drive.clone()
     }
 
-    /// Takes the drive of a slot for this operation alone; the answer is which other operation has it, and has had it for long.
+    /// Takes the drive of a holder for this operation alone; the answer is which other operation has it, and has had it for long.
     pub(super) async fn claim(&mut self, slot: usize) -> Result<Option<Uuid>, Stop> {
         if self.operation.record.at.as_ref().is_some_and(|at| at.slot == slot) {
             return Ok(None);

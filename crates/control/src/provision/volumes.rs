@@ -1,14 +1,18 @@
 //! Volumes: made and deleted by operations, attached and detached at once.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::time::{Instant, sleep};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use crate::catalogue::Transaction;
+
 use super::error::Error;
 use super::keys;
-use super::moment::Limits;
+use super::moment::{Limits, Source};
 use super::name::{Address, Name, Nqn};
 use super::plan::{Owner, begin_on, count, operation};
 use super::provisioner::{List, PAGE_RECORDS_MAX, Provisioner};
@@ -16,6 +20,12 @@ use super::records::{
     Attachment, Drive, Holder, HolderKind, Level, Namespace, Operation, OperationKind, Volume, VolumeState,
 };
 use super::store::{Plan, Planning, Request, Stored, now};
+
+/// How long a host waits until the control plane lets go of a volume that it has attached itself, to fill a new holder. Chosen: a
+/// few times what is done there at a time.
+const HELD_TIME: Duration = Duration::from_secs(30);
+/// Between two looks at that.
+const HELD_PAUSE: Duration = Duration::from_millis(200);
 
 /// A holder, with how it is reached.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
@@ -57,6 +67,9 @@ pub struct VolumeView {
     pub limits: Limits,
     /// The names of its snapshots.
     pub snapshots: Vec<Name>,
+    /// The snapshot that it was made of, which may be gone; none: it was made empty.
+    #[serde(default)]
+    pub from: Option<Source>,
     /// Since when it is there, in seconds of the Unix epoch.
     pub created: u64,
 }
@@ -125,13 +138,37 @@ impl Provisioner {
                 Ok(Plan { conditions: vec![volume.unchanged()], changes: vec![volume.put()?], answer: id })
             })
         };
-        let id = self.store.once(request, plan).await?;
+        let until = Instant::now() + HELD_TIME;
+        let id = loop {
+            let attached = self.store.once(request, plan).await;
+            if let Err(Error::Busy { operation, .. }) = &attached
+                && Instant::now() < until
+                && self.awaits(owner, name, *operation).await?
+            {
+                sleep(HELD_PAUSE).await;
+                continue;
+            }
+            break attached?;
+        };
         // Not as it was when the request was first made: its holders may be others by now.
         let volume = self.volume(owner, name).await?;
         match &volume.attachment {
             Some(attachment) if attachment.id == id => Ok(volume),
             _ => Err(Error::NotAttached { volume: name.clone() }),
         }
+    }
+
+    /// Whether the volume is held for what can be put off, which is told that a host waits.
+    async fn awaits(&self, owner: &Owner, name: &Name, operation: Uuid) -> Result<bool, Error> {
+        let pending = self.store.need::<Operation>(keys::operation(operation), operation).await?.record;
+        let mut volume = self.known(owner, name).await?;
+        if pending.kind == OperationKind::Replace && volume.record.held && !volume.record.awaited {
+            let unchanged = volume.unchanged();
+            volume.record.awaited = true;
+            // Whoever was quicker has changed what is looked at again.
+            let _ = self.store.catalogue.commit(Transaction::new(vec![unchanged], vec![volume.put()?])?).await?;
+        }
+        Ok(pending.kind == OperationKind::Replace)
     }
 
     /// Writes down that the host of this attachment, or whoever it is by force, does not use the volume any more.
@@ -242,12 +279,12 @@ impl Provisioner {
     /// What is under way on a volume that is to be deleted, and gives way to that: by force all that may wait for ever for holders
     /// that are lost.
     async fn giving_way(&self, volume: &Volume, force: bool) -> Result<Option<Uuid>, Error> {
-        use OperationKind::{Clone, Create, Delete, Forget, Grow, Snapshot};
+        use OperationKind::{Clone, Create, Delete, Forget, Grow, Replace, Snapshot};
         let Some(id) = volume.operation else { return Ok(None) };
         let pending = self.store.need::<Operation>(keys::operation(id), id).await?.record;
         match pending.kind {
-            Grow | Snapshot | Forget | Delete if force && !pending.force => Ok(Some(id)),
-            Grow | Snapshot | Forget | Delete | Create | Clone => Err(busy(volume, id)),
+            Grow | Snapshot | Forget | Replace | Delete if force && !pending.force => Ok(Some(id)),
+            Grow | Snapshot | Forget | Replace | Delete | Create | Clone => Err(busy(volume, id)),
         }
     }
 
@@ -261,7 +298,7 @@ impl Provisioner {
             let Drive { address, nqn, .. } = known[&drive].clone();
             holders.push(HolderView { kind, drive, address, nqn, namespace });
         }
-        let Volume { id, tenant, name, bytes, state, level, attachment, operation, created, limits, .. } = volume;
+        let Volume { id, tenant, name, bytes, state, level, attachment, operation, created, limits, from, .. } = volume;
         let snapshots = volume.snapshots.into_iter().map(|snapshot| snapshot.name).collect();
         Ok(VolumeView {
             id,
@@ -275,6 +312,7 @@ impl Provisioner {
             operation,
             limits,
             snapshots,
+            from,
             created,
         })
     }

@@ -13,14 +13,15 @@ use uuid::Uuid;
 
 use crate::catalogue::{Change, Condition};
 
-use super::asked::{Asked, Done, Outcome, Work};
+use super::asked::{Asked, Done, Outcome, Progress, Replacement, Work};
 use super::drive::{give_up, look, said};
 use super::drives::{Blank, DriveError, Usage};
 use super::keys;
+use super::moment::Moment;
 use super::name::Nqn;
 use super::records::{Attachment, OperationKind};
 use super::step::{Stop, Task};
-use super::store::{Stored, put};
+use super::store::{Stored, now, put};
 
 /// How long a host is waited for that has the volume attached by the catalogue's word and does not ask. Chosen: a few times what
 /// lies between two questions.
@@ -37,7 +38,7 @@ pub(super) const ANOTHERS: &str = "a namespace of the volume belongs to another 
 
 /// Holders of the volume that can be asked, and why others can't be. One whose drive is gone for good, or shows no such namespace,
 /// is used by nobody.
-async fn there(task: &Task) -> Result<(Vec<Blank>, Option<String>), Stop> {
+pub(super) async fn there(task: &Task) -> Result<(Vec<Blank>, Option<String>), Stop> {
     let (mut there, mut away) = (Vec::new(), None);
     for (slot, holder) in task.volume.record.holders.iter().enumerate() {
         let (Some(namespace), Some(place)) = (holder.namespace, task.place(slot).await?) else { continue };
@@ -104,10 +105,8 @@ async fn unattached(task: &mut Task, is_begun: bool, why: &str) -> Result<String
 /// Has it done. `Err`: it can't be done, and nothing was changed.
 pub(super) async fn done(task: &mut Task, work: Work) -> Result<Result<Done, String>, Stop> {
     let key = keys::work(task.operation.record.id);
-    let Some(asked) = task.provisioner.store.get::<Asked>(key.clone()).await? else {
-        let asked = Asked { work, attachment: None, before: None, outcome: None };
-        task.record(vec![Condition::absent(key.clone())], vec![put(key, &asked)?]).await?;
-        return Err(Stop::Later(Duration::ZERO));
+    let Some(asked) = task.provisioner.store.get::<Asked>(key).await? else {
+        return Err(begin(task, work).await);
     };
     let work = asked.record.work.clone();
     let outcome = match asked.record.outcome.clone() {
@@ -120,13 +119,72 @@ pub(super) async fn done(task: &mut Task, work: Work) -> Result<Result<Done, Str
     match outcome.believed(&work, task.volume.record.bytes) {
         Outcome::Refused(why) => Ok(Err(why)),
         Outcome::Done(done) => {
-            // Copies go with the replicas that have them.
-            for snapshot in &mut task.volume.record.snapshots {
-                let found = done.snapshots.iter().find(|found| found.is(&snapshot.moment));
-                snapshot.moment.slots = found.map_or(0, |found| found.slots);
-            }
+            note_copies(task, &done.snapshots);
             Ok(Ok(done))
         }
+    }
+}
+
+/// Copies go with the replicas that have them.
+pub(super) fn note_copies(task: &mut Task, known: &[Moment]) {
+    for snapshot in &mut task.volume.record.snapshots {
+        let found = known.iter().find(|found| found.is(&snapshot.moment));
+        snapshot.moment.slots = found.map_or(0, |found| found.slots);
+    }
+}
+
+/// Writes down what is asked.
+async fn begin(task: &mut Task, work: Work) -> Stop {
+    let key = keys::work(task.operation.record.id);
+    let asked = match put(key.clone(), &Asked::new(work)) {
+        Ok(asked) => asked,
+        Err(error) => return error.into(),
+    };
+    let begun = task.record(vec![Condition::absent(key)], vec![asked]).await;
+    begun.map_or_else(|stop| stop, |_| Stop::Later(Duration::ZERO))
+}
+
+/// What whoever has the volume attached says of a replacement, with the snapshots that the replicas know of; asked again and again
+/// until it says what is wanted. `Err`: nobody can be asked, and nobody will do anything.
+pub(super) async fn progress(
+    task: &mut Task,
+    replacement: &Replacement,
+) -> Result<Result<(Progress, Vec<Moment>), String>, Stop> {
+    let id = task.operation.record.id;
+    let work = Work::Replace(replacement.clone());
+    let Some(mut asked) = task.provisioner.store.get::<Asked>(keys::work(id)).await? else {
+        return Err(begin(task, work).await);
+    };
+    if asked.record.work != work {
+        let unchanged = asked.unchanged();
+        asked.record.work = work;
+        task.record(vec![unchanged], vec![asked.put()?]).await?;
+        return Err(Stop::Later(Duration::ZERO));
+    }
+    let attachment = task.volume.record.attachment.as_ref().map(|attachment| attachment.id);
+    // What was heard decides whether the former holder may go, and is to be new then.
+    let time = if replacement.go { WORK_TIME } else { HOST_TIME };
+    if let Some(heard) = asked.record.heard.clone()
+        && Some(heard.attachment) == attachment
+        && now().saturating_sub(heard.at) < time.as_secs()
+    {
+        task.right.heard(id, heard.attachment);
+        return Ok(Ok((heard.progress, heard.snapshots)));
+    }
+    if let Some(why) = by_a_host(task, &asked).await? {
+        return Ok(Err(why));
+    }
+    if task.volume.record.awaited {
+        (task.volume.record.held, task.volume.record.awaited) = (false, false);
+        task.record(Vec::new(), Vec::new()).await?;
+        return Err(Stop::Later(HOST_TIME));
+    }
+    match by_ourselves(task, asked).await? {
+        Outcome::Done(done) => {
+            let silent = || "invariant: it is not said how far the volume is".to_owned();
+            Ok(done.progress.map(|progress| (progress, done.snapshots)).ok_or_else(silent))
+        }
+        Outcome::Refused(why) => Ok(Err(why)),
     }
 }
 
@@ -184,7 +242,8 @@ async fn by_ourselves(task: &mut Task, mut asked: Stored<Asked>) -> Result<Outco
         task.volume.record.held = true;
         task.record(Vec::new(), Vec::new()).await?;
     }
-    if !asked.record.is_begun() {
+    let is_replaced = matches!(asked.record.work, Work::Replace(_));
+    if !is_replaced && !asked.record.is_begun() {
         let looked = match attached(task, &Work::Look, false).await? {
             Ok(done) => done,
             Err(why) => return Ok(Outcome::Refused(why)),
@@ -202,7 +261,8 @@ async fn by_ourselves(task: &mut Task, mut asked: Stored<Asked>) -> Result<Outco
             return Err(Stop::Lost);
         }
     }
-    Ok(attached(task, &asked.record.work(), true).await?.map_or_else(Outcome::Refused, Outcome::Done))
+    // What has come of a replacement is seen whenever it is asked for.
+    Ok(attached(task, &asked.record.work(), !is_replaced).await?.map_or_else(Outcome::Refused, Outcome::Done))
 }
 
 async fn attached(task: &mut Task, work: &Work, is_begun: bool) -> Result<Result<Done, String>, Stop> {

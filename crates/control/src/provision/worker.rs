@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::catalogue::{Error as CatalogueError, Range, Ttl};
 
+use super::emptying;
 use super::error::Error;
 use super::keys;
 use super::provisioner::Provisioner;
@@ -19,6 +20,8 @@ use super::sweep;
 
 /// Between two rounds of forgetting. Chosen: what comes together meanwhile is small.
 const SWEEP_PAUSE: Duration = Duration::from_secs(60);
+/// Between two looks for holders on drives that are to be empty. Chosen: a read of all drives, which costs little so seldom.
+const EMPTY_PAUSE: Duration = Duration::from_secs(3);
 /// Before the catalogue is asked again that has failed. Chosen: longer than a change of leader's first half.
 const CATALOGUE_PAUSE: Duration = Duration::from_secs(1);
 
@@ -68,6 +71,7 @@ impl Worker {
                         }
                         () = self.work(&right) => {}
                         () = self.forget() => {}
+                        () = self.empty() => {}
                     }
                 }
                 Err(error) => tracing::warn!(%error, "no operation can be taken"),
@@ -173,6 +177,17 @@ impl Worker {
                     CATALOGUE_PAUSE
                 }
             }
+        }
+    }
+
+    /// Empties drives that are to be.
+    async fn empty(&self) {
+        let mut tried = BTreeMap::new();
+        loop {
+            if let Err(error) = emptying::round(&self.provisioner, &mut tried).await {
+                tracing::warn!(%error, "drives are not emptied yet");
+            }
+            sleep(EMPTY_PAUSE).await;
         }
     }
 

@@ -4,11 +4,11 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 
-use crate::provision::{Drive, Error, NewDrive, Node, NodePlace, Pool, Provisioner};
+use crate::provision::{Drive, Error, HolderOn, List, NewDrive, Node, NodePlace, Pool, Provisioner};
 
 use super::asked::{Asked, Asking};
 use super::problem::Problem;
-use super::views::{DriveChange, DriveView, Listed, gone, json};
+use super::views::{DriveChange, DriveView, Listed, NodeChange, NodeView, gone, json};
 
 type Answer = Result<Response, Problem>;
 
@@ -27,13 +27,15 @@ pub async fn change(State(provisioner): State<Provisioner>, asked: Asked) -> Ans
     Ok(json(StatusCode::OK, &provisioner.set_pool(&asked.request, asked.body()?).await?))
 }
 
-/// Lists the nodes.
+/// Lists the nodes, each with how many holders of volumes are on its drives.
 #[utoipa::path(get, path = "/v1/nodes", tag = "nodes", params(Asking),
-    responses((status = 200, body = Listed<Node>), (status = "4XX", body = Problem)))]
+    responses((status = 200, body = Listed<NodeView>), (status = "4XX", body = Problem)))]
 pub async fn nodes(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
     asked.operator()?;
     let list = provisioner.nodes(asked.after()?.as_ref()).await?;
-    Ok(json(StatusCode::OK, &Listed::of(list, |node: &Node| node.name.to_string())))
+    let items = list.items.into_iter().map(|(node, holders)| NodeView { node, holders }).collect();
+    let list = List { items, more: list.more };
+    Ok(json(StatusCode::OK, &Listed::of(list, |view: &NodeView| view.node.name.to_string())))
 }
 
 /// Shows a node.
@@ -52,6 +54,17 @@ pub async fn put_node(State(provisioner): State<Provisioner>, asked: Asked) -> A
     asked.operator()?;
     let place: NodePlace = asked.body()?;
     Ok(json(StatusCode::OK, &provisioner.put_node(&asked.request, &asked.name()?, &place).await?))
+}
+
+/// Takes all drives of a node into use, or drains them: their holders are replaced elsewhere. Drives that are out stay so.
+#[utoipa::path(patch, path = "/v1/nodes/{name}", tag = "nodes", request_body = NodeChange,
+    params(("name" = String, Path), ("Request-Id" = Option<String>, Header)),
+    responses((status = 200, body = Listed<Drive>), (status = "4XX", body = Problem)))]
+pub async fn change_node(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    asked.operator()?;
+    let NodeChange { state } = asked.body()?;
+    let items = provisioner.set_node_state(&asked.request, &asked.name()?, state).await?;
+    Ok(json(StatusCode::OK, &Listed { items, next: None }))
 }
 
 /// Forgets a node that has no drives.
@@ -90,8 +103,8 @@ pub async fn drive(State(provisioner): State<Provisioner>, asked: Asked) -> Answ
     Ok(json(StatusCode::OK, &DriveView::from(provisioner.drive(&asked.name()?).await?)))
 }
 
-/// Takes a drive into use, drains it (no new holders), or takes it out: gone for good, nothing is asked of it any more. Or says
-/// where its target listens by now.
+/// Takes a drive into use, drains it, or takes it out: gone for good, nothing is asked of it any more. The holders on a drive that
+/// is draining or out are replaced elsewhere, until it is in use again. Or says where its target listens by now.
 #[utoipa::path(patch, path = "/v1/drives/{name}", tag = "drives", request_body = DriveChange,
     params(("name" = String, Path), ("Request-Id" = Option<String>, Header)),
     responses((status = 200, body = Drive), (status = "4XX", body = Problem)))]
@@ -104,6 +117,15 @@ pub async fn change_drive(State(provisioner): State<Provisioner>, asked: Asked) 
         _ => return Err(Error::Impossible("say either a state or an address".into()).into()),
     };
     Ok(json(StatusCode::OK, &drive))
+}
+
+/// Lists the holders of volumes on a drive, the first hundred of them, and why those are there still that are to go elsewhere.
+#[utoipa::path(get, path = "/v1/drives/{name}/holders", tag = "drives", params(("name" = String, Path)),
+    responses((status = 200, body = Listed<HolderOn>), (status = "4XX", body = Problem)))]
+pub async fn holders(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    asked.operator()?;
+    let items = provisioner.holders_on(&asked.name()?).await?;
+    Ok(json(StatusCode::OK, &Listed { items, next: None }))
 }
 
 /// Forgets a drive on which no holder is.

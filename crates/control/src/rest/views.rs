@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::provision::{
-    Drive, DriveStatus, List, Name, Namespace, Nqn, Operation, OperationKind, OperationState, Role, Token,
+    Drive, DriveStatus, List, Name, Namespace, Node, Nqn, Operation, OperationKind, OperationState, Role, Token,
 };
 
 /// A part of a list.
@@ -37,6 +37,32 @@ pub struct DriveChange {
     pub state: Option<crate::provision::DriveState>,
     /// Where its target listens by now.
     pub address: Option<crate::provision::Address>,
+}
+
+/// What is wanted of all drives of a node.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NodeChange {
+    /// The state that they get.
+    pub state: crate::provision::DriveState,
+}
+
+/// A node with what is on its drives.
+#[derive(Serialize, Deserialize, ToSchema)]
+pub struct NodeView {
+    /// What is recorded of it.
+    #[serde(flatten)]
+    pub node: Node,
+    /// Holders of volumes on its drives.
+    pub holders: u32,
+}
+
+/// Which holder of a volume is to be replaced.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Replaced {
+    /// That on this drive.
+    pub drive: Name,
 }
 
 /// A drive with what it says of itself.

@@ -15,7 +15,7 @@ use crate::provision::{
 
 use super::asked::{Asked, Asking};
 use super::problem::Problem;
-use super::views::{Growth, Listed, NewAttachment, OperationView, json};
+use super::views::{Growth, Listed, NewAttachment, OperationView, Replaced, json};
 
 /// How often a caller who waits is told anew. Chosen: a small part of what an operation takes.
 const WAIT_PAUSE: Duration = Duration::from_millis(50);
@@ -97,6 +97,20 @@ pub async fn grow(State(provisioner): State<Provisioner>, asked: Asked) -> Answe
     let (owner, name, wait) = (asked.owner()?, asked.name()?, asked.wait()?);
     let Growth { bytes } = asked.body()?;
     let id = provisioner.grow_volume(&asked.request, &owner, &name, bytes).await?;
+    begun(&provisioner, &asked, id, wait).await
+}
+
+/// Begins to replace the holder that a volume has on a drive by a new one on another drive, also while a host has the volume
+/// attached: the operator's. 202 and 200 as when a volume is made.
+#[utoipa::path(post, path = "/v1/volumes/{name}/replace", tag = "volumes", request_body = Replaced,
+    params(Asking, ("name" = String, Path), ("Request-Id" = Option<String>, Header)),
+    responses((status = 202, body = OperationView), (status = 200, body = OperationView), (status = "4XX", body = Problem),
+        (status = 507, body = Problem)))]
+pub async fn replace(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    asked.operator()?;
+    let (owner, name, wait) = (asked.owner()?, asked.name()?, asked.wait()?);
+    let Replaced { drive } = asked.body()?;
+    let id = provisioner.replace_holder(&asked.request, &owner, &name, &drive).await?;
     begun(&provisioner, &asked, id, wait).await
 }
 

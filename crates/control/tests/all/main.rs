@@ -15,6 +15,7 @@ mod provision;
 mod proxy;
 mod rest;
 mod secrets;
+mod served;
 mod suite;
 mod tls;
 mod transfer;

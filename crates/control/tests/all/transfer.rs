@@ -19,7 +19,7 @@ use crate::words::*;
 const ENTRIES: usize = 400;
 
 /// Text, bytes that are none, long and empty values, an entry of a lease.
-async fn fill(catalogue: &dyn Catalogue) {
+pub async fn fill(catalogue: &dyn Catalogue) {
     let lease = catalogue.grant(ttl(3600)).await.unwrap();
     for part in 0..ENTRIES / 50 {
         let one = |index: usize| match index % 4 {
@@ -34,7 +34,7 @@ async fn fill(catalogue: &dyn Catalogue) {
     change(catalogue, vec![put_leased("leased/b", "x", lease.id), put("large/b", vec![7; 30_000])]).await;
 }
 
-async fn dump(catalogue: &dyn Catalogue) -> String {
+pub async fn dump(catalogue: &dyn Catalogue) -> String {
     let (mut dump, mut text) = (Dump::of(catalogue), String::new());
     while let Some(lines) = dump.next().await.unwrap() {
         text.push_str(&lines);
@@ -42,7 +42,7 @@ async fn dump(catalogue: &dyn Catalogue) -> String {
     text
 }
 
-async fn restore(catalogue: &dyn Catalogue, text: &str, is_forced: bool) -> Result<Restored, TransferError> {
+pub async fn restore(catalogue: &dyn Catalogue, text: &str, is_forced: bool) -> Result<Restored, TransferError> {
     let mut restore = Restore::into(catalogue, is_forced);
     for line in text.lines() {
         restore.line(line).await?;
@@ -51,18 +51,18 @@ async fn restore(catalogue: &dyn Catalogue, text: &str, is_forced: bool) -> Resu
 }
 
 /// What stays: all entries without a lease.
-async fn content(catalogue: &dyn Catalogue) -> Vec<(String, String)> {
+pub async fn content(catalogue: &dyn Catalogue) -> Vec<(String, String)> {
     let (_, mut entries) = read_all(catalogue, Range::of(Prefix::all())).await.unwrap();
     entries.retain(|entry| entry.lease.is_none());
     told(&entries)
 }
 
 /// A catalogue in memory: what a disk does is shown elsewhere.
-async fn fresh() -> Embedded {
+pub async fn fresh() -> Embedded {
     Embedded::on(InMemoryBackend::new(), EmbeddedOptions::default()).await.expect("a catalogue")
 }
 
-const WHOLE: Restored = Restored { entries: ENTRIES as u64 + 2, found: 0, leased: 2 };
+pub const WHOLE: Restored = Restored { entries: ENTRIES as u64 + 2, found: 0, leased: 2 };
 
 #[tokio::test(start_paused = true)]
 async fn a_dump_restores_what_was_there() {

@@ -1,4 +1,5 @@
-//! The real machine: `yagura volume attach --device` for each volume, the system's `mount` and `mkfs`.
+//! The real machine: `yagura volume attach --device` for each volume, and the system's programs that make, grow and mount
+//! filesystems.
 
 mod keeper;
 mod programs;
@@ -109,6 +110,14 @@ impl Machine for Host {
 
     fn format(&self, device: &Path, filesystem: Filesystem) -> Result<(), MachineError> {
         programs::format(device, filesystem)
+    }
+
+    fn size(&self, device: &Path, least: u64) -> Result<u64, MachineError> {
+        programs::size(device, least)
+    }
+
+    fn grow(&self, device: &Path, at: &Path, filesystem: Filesystem) -> Result<(), MachineError> {
+        programs::grow(device, at, filesystem)
     }
 
     fn is_mounted(&self, target: &Path) -> Result<bool, MachineError> {

@@ -14,7 +14,11 @@ use crate::node::{Free, MachineError, Shown, Usage};
 /// How long a program may take. Chosen: a journal is played back, and filesystems are made, in less; one that waits for a device
 /// that is away is tried again by whoever called.
 const PROGRAM_TIME: Duration = Duration::from_secs(110);
-/// How often a program is looked at.
+/// How long the kernel may take to show a device's new size. Chosen: many times what it takes; who calls again waits again.
+const SIZE_TIME: Duration = Duration::from_secs(20);
+/// What the kernel counts the size of any device in.
+const SECTOR_BYTES: u64 = 512;
+/// How often a program, or a device, is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Bytes of a program's words that are read, at most. Chosen: a screen.
 const WORDS_BYTES_MAX: u64 = 4096;
@@ -97,13 +101,52 @@ pub fn format(device: &Path, filesystem: Filesystem) -> Result<(), MachineError>
 
 /// Mounts a device.
 pub fn mount(device: &Path, at: &Path, filesystem: Filesystem, flags: &[String]) -> Result<(), MachineError> {
-    let options = flags.join(",");
+    let options = options(filesystem, flags);
     let mut arguments = vec![Path::new("-t"), Path::new(filesystem.name())];
     if !options.is_empty() {
         arguments.extend([Path::new("-o"), Path::new(&options)]);
     }
     arguments.extend([device, at]);
     run("mount", &arguments)
+}
+
+/// The options of a mount. XFS refuses a second filesystem of the same identifier, which a clone's has on the node that has what
+/// the clone was made of.
+fn options(filesystem: Filesystem, flags: &[String]) -> String {
+    let own = (filesystem == Filesystem::Xfs).then_some("nouuid");
+    flags.iter().map(String::as_str).filter(|flag| Some(*flag) != own).chain(own).collect::<Vec<_>>().join(",")
+}
+
+/// Makes a filesystem, which is mounted, as large as its device.
+pub fn grow(device: &Path, at: &Path, filesystem: Filesystem) -> Result<(), MachineError> {
+    match filesystem {
+        Filesystem::Ext4 => run("resize2fs", &[device]),
+        Filesystem::Xfs => run("xfs_growfs", &[at]),
+    }
+}
+
+/// The size of a block device as the kernel has it, which is told by whoever serves the device that it has grown.
+pub fn size(device: &Path, least: u64) -> Result<u64, MachineError> {
+    size_within(&of_kernel(device).join("size"), least, SIZE_TIME)
+}
+
+fn size_within(path: &Path, least: u64, time: Duration) -> Result<u64, MachineError> {
+    let until = Instant::now() + time;
+    loop {
+        let said = fs::read_to_string(path).map_err(|error| failed(path.display(), &error))?;
+        let sectors: u64 =
+            said.trim().parse().map_err(|_| MachineError::Failed(format!("{}: {said}", path.display())))?;
+        let bytes = sectors.saturating_mul(SECTOR_BYTES);
+        if bytes >= least || Instant::now() >= until {
+            return Ok(bytes);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Where the kernel tells of a block device.
+fn of_kernel(device: &Path) -> PathBuf {
+    Path::new("/sys/class/block").join(device.file_name().unwrap_or_default())
 }
 
 /// Shows one path at another.
@@ -141,9 +184,7 @@ pub fn shown(device: &Path, target: &Path) -> Result<Shown, MachineError> {
 
 /// Whether the kernel has a block device by that name, of the subsystem of that name.
 pub fn is_of(device: &Path, nqn: &str) -> bool {
-    const DEVICES: &str = "/sys/class/block";
-    let name = device.file_name().unwrap_or_default();
-    let said = fs::read_to_string(Path::new(DEVICES).join(name).join("device/subsysnqn"));
+    let said = fs::read_to_string(of_kernel(device).join("device/subsysnqn"));
     said.is_ok_and(|said| said.trim() == nqn)
 }
 
@@ -246,6 +287,32 @@ mod tests {
         let shown = |target: &str| shown(Path::new("/dev/null"), Path::new(target));
         assert_eq!((shown("/proc"), shown("/proc/self")), (Ok(Shown::Other), Ok(Shown::Nothing)));
         assert!(!is_of(Path::new("/dev/null"), "nqn.a"), "no block device");
+    }
+
+    #[test]
+    fn a_device_is_waited_for_until_it_is_as_large_as_wanted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("size");
+        fs::write(&path, "8\n").expect("written");
+        assert_eq!(size_within(&path, 4096, Duration::ZERO), Ok(4096));
+        assert_eq!(size_within(&path, 8192, Duration::from_millis(20)), Ok(4096), "it is said as it is");
+        let waiting = {
+            let path = path.clone();
+            std::thread::spawn(move || size_within(&path, 8192, Duration::from_secs(60)))
+        };
+        fs::write(folder.path().join("new"), "16\n").expect("written");
+        fs::rename(folder.path().join("new"), &path).expect("renamed");
+        assert_eq!(waiting.join().expect("waited"), Ok(8192));
+        assert!(size(Path::new("/dev/null"), 0).is_err(), "no block device");
+    }
+
+    #[test]
+    fn a_clone_of_xfs_is_mounted_beside_what_it_is_made_of() {
+        let flags = ["noatime", "nouuid"].map(str::to_owned);
+        assert_eq!(options(Filesystem::Xfs, &[]), "nouuid");
+        assert_eq!(options(Filesystem::Xfs, &flags), "noatime,nouuid");
+        assert_eq!(options(Filesystem::Ext4, &flags[..1]), "noatime");
+        assert_eq!(options(Filesystem::Ext4, &[]), "");
     }
 
     #[test]

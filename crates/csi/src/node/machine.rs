@@ -86,6 +86,12 @@ pub trait Machine: Send + Sync + 'static {
     /// The device of a volume that is attached; attaches none.
     fn device(&self, volume: &str) -> Result<Device, MachineError>;
 
+    /// Bytes of the device: waits for a while until it has as many as `least`, of which the kernel may not know yet.
+    fn size(&self, device: &Path, least: u64) -> Result<u64, MachineError>;
+
+    /// Makes the device's filesystem, which is mounted there, as large as the device. One that is as large is left as it is.
+    fn grow(&self, device: &Path, at: &Path, filesystem: Filesystem) -> Result<(), MachineError>;
+
     /// Whether something is mounted there.
     fn is_mounted(&self, target: &Path) -> Result<bool, MachineError>;
 

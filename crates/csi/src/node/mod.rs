@@ -155,18 +155,24 @@ impl<M: Machine> Node<M> {
         self.store.save(state).map_err(stored)
     }
 
-    /// The volume is mounted for the node, if it is to be mounted.
+    /// The volume is mounted for the node, if it is to be mounted, with a filesystem as large as the device: that may have grown
+    /// while nobody had it mounted, and a clone may be larger than what it is made of.
     fn mounted(&self, state: &mut State, device: &Device) -> Result<(), Status> {
         let Access::Mount { filesystem, flags } = state.access.clone() else { return Ok(()) };
-        match self.machine.shown(&device.path, &state.staging).map_err(done)? {
-            Shown::Device => return Ok(()),
-            Shown::Nothing => {}
+        let shown = self.machine.shown(&device.path, &state.staging).map_err(done)?;
+        if shown == Shown::Other {
             // Of a device that was given up nothing comes any more but errors.
-            Shown::Other => self.machine.unmount(&state.staging).map_err(done)?,
+            self.machine.unmount(&state.staging).map_err(done)?;
         }
-        self.formatted(state, device)?;
-        fs::create_dir_all(&state.staging).map_err(stored)?;
-        self.machine.mount(&device.path, &state.staging, filesystem, &flags).map_err(done)
+        if shown != Shown::Device {
+            self.formatted(state, device)?;
+            fs::create_dir_all(&state.staging).map_err(stored)?;
+            self.machine.mount(&device.path, &state.staging, filesystem, &flags).map_err(done)?;
+        }
+        if shown == Shown::Device && state.step == Step::Staged || is_closed(&flags) {
+            return Ok(());
+        }
+        self.machine.grow(&device.path, &state.staging, filesystem).map_err(done)
     }
 
     /// The device has a filesystem.
@@ -273,13 +279,45 @@ impl<M: Machine> Node<M> {
     /// How full a volume is that is shown there.
     pub fn usage(&self, volume: &str, path: &Path) -> Result<Usage, Status> {
         let _turn = turn(&self.measured, volume)?;
-        let missing = || Status::not_found(format!("volume {volume} is not at {}", path.display()));
-        let state = self.load(volume)?.ok_or_else(missing)?;
-        let is_there = state.published.iter().any(|published| published.target == path) || state.staging == path;
-        if !is_there || !self.machine.is_mounted(path).map_err(done)? {
-            return Err(missing());
+        self.shown_at(volume, path)?;
+        if !self.machine.is_mounted(path).map_err(done)? {
+            return Err(not_at(volume, path));
         }
         self.machine.usage(path).map_err(done)
+    }
+
+    /// Makes what a volume is used as so large as the volume, which has that many bytes. The answer is the device's size.
+    pub fn expand(&self, volume: &str, path: &Path, bytes: u64) -> Result<u64, Status> {
+        let _turn = turn(&self.busy, volume)?;
+        let state = match self.load(volume)? {
+            // Of a block device any path will do: orchestrators don't agree on which.
+            Some(state) if state.access == Access::Block => state,
+            _ => self.shown_at(volume, path)?,
+        };
+        let device = self.machine.device(volume).map_err(done)?.path;
+        let has = self.machine.size(&device, bytes).map_err(done)?;
+        // A filesystem would be as large as the device is by now, and nobody would call again.
+        if has < bytes {
+            let why = format!("volume {volume} has {bytes} bytes, of which the kernel shows {has} yet: call again");
+            return Err(Status::unavailable(why));
+        }
+        let Access::Mount { filesystem, flags } = &state.access else { return Ok(has) };
+        let refused = |why: &str| Err(Status::failed_precondition(format!("volume {volume} {why}")));
+        if is_closed(flags) {
+            return refused("is mounted to be read alone: its filesystem does not grow");
+        }
+        if self.machine.shown(&device, &state.staging).map_err(done)? != Shown::Device {
+            return refused("is not mounted any more: stage it again");
+        }
+        self.machine.grow(&device, &state.staging, *filesystem).map_err(done)?;
+        Ok(has)
+    }
+
+    /// What is known of a volume that was staged or published there.
+    fn shown_at(&self, volume: &str, path: &Path) -> Result<State, Status> {
+        let is_there = |state: &State| state.published.iter().any(|published| published.target == path);
+        let state = self.load(volume)?.filter(|state| state.staging == path || is_there(state));
+        state.ok_or_else(|| not_at(volume, path))
     }
 
     fn load(&self, volume: &str) -> Result<Option<State>, Status> {
@@ -316,6 +354,15 @@ impl<M: Machine> Node<M> {
         }
         Ok(())
     }
+}
+
+fn not_at(volume: &str, path: &Path) -> Status {
+    Status::not_found(format!("volume {volume} is not at {}", path.display()))
+}
+
+/// Whether nothing can be written to what is mounted with these options.
+fn is_closed(flags: &[String]) -> bool {
+    flags.iter().any(|flag| flag == "ro")
 }
 
 /// What something is mounted on has to be there before.

@@ -25,6 +25,9 @@ pub struct World {
     pub attached: BTreeSet<String>,
     pub ours: BTreeSet<String>,
     pub contents: BTreeMap<String, Content>,
+    /// Bytes of devices, those that are not there being as large as anybody wants them; and of the filesystems on them.
+    pub sizes: BTreeMap<String, u64>,
+    pub filesystems: BTreeMap<String, u64>,
     /// What is mounted, from where, and whether nothing can be written.
     pub mounts: BTreeMap<PathBuf, (PathBuf, bool)>,
     /// How often this host has come to have it, where another one may have had it before.
@@ -66,6 +69,14 @@ impl World {
 
     fn tenure(&self, volume: &str) -> String {
         self.tenures.get(volume).copied().unwrap_or_default().to_string()
+    }
+
+    /// The filesystem is as large as its device, if that is known.
+    fn fill(&mut self, device: &Path) {
+        let volume = device.file_name().and_then(|name| name.to_str()).expect("a volume's device").to_owned();
+        if let Some(size) = self.sizes.get(&volume) {
+            self.filesystems.insert(volume, *size);
+        }
     }
 
     pub fn content(&mut self, device: &Path) -> &mut Content {
@@ -156,6 +167,23 @@ impl Machine for Double {
         *world.content(device) = Content::Partial;
         world.point();
         *world.content(device) = Content::Made(filesystem);
+        world.fill(device);
+        world.point();
+        Ok(())
+    }
+
+    fn size(&self, device: &Path, least: u64) -> Result<u64, MachineError> {
+        let mut world = self.world();
+        world.point();
+        let volume = device.file_name().and_then(|name| name.to_str()).expect("a volume's device");
+        Ok(world.sizes.get(volume).copied().unwrap_or(least))
+    }
+
+    fn grow(&self, device: &Path, at: &Path, _: Filesystem) -> Result<(), MachineError> {
+        let mut world = self.world();
+        world.point();
+        assert!(world.mounts.get(at).is_some_and(|(from, _)| from == device), "grown while it is not mounted there");
+        world.fill(device);
         world.point();
         Ok(())
     }

@@ -142,6 +142,86 @@ fn a_driver_that_dies_anywhere_can_be_told_to_end() {
     }
 }
 
+/// A volume that has grown while no node had it, and a clone that is larger than what it is made of.
+#[test]
+fn a_filesystem_that_is_smaller_than_its_device_is_grown_when_it_is_staged() {
+    for is_reboot in [false, true] {
+        for deaths in 0.. {
+            let place = Place::new();
+            {
+                let mut world = place.double.world();
+                world.contents.insert("a".into(), Content::Made(Filesystem::Ext4));
+                world.sizes.insert("a".into(), 8);
+                world.filesystems.insert("a".into(), 4);
+                world.lives = Some(deaths);
+            }
+            let has_lived = catch_unwind(AssertUnwindSafe(|| place.staged(&place.node(), &EXT4))).is_ok();
+            place.double.restart(is_reboot);
+            assert_eq!(place.staged(&place.node(), &EXT4), Ok(()), "death at {deaths}");
+            assert_eq!(place.double.world().filesystems["a"], 8, "reboot {is_reboot}, death at {deaths}");
+            if has_lived {
+                break;
+            }
+        }
+    }
+    // What nothing can be written to stays as it is.
+    let place = Place::new();
+    {
+        let mut world = place.double.world();
+        world.contents.insert("a".into(), Content::Made(Filesystem::Ext4));
+        world.sizes.insert("a".into(), 8);
+    }
+    let closed = Access::Mount { filesystem: Filesystem::Ext4, flags: vec!["ro".into()] };
+    let node = place.node();
+    assert_eq!(place.staged(&node, &closed), Ok(()));
+    assert_eq!(
+        node.expand("a", &place.path("staging"), 8).map_err(|status| status.code()),
+        Err(Code::FailedPrecondition)
+    );
+    assert!(place.double.world().filesystems.is_empty());
+}
+
+#[test]
+fn what_is_in_use_grows_when_the_kernel_shows_the_size() {
+    for access in [EXT4, Access::Block] {
+        let place = Place::new();
+        let node = place.node();
+        let grown = |bytes: u64, at: &str| node.expand("a", &place.path(at), bytes).map_err(|status| status.code());
+        assert_eq!(grown(8, "staging"), Err(Code::NotFound), "it is not on this node");
+        place.double.world().sizes.insert("a".into(), 4);
+        assert_eq!(place.staged(&node, &access), Ok(()));
+        assert_eq!(place.published(&node, "target", &to_use(&access, false)), Ok(()));
+        let filesystem = || place.double.world().filesystems.get("a").copied();
+        let has = |bytes: u64| (access != Access::Block).then_some(bytes);
+        // The volume has grown, and the kernel does not know of that yet: an answer would be taken for the end of it.
+        assert_eq!((grown(8, "target"), filesystem()), (Err(Code::Unavailable), has(4)), "{access:?}");
+        place.double.world().sizes.insert("a".into(), 8);
+        for at in ["target", "target", "staging"] {
+            assert_eq!((grown(8, at), filesystem()), (Ok(8), has(8)), "{access:?}");
+        }
+        let elsewhere = if access == Access::Block { Ok(8) } else { Err(Code::NotFound) };
+        assert_eq!(grown(8, "elsewhere"), elsewhere, "{access:?}");
+        // The driver dies in the middle of the next growth.
+        place.double.world().sizes.insert("a".into(), 12);
+        for deaths in 0.. {
+            place.double.world().lives = Some(deaths);
+            let died = catch_unwind(AssertUnwindSafe(|| node.expand("a", &place.path("target"), 12))).is_err();
+            place.double.restart(false);
+            let next = place.node();
+            let again = next.expand("a", &place.path("target"), 12).map_err(|status| status.code());
+            assert_eq!((again, filesystem()), (Ok(12), has(12)), "{access:?}, death at {deaths}");
+            if !died {
+                break;
+            }
+        }
+        if access != Access::Block {
+            place.double.world().given_up += 1;
+            let gone = node.expand("a", &place.path("staging"), 12).map_err(|status| status.code());
+            assert_eq!(gone, Err(Code::FailedPrecondition), "what is mounted is not the volume any more");
+        }
+    }
+}
+
 #[test]
 fn nothing_that_somebody_may_have_written_is_formatted() {
     // What is there.

@@ -22,7 +22,7 @@ use super::{
     remote::Remote,
     ring::{Ring, Wait},
     slots::{Completed, Held, Kind, Slots},
-    spin::{Spin, preemptions},
+    spin::{Spin, Waited},
 };
 use crate::{
     Buf,
@@ -59,6 +59,7 @@ pub(crate) struct Driver {
     /// A waker per live task, so that the end of the reactor reaches every one of them.
     tasks: RefCell<Slab<Waker>>,
     spin: RefCell<Spin>,
+    waited: Waited,
     send_states: SendStates,
     remote: Arc<Remote>,
 }
@@ -73,6 +74,7 @@ impl Driver {
             runnable: RefCell::new(VecDeque::with_capacity(OPERATIONS_USUAL)),
             tasks: RefCell::default(),
             spin: RefCell::new(Spin::new(spin_max)),
+            waited: Waited::new(),
             send_states: SendStates::default(),
             remote: Arc::new(Remote::new()?),
         };
@@ -151,7 +153,7 @@ impl Driver {
         let now = time::monotonic();
         let deadline = self.fire_timers(now);
         let budget = if self.slots.borrow().reward_spinning() {
-            self.spin.borrow_mut().budget(now.as_nanos(), preemptions)
+            self.spin.borrow_mut().budget(now.as_nanos(), || self.waited.time())
         } else {
             0
         };

@@ -96,6 +96,22 @@ impl Admin<'_> {
         }
     }
 
+    /// Ranges of blocks of `newer`, which has so many.
+    async fn differences(&self, newer: u32, base: u32, blocks: u64) -> Result<Vec<Range<u64>>, ConnectError> {
+        let mut found: Vec<Range<u64>> = Vec::new();
+        let mut next = Some(0);
+        while let Some(lba) = next {
+            let (_, page) = self.extended(ExtensionCommand::Differences { base, lba }, newer, None).await?;
+            next = read_differences(&page, (lba, blocks), &mut found).map_err(|reason| unusable(newer, reason))?;
+            if found.len() > DIFFERENCES_MAX {
+                found.truncate(DIFFERENCES_MAX);
+                found.iter_mut().last().expect("invariant: it has just been cut to more than none").end = blocks;
+                break;
+            }
+        }
+        Ok(found)
+    }
+
     /// One that is gone already is no error.
     async fn delete_copy(&self, nsid: u32, nguid: [u8; 16]) -> Result<(), ConnectError> {
         match self.extended(ExtensionCommand::DeleteCopy { nguid }, nsid, None).await {
@@ -217,6 +233,20 @@ impl RemoteNamespace {
         })
     }
 
+    /// Ranges of blocks in which this namespace may differ from `base`, a namespace of the same target that this one was made from,
+    /// or both were made from the same (`None`: from zeroes); ascending. Elsewhere both are the same. Of more ranges than
+    /// [`DIFFERENCES_MAX`] the last one goes on to the end.
+    ///
+    /// # Errors
+    /// What the target says, or that there is no connection to it.
+    pub fn differences(&self, base: Option<u32>) -> LocalFuture<'_, Result<Vec<Range<u64>>, Error>> {
+        Box::pin(async move {
+            let (base, blocks) = (base.unwrap_or(0), self.attached.info.borrow().blocks);
+            let asked = ExtensionCommand::Differences { base, lba: 0 };
+            self.ask(asked, async |admin| admin.differences(self.attached.nsid, base, blocks).await).await
+        })
+    }
+
     async fn ask<T>(
         &self,
         asked: ExtensionCommand,
@@ -273,6 +303,17 @@ impl AnyRemote {
     /// As [`AnyRemote::snapshot`].
     pub fn delete_copy(&self, nsid: u32, nguid: [u8; 16]) -> LocalFuture<'_, Result<(), Error>> {
         Box::pin(async move { self.remote()?.delete_copy(nsid, nguid).await })
+    }
+
+    /// As [`RemoteNamespace::differences`] from another namespace that is reached.
+    ///
+    /// # Errors
+    /// As [`AnyRemote::snapshot`].
+    pub fn differences<'a>(&'a self, base: Option<&'a AnyRemote>) -> LocalFuture<'a, Result<Vec<Range<u64>>, Error>> {
+        Box::pin(async move {
+            let base = base.map(AnyRemote::remote).transpose()?.map(RemoteNamespace::nsid);
+            self.remote()?.differences(base).await
+        })
     }
 }
 
@@ -352,17 +393,7 @@ impl Manager {
         let base = base.unwrap_or(0);
         let admin = self.extended(ExtensionCommand::Differences { base, lba: 0 }).await?;
         let (blocks, block) = self.geometry(newer).await?;
-        let mut found: Vec<Range<u64>> = Vec::new();
-        let mut next = Some(0);
-        while let Some(lba) = next {
-            let (_, page) = admin.extended(ExtensionCommand::Differences { base, lba }, newer, None).await?;
-            next = read_differences(&page, (lba, blocks), &mut found).map_err(|reason| unusable(newer, reason))?;
-            if found.len() > DIFFERENCES_MAX {
-                found.truncate(DIFFERENCES_MAX);
-                found.iter_mut().last().expect("invariant: it has just been cut to more than none").end = blocks;
-                break;
-            }
-        }
+        let found = admin.differences(newer, base, blocks).await?;
         Ok(found.into_iter().map(|range| range.start * block..range.end * block).collect())
     }
 

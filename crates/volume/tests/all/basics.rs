@@ -175,12 +175,24 @@ fn a_replica_that_is_gone_for_good_is_replaced() {
             whole(&volume).await;
             assert_eq!(volume.in_sync(), Set::first(replicas.into()));
             equal(world, cluster, replicas.into());
-            // The old one comes back, and nobody is misled.
+            // The old one comes back when nothing is marked any more, and nobody is misled.
+            time::sleep(Duration::from_secs(2)).await;
+            assert_eq!(volume.regions_marked(), 0);
             cluster.restart(world, 1);
             drop(volume);
             cluster.places.replace(1, 1);
             let second = attach(&cluster.places, "b").await;
             assert_eq!((get(&second, 9).await, get(&second, 10).await), (Ok(77), Ok(78)));
+            time::sleep(Duration::from_secs(5)).await;
+            assert!(
+                !second.in_sync().has(1) && second.reason(1).contains("had its place before"),
+                "{}",
+                second.reason(1)
+            );
+            // It is as good as any other, when it is made a new one.
+            let anew = cluster.places.reach(1, "b");
+            volume::format_replacement(anew.clone(), shape, 1, true).await.expect("by force");
+            second.set_reach(1, anew);
             whole(&second).await;
             equal(world, cluster, replicas.into());
         });

@@ -17,8 +17,8 @@ use volume::{AdoptOptions, Error, FormatOptions, Kind, NvmeReach, Reach, Set, Sn
 use crate::basics::{get, put};
 use crate::cluster::{BLOCK, disk, options, run_in, whole};
 
-const DRIVE: &str = "/drive";
-const BYTES: u64 = 1 << 20;
+pub const DRIVE: &str = "/drive";
+pub const BYTES: u64 = 1 << 20;
 const CLONED: u128 = 77;
 
 fn name(last: &str) -> Nqn {
@@ -26,7 +26,7 @@ fn name(last: &str) -> Nqn {
 }
 
 /// Serves a new drive. Any host is let in, and the operator makes namespaces for all.
-async fn serve(address: SocketAddr) {
+pub async fn serve(address: SocketAddr) {
     let format = DriveFormat { extent_bytes: 64 << 10, ..DriveFormat::default() };
     let drive = Drive::format(Path::new(DRIVE), &format).await.expect("formatted");
     let (target, subsystem) = (Target::default(), name("drive"));
@@ -43,7 +43,7 @@ fn by(address: SocketAddr, host: &str, nsid: u32) -> FabricOptions {
     FabricOptions { host, ..FabricOptions::new(address, name("drive"), nsid) }
 }
 
-async fn operator(address: SocketAddr) -> Manager {
+pub async fn operator(address: SocketAddr) -> Manager {
     loop {
         match Manager::connect(by(address, "operator", 1)).await {
             Ok(manager) => return manager,
@@ -53,13 +53,13 @@ async fn operator(address: SocketAddr) -> Manager {
 }
 
 /// A namespace for a holder.
-async fn create(manager: &Manager, bytes: u64) -> u32 {
+pub async fn create(manager: &Manager, bytes: u64) -> u32 {
     let formats = manager.formats(&manager.capacity().await.expect("a capacity")).await.expect("formats");
     let wanted = Wanted { bytes, block_size: BLOCK as u32, thin: true };
     manager.create(&formats, wanted).await.expect("there is room")
 }
 
-fn reach(address: SocketAddr, nsid: u32) -> Rc<dyn Reach> {
+pub fn reach(address: SocketAddr, nsid: u32) -> Rc<dyn Reach> {
     Rc::new(NvmeReach::new(by(address, "host", nsid)))
 }
 
@@ -79,7 +79,7 @@ async fn copies(managers: &[Manager], nsids: &[u32]) -> Vec<Vec<CopyTag>> {
     all
 }
 
-async fn attach(addresses: &[SocketAddr], nsids: &[u32]) -> Volume {
+pub async fn attach(addresses: &[SocketAddr], nsids: &[u32]) -> Volume {
     let reaches = addresses.iter().zip(nsids).map(|(&address, &nsid)| reach(address, nsid)).collect();
     volume::attach(reaches, options()).await.expect("all drives are up")
 }

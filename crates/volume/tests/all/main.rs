@@ -1,6 +1,7 @@
 //! Attached volumes over the real target and the real host, in the simulated world and the real one.
 
 mod adopting;
+mod backup;
 mod basics;
 mod cluster;
 mod crash;

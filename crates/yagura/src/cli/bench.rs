@@ -35,6 +35,8 @@ pub enum BenchVerb {
     CacheStart(BenchCacheStartArgs),
     /// A volume over three targets, beside one namespace and bare sockets (row B9).
     Volume(BenchVolumeArgs),
+    /// Volumes on drives beside Ceph and beside the disk itself, against depth (row B8). Needs Debian's Ceph.
+    Ceph(BenchCephArgs),
     /// The store against numbers of hosts and members, in virtual time, and the messages of an update (row B5).
     KvScale(Rounds),
 }
@@ -94,6 +96,23 @@ pub struct BenchVolumeArgs {
     /// Folder for the replicas' files; without it they are in memory (/dev/shm).
     #[arg(long, value_name = "DIR")]
     pub folder: Option<PathBuf>,
+}
+
+/// `yagura bench ceph`
+#[derive(Args, Debug)]
+pub struct BenchCephArgs {
+    #[command(flatten)]
+    pub rounds: Rounds,
+    /// Folder for the files of all replicas, ours and Ceph's.
+    #[arg(long, value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Size of each of the four clients' volumes.
+    #[arg(long, value_name = "SIZE", default_value = "1GiB")]
+    pub size: Size,
+    /// Accesses that each client has under way.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [1, 16, 64, 150],
+          value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub depths: Vec<u16>,
 }
 
 /// Flags that every row has.

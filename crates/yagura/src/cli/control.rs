@@ -17,8 +17,13 @@ pub enum ControlVerb {
     Node(ControlNodeArgs),
     /// Register a drive: a subsystem of a target that makes namespaces for the control plane.
     Drive(ControlDriveArgs),
-    /// Take a drive into use, drain it (it gets nothing new), or say that it is gone for good.
+    /// Take a drive into use, drain it, or say that it is gone for good: what is lost with it is rebuilt on other drives.
     SetDrive(ControlSetDriveArgs),
+    /// Empty a drive, or all drives of a node: what volumes have there is replaced elsewhere, while they are used.
+    /// `set-drive DRIVE in-use` ends that.
+    Drain(ControlDrainArgs),
+    /// Replace what a volume has on a drive by a new holder on another drive, while the volume is used.
+    Replace(ControlReplaceArgs),
     /// Make a tenant, or change what the tenant's volumes may take.
     Tenant(ControlTenantArgs),
     /// Make a token; it is shown once.
@@ -41,9 +46,10 @@ pub enum ControlVerb {
     Dump(ControlDumpArgs),
     /// Read what was dumped into an empty catalogue. Called again after it was interrupted, it goes on.
     Restore(ControlRestoreArgs),
-    /// Copy a catalogue that is a file into etcd, for control planes on several machines. The file stays as it is.
+    /// Copy a catalogue that is a file into etcd, for control planes on several machines. The file stays, and is served no more.
     Move(ControlMoveArgs),
-    /// Show nodes, drives, tenants, tokens, volumes, operations, the pool, or one of them; or the snapshots of a volume.
+    /// Show nodes, drives, tenants, tokens, volumes, operations, the pool, or one of them; or the snapshots of a volume, or the
+    /// holders on a drive.
     Show(ControlShowArgs),
 }
 
@@ -140,6 +146,9 @@ pub struct ControlServeArgs {
     pub common: Common,
     #[command(flatten)]
     pub at: CatalogueAt,
+    /// Serve the file though it was moved to etcd: nobody may serve that one then.
+    #[arg(long, conflicts_with = "etcd")]
+    pub although_moved: bool,
     /// Where to serve REST; port 0 takes a free one, which is reported.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7420")]
     pub listen: SocketAddr,
@@ -230,6 +239,33 @@ pub struct ControlSetDriveArgs {
     /// What is wanted of it.
     #[arg(value_parser = ["in-use", "draining", "out"])]
     pub state: String,
+}
+
+/// `yagura control drain`
+#[derive(Args, Debug)]
+pub struct ControlDrainArgs {
+    #[command(flatten)]
+    pub asking: Asking,
+    /// The drive's name.
+    #[arg(required_unless_present = "node", conflicts_with = "node")]
+    pub drive: Option<String>,
+    /// All drives of this node.
+    #[arg(long, value_name = "NODE")]
+    pub node: Option<String>,
+    /// Wait until nothing is left there, and say meanwhile why it is.
+    #[arg(long)]
+    pub wait: bool,
+}
+
+/// `yagura control replace`
+#[derive(Args, Debug)]
+pub struct ControlReplaceArgs {
+    #[command(flatten)]
+    pub asking: Asking,
+    /// The volume's name.
+    pub volume: String,
+    /// The drive that has the holder.
+    pub drive: String,
 }
 
 /// `yagura control tenant`
@@ -356,9 +392,9 @@ pub struct ControlShowArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// What kind of thing.
-    #[arg(value_parser = ["pool", "nodes", "drives", "tenants", "tokens", "volumes", "operations", "snapshots"])]
+    #[arg(value_parser = ["pool", "nodes", "drives", "tenants", "tokens", "volumes", "operations", "snapshots", "holders"])]
     pub kind: String,
-    /// Which of them; of snapshots: those of which volume.
-    #[arg(required_if_eq("kind", "snapshots"))]
+    /// Which of them; of snapshots: those of which volume; of holders: those on which drive.
+    #[arg(required_if_eq_any([("kind", "snapshots"), ("kind", "holders")]))]
     pub name: Option<String>,
 }

@@ -25,6 +25,10 @@ pub struct CsiArgs {
     /// Folder of what is known of this node's volumes, which outlives the driver; made if it is not there. Needed as --node-id.
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
+    /// Where this node stands, told to the orchestrator: zone=a,rack=b become topology.yagura.io/zone and topology.yagura.io/rack.
+    /// The part that makes volumes says the words alone (zone,rack) where nodes say them.
+    #[arg(long, value_name = "WORDS", value_delimiter = ',')]
+    pub topology: Vec<String>,
     #[command(flatten)]
     pub host: NvmeHost,
     /// Stop when standard input ends: a child process must not outlive its supervisor.

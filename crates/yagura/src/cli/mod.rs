@@ -2,11 +2,13 @@
 //!
 //! Verbs come before flags; `--config` may say what any flag says (see [`crate::config`]).
 
+mod backup;
 mod bench;
 mod cache;
 mod control;
 mod csi;
 mod drive;
+mod holders;
 mod kv;
 mod memcached;
 mod nvme;
@@ -18,11 +20,13 @@ mod volume;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+pub use backup::*;
 pub use bench::*;
 pub use cache::*;
 pub use control::*;
 pub use csi::*;
 pub use drive::*;
+pub use holders::*;
 pub use kv::*;
 pub use memcached::instead_of_memcached;
 pub use nvme::*;

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use ::control::catalogue::{
     Catalogue, DUMP_LINE_BYTES_MAX, Dump, Embedded, EmbeddedOptions, Error, Etcd, EtcdOptions, Restore, Restored,
-    TlsFiles, TransferError, move_all,
+    TlsFiles, TransferError, mark_moved, move_all, unmark_moved,
 };
+use ::control::provision::restored;
 use serde::Serialize;
 
 use crate::cli::{CatalogueAt, CatalogueInEtcd, ControlDumpArgs, ControlMoveArgs, ControlRestoreArgs};
@@ -112,7 +113,7 @@ pub fn restore(args: &ControlRestoreArgs) -> Result<(), Failure> {
     };
     let (restored, to) = runtime::few_threads()?.block_on(async {
         let (catalogue, to) = open(&args.at, "yagura control restore".into()).await?;
-        let mut restore = Restore::into(&*catalogue, args.force);
+        let mut restore = Restore::into(&*catalogue, args.force).changing(restored);
         for line in lines(dump) {
             let line = line.map_err(|error| Failure::from(error).during(&from))?;
             restore.line(&line).await.map_err(failed)?;
@@ -138,12 +139,20 @@ fn lines(mut dump: impl BufRead) -> impl Iterator<Item = io::Result<String>> {
 /// Copies a catalogue that is a file into etcd.
 pub fn move_to_etcd(args: &ControlMoveArgs) -> Result<(), Failure> {
     is_there(&args.catalogue)?;
-    let restored = runtime::few_threads()?.block_on(async {
+    let to = args.etcd.etcd.join(", ");
+    let moved = runtime::few_threads()?.block_on(async {
         let source = open_file(&args.catalogue, "yagura control move".into()).await?;
         let target = open_etcd(&args.etcd).await?;
-        move_all(&source, &target, args.force).await.map_err(failed)
+        mark_moved(&source, &to).await.map_err(failed)?;
+        let moved = move_all(&source, &target, args.force).await;
+        if moved.is_err()
+            && let Err(error) = unmark_moved(&source).await
+        {
+            tracing::warn!(%error, "the catalogue stays marked as moved");
+        }
+        moved.map_err(failed)
     })?;
-    say(args.common.json, restored, args.catalogue.display().to_string(), args.etcd.etcd.join(", "))
+    say(args.common.json, moved, args.catalogue.display().to_string(), to)
 }
 
 fn say(json: bool, restored: Restored, from: String, to: String) -> Result<(), Failure> {

@@ -3,16 +3,18 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Instant as StdInstant;
+use std::time::{Duration, Instant as StdInstant};
 
 use ::control::provision::{Blank, Done, DriveError, HolderKind, Namespace, Replica, Until, Work};
-use ::volume::{AdoptOptions, Options as AttachOptions, Reach, Set};
+use ::volume::{AdoptOptions, Born, Label, Options as AttachOptions, Reach, Set};
 use fabric::host::{CopyTag, Manager, NamespaceCopy, Options};
 use uuid::Uuid;
 
 use super::reached::{Known, changed, in_time, known, listed, reach, reaches, unformatted, unreached, within};
-use crate::volume::work::{Undone, name_of, work as done_by};
+use crate::volume::work::{Undone, name_of, settled, work as done_by};
 
+/// How long a volume is filled at a time that nobody has attached. Chosen: who wants to attach it waits no longer than that.
+const FILLED_TIME: Duration = Duration::from_secs(4);
 /// Where nothing listens: a drive that is gone for good.
 const NOWHERE: ([u8; 4], u16) = ([127, 0, 0, 1], 1);
 
@@ -123,6 +125,9 @@ pub async fn work(volume: Uuid, holders: Vec<Option<(Options, Blank)>>, work: Wo
     let unknown = |error: ::volume::Error| DriveError::Unknown(error.to_string());
     let options = AttachOptions { volume: Some(volume.as_u128()), ..AttachOptions::default() };
     let attached = ::volume::attach(all, options).await.map_err(|error| DriveError::Unreachable(error.to_string()))?;
+    if let Work::Replace(replacement) = &work {
+        settled(&attached, replacement, FILLED_TIME).await;
+    }
     let done = done_by(&attached, &work).await;
     let detached = attached.detach().await;
     match done {
@@ -130,6 +135,41 @@ pub async fn work(volume: Uuid, holders: Vec<Option<(Options, Blank)>>, work: Wo
         Err(Undone::Refused(why)) => Err(DriveError::Refused(why)),
         Err(Undone::Unknown(why)) => Err(DriveError::Unknown(why)),
     }
+}
+
+/// See [`Drives::replace`](::control::provision::Drives::replace). `holders`: first the new one, then others of the volume.
+pub async fn replace(volume: Uuid, slot: usize, holders: Vec<(Options, Blank)>) -> Result<Uuid, DriveError> {
+    let Some(((options, new), beside)) = holders.split_first() else {
+        return Err(DriveError::Refused("invariant: a new holder was given".into()));
+    };
+    let with = reaches(&[(options.clone(), new.clone())]).await?.remove(0);
+    // Formatted already, by an attempt before this one: what a host may have put there since stays.
+    let labelled = |label: &Label| {
+        (label.shape.volume, usize::from(label.slot), label.born) == (volume.as_u128(), slot, Born::Intent)
+    };
+    match ::volume::inspect(&*with, true).await {
+        Ok(found) if labelled(&found.label) => return Ok(Uuid::from_u128(found.label.life)),
+        Ok(_) | Err(::volume::Error::Record { .. }) => {
+            return Err(DriveError::Refused("it is a holder of something else by now".into()));
+        }
+        // Blank, or begun by an attempt before this one.
+        Err(::volume::Error::Label { .. }) => {}
+        Err(error) => return Err(unformatted(error)),
+    }
+    let mut why = DriveError::Unreachable("no other holder of the volume was named".into());
+    for (options, holder) in beside {
+        let known = Known::new(options, &holder.namespace);
+        match ::volume::inspect(&known, true).await {
+            Ok(found) if found.label.shape.volume == volume.as_u128() => {
+                // Nobody but this operation has it, and it was blank when it was made.
+                let made = ::volume::format_replacement(with, found.label.shape, slot, true).await;
+                return made.map(Uuid::from_u128).map_err(unformatted);
+            }
+            Ok(_) => why = DriveError::Refused(format!("{} is a holder of another volume by now", known.name())),
+            Err(error) => why = DriveError::Unreachable(error.to_string()),
+        }
+    }
+    Err(why)
 }
 
 /// See [`Drives::adopt`](::control::provision::Drives::adopt).

@@ -337,6 +337,15 @@ impl Drives for NvmeDrives {
         })
     }
 
+    fn replace(&self, volume: Uuid, slot: usize, beside: &[Blank], with: &Blank, until: &Until) -> Reply<'_, Uuid> {
+        let (until, holders): (_, Vec<_>) = (until.clone(), [with].into_iter().chain(beside).cloned().collect());
+        let places = holders.iter().map(|holder| holder.place.clone()).collect();
+        self.call((places, CALL_TIME), DriveError::Unknown, move |options| {
+            let holders = options.into_iter().zip(holders).collect();
+            Box::pin(async move { within(&until, changes::replace(volume, slot, holders)).await })
+        })
+    }
+
     fn usage(&self, volume: Uuid, of: Option<Uuid>, holders: &[Blank], until: Instant) -> Reply<'_, Usage> {
         let (until, holders) = (until.into_std(), holders.to_vec());
         let places = holders.iter().map(|holder| holder.place.clone()).collect();

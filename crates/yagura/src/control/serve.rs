@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use ::control::catalogue::check_whole;
+use ::control::catalogue::{Catalogue, Serving, check_not_moved, check_whole, restoring, unmark_moved};
 use ::control::provision::{Provisioner, Request, Worker, WorkerOptions};
 use ::control::rest::{Server, ServerOptions};
 use engine::sync::{MailSender, mailbox};
@@ -18,6 +19,9 @@ use crate::cli::ControlServeArgs;
 use crate::exit::Failure;
 use crate::race::{First, first_of};
 use crate::{output, reactors, runtime, stop};
+
+/// How long the catalogue is told that it is served no more.
+const LET_GO_TIME: Duration = Duration::from_secs(2);
 
 /// What is said on standard output once it serves.
 #[derive(Serialize, Debug)]
@@ -43,8 +47,7 @@ pub fn run(args: &ControlServeArgs) -> Result<(), Failure> {
     let (ended, end) = mailbox(1);
     let drives = Arc::new(NvmeDrives::start(args.host.clone(), ended.clone())?);
     let runtime = runtime::few_threads()?;
-    let (catalogue, named) = runtime.block_on(open(&args.at, format!("yagura control at {}", args.listen)))?;
-    runtime.block_on(check_whole(&*catalogue)).map_err(Failure::refused)?;
+    let Opened { catalogue, named, serving } = runtime.block_on(opened(args, ended.clone()))?;
     let provisioner = Provisioner::new(catalogue, drives);
     let listening = runtime.block_on(begin(args, &provisioner, ended))?;
     output::report(args.common.json, &Ready { listening, catalogue: named, host }, |ready| {
@@ -53,11 +56,64 @@ pub fn run(args: &ControlServeArgs) -> Result<(), Failure> {
         format!("volumes by name at {scheme}://{listening}, catalogue {catalogue}, host {host}\n")
     })?;
     let stopped = reactors::run_one(async { Ok(first_of(end.recv(), letter.recv()).await) });
+    if let Some(serving) = serving {
+        runtime.block_on(let_go(&serving));
+    }
     stop_all(runtime);
     match stopped? {
         First::A(Some(why)) => Err(Failure::refused(why)),
         First::A(None) => Err(Failure::refused("the interface is no longer served")),
         First::B(_) => Ok(()),
+    }
+}
+
+/// A catalogue that is served.
+struct Opened {
+    catalogue: Arc<dyn Catalogue>,
+    named: String,
+    /// Where others may restore it.
+    serving: Option<Arc<Serving>>,
+}
+
+/// Opens the catalogue if it may be served. From then on who restores it sees that it is, also from other machines.
+async fn opened(args: &ControlServeArgs, ended: MailSender<String>) -> Result<Opened, Failure> {
+    let who = format!("yagura control at {}", args.listen);
+    let (catalogue, named) = open(&args.at, who.clone()).await?;
+    if args.although_moved {
+        unmark_moved(&*catalogue).await.map_err(Failure::refused)?;
+    }
+    check_not_moved(&*catalogue).await.map_err(Failure::refused)?;
+    if args.at.catalogue.is_some() {
+        // Nobody else has the file open.
+        check_whole(&*catalogue).await.map_err(Failure::refused)?;
+        return Ok(Opened { catalogue, named, serving: None });
+    }
+    let serving = Arc::new(Serving::begin(catalogue.clone(), who).await.map_err(Failure::unavailable)?);
+    if let Err(unfinished) = check_whole(&*catalogue).await {
+        let_go(&serving).await;
+        return Err(Failure::refused(unfinished));
+    }
+    let at_first = restoring(&*catalogue).await.map_err(Failure::refused)?;
+    let (kept, restored) = (serving.clone(), catalogue.clone());
+    tokio::spawn(async move {
+        loop {
+            kept.lapsed().await;
+            // It counted as dead for a while, and somebody may have restored the catalogue then.
+            if restoring(&*restored).await.is_ok_and(|now| now != at_first) {
+                // Nobody listens where the process is ending already.
+                let _ = ended.try_send("the catalogue was restored meanwhile: begin anew".into());
+                return;
+            }
+        }
+    });
+    Ok(Opened { catalogue, named, serving: Some(serving) })
+}
+
+/// Who restores the catalogue need not wait until this process counts as dead.
+async fn let_go(serving: &Serving) {
+    let told = tokio::time::timeout(LET_GO_TIME, serving.end()).await;
+    if !matches!(told, Ok(Ok(()))) {
+        tracing::warn!("whoever restores the catalogue has to wait until this control plane counts as dead");
     }
 }
 

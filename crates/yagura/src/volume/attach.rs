@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ::control::provision::Limits;
 use ::nbd::NbdMetrics;
-use ::volume::{Options, Volume};
+use ::volume::{Options, Origin, Volume};
 use device::{AnyNamespace, Mailed, Namespace};
 use engine::net::TcpListener;
 use engine::sync::MailReceiver;
@@ -22,7 +22,7 @@ use super::named;
 use super::nbd::{self, Nbd};
 use super::reach;
 use super::used::{Used, lost};
-use super::wishes;
+use super::wishes::{self, Holding};
 use super::words::{failure, name, usual_name};
 use crate::cli::VolumeAttachArgs;
 use crate::exit::Failure;
@@ -89,10 +89,17 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
             return Err(failure(error));
         }
     };
+    if let Some(origin @ Origin::InPart { .. }) = volume.origin() {
+        tracing::warn!(
+            "the volume is {origin}: it is no volume to use, and what is written to it is lost when that is gone on with"
+        );
+    }
     let limits = attachment.as_ref().map_or_else(Limits::default, |attachment| attachment.limits);
     let limiter = Rc::new(Limiter::new(limits));
     let served = Mailed::new(Rc::new(Limited::new(volume.clone(), limiter.clone())));
-    let result = serve_it(args, (&volume, &limiter, attachment.as_ref()), &served, &used, &letter).await;
+    let holding = Holding { host: args.of.host.clone(), uids: found.uids };
+    let by_name = attachment.as_ref().map(|attachment| (attachment, holding));
+    let result = serve_it(args, (&volume, &limiter, by_name), &served, &used, &letter).await;
     // Before commands fail: the kernel is to wait, and not to be told of that.
     used.leave();
     served.leave();
@@ -108,13 +115,14 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
 
 async fn serve_it(
     args: &VolumeAttachArgs,
-    (volume, limiter, attachment): (&Rc<Volume>, &Rc<Limiter>, Option<&named::Attachment>),
+    (volume, limiter, by_name): (&Rc<Volume>, &Rc<Limiter>, Option<(&named::Attachment, Holding)>),
     served: &Mailed,
     used: &Used,
     letter: &MailReceiver<Reason>,
 ) -> Result<(), Failure> {
     let nqn = name_of(args, volume)?;
     let target = Rc::new(target(args, &nqn, volume, served)?);
+    let attachment = by_name.as_ref().map(|(attachment, _)| *attachment);
     let keys = used.keys()?;
     if let (Some(keys), Some(attachment)) = (&keys, attachment) {
         let kernel = Nqn::foreign(&host_name(attachment.tenure)).map_err(Failure::usage)?;
@@ -141,7 +149,7 @@ async fn serve_it(
         }
         output::report(args.common.json, &ready, describe)?;
         // Until it is dropped.
-        let _following = follow(args, attachment, (volume, limiter), (&target, &nqn), (used, &namespace))?;
+        let _following = follow(args, by_name, (volume, limiter), (&target, &nqn), (used, &namespace))?;
         Ok::<_, Failure>(letter.recv().await)
     };
     let until = async {
@@ -178,12 +186,12 @@ async fn serve_it(
 /// Does what the control plane wants of this host, where the volume is attached by its name.
 fn follow(
     args: &VolumeAttachArgs,
-    attachment: Option<&named::Attachment>,
+    by_name: Option<(&named::Attachment, Holding)>,
     (volume, limiter): (&Rc<Volume>, &Rc<Limiter>),
     (target, nqn): (&Rc<Target>, &Nqn),
     (used, namespace): (&Used, &AnyNamespace),
 ) -> Result<Option<Task<()>>, Failure> {
-    let (Some(name), Some(attachment)) = (&args.of.name, attachment) else { return Ok(None) };
+    let (Some(name), Some((attachment, holding))) = (&args.of.name, by_name) else { return Ok(None) };
     let (target, nqn, used, namespace) = (target.clone(), nqn.clone(), used.clone(), namespace.clone());
     let grown = move || {
         used.grow(&namespace);
@@ -192,7 +200,7 @@ fn follow(
         }
     };
     let path = attachment.path(name);
-    wishes::follow(&args.of.access, path, volume.clone(), limiter.clone(), grown).map(Some)
+    wishes::follow(&args.of.access, path, (volume.clone(), holding), limiter.clone(), grown).map(Some)
 }
 
 /// Ends when another host has taken the volume.

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use ::control::client::ClientError;
-use ::control::provision::Limits;
+use ::control::provision::{Limits, Moment};
 use hyper::Method;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -31,6 +31,22 @@ pub fn holders(of: &VolumeOf) -> Result<(Found, Option<u128>), Failure> {
 fn uuid(said: &Value) -> Result<Uuid, Failure> {
     let strange = || Failure::unavailable("the control plane does not say which volume it is, or which attachment");
     said.as_str().and_then(|text| Uuid::try_parse(text).ok()).ok_or_else(strange)
+}
+
+/// The snapshots of a volume by its name: what each is called, and what the replicas know it by.
+pub fn snapshots(of: &VolumeOf, name: &str) -> Result<Vec<(String, Moment)>, Failure> {
+    let path = format!("{}/snapshots", path_of("volumes", name));
+    let said = Client::new(&of.access)?.ask(Method::GET, &path, None)?;
+    let strange = |what: String| {
+        Failure::unavailable(format!("the control plane does not say which snapshots there are: {what}"))
+    };
+    let items = said["items"].as_array().ok_or_else(|| strange("no list".to_owned()))?;
+    let known = items.iter().map(|item| {
+        let name = item["name"].as_str().ok_or_else(|| strange("one without a name".to_owned()))?;
+        let moment = serde_json::from_value(item["moment"].clone()).map_err(|fault| strange(fault.to_string()))?;
+        Ok((name.to_owned(), moment))
+    });
+    known.collect()
 }
 
 /// What the control plane has written down of an attachment.

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use device::Namespace;
 use engine::task::LocalFuture;
-use fabric::host::AnyRemote;
+use fabric::host::{AnyRemote, CopyTag};
 use volume::{Error, NvmeReach, Reach, Taken};
 
 use crate::cli::{NvmeHost, NvmeNamespace, VolumeHolders};
@@ -40,6 +40,22 @@ pub fn named(holders: &VolumeHolders, uids: &[[u8; 16]]) -> Result<Vec<Rc<dyn Re
 /// One holder.
 pub fn reach(spec: &HolderSpec, host: &NvmeHost) -> Rc<dyn Reach> {
     Rc::new(holder(spec, host, None))
+}
+
+/// The same of which it is known which namespace it is.
+pub fn known(spec: &HolderSpec, host: &NvmeHost, uid: [u8; 16]) -> Rc<dyn Reach> {
+    Rc::new(holder(spec, host, Some(uid)))
+}
+
+/// No host has the volume attached, or had it last: which of both can't be told.
+pub async fn check_untaken(reaches: &[Rc<dyn Reach>]) -> Result<(), Failure> {
+    for reach in reaches {
+        if let Err(Error::Device { source: device::Error::Reserved(_), .. }) = volume::inspect(&**reach, false).await {
+            let what = "a host has the volume attached, or had it last; take it from that host by --take";
+            return Err(Failure::refused(format!("{}: {what}", reach.name())));
+        }
+    }
+    Ok(())
 }
 
 fn holder(spec: &HolderSpec, host: &NvmeHost, uid: Option<[u8; 16]>) -> Holder {
@@ -94,6 +110,10 @@ impl Reach for Holder {
 
     fn take(&self) -> LocalFuture<'_, Result<Taken, Error>> {
         Box::pin(async move { self.known().await?.take().await })
+    }
+
+    fn look_at_snapshot(&self, tag: CopyTag) -> LocalFuture<'_, Result<AnyRemote, Error>> {
+        Box::pin(async move { self.known().await?.look_at_snapshot(tag).await })
     }
 }
 

@@ -4,22 +4,26 @@
 //! Invariant: no I/O waits for the control plane. Questions are asked on a thread of their own; a control plane that is away, or
 //! slow, is asked again later, and the volume is used meanwhile as it was.
 
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use ::control::provision::{Ended, Noted, Outcome, Report, Wish, Work};
-use ::volume::Volume;
+use ::control::provision::{Assigned, Ended, Noted, Outcome, Replacement, Report, Wish, Work, Working};
+use ::volume::{Set, Volume};
 use engine::sync::{MailReceiver, mailbox};
 use engine::task::{self, Task};
 use engine::time;
 use hyper::Method;
+use uuid::Uuid;
 
 use super::limited::Limiter;
-use super::work::{Undone, moments, work};
-use crate::cli::ControlAccess;
+use super::reach;
+use super::work::{Undone, moments, progress_of, work};
+use crate::cli::{ControlAccess, NvmeHost};
 use crate::control::Client;
 use crate::exit::Failure;
+use crate::holder::HolderSpec;
 
 /// Between two questions; half as much again at most, so that many hosts do not ask at once. Chosen: what an operator waits for.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -27,8 +31,11 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// What asks, on a thread of its own.
 struct Asking {
     reports: mpsc::SyncSender<Report>,
-    wishes: MailReceiver<Result<Wish, String>>,
+    wishes: MailReceiver<Result<Wanted, String>>,
 }
+
+/// What is wanted, and where a new holder is: its name is resolved where nobody waits for that but who asks.
+type Wanted = (Wish, Option<SocketAddr>);
 
 impl Asking {
     /// Asks at that path.
@@ -49,17 +56,60 @@ impl Asking {
     }
 
     /// None: the thread has ended.
-    async fn ask(&self, report: Report) -> Option<Result<Wish, String>> {
+    async fn ask(&self, report: Report) -> Option<Result<Wanted, String>> {
         self.reports.try_send(report).ok()?;
         self.wishes.recv().await
     }
 }
 
-fn ask(client: &Client, path: &str, report: &Report) -> Result<Wish, String> {
+fn ask(client: &Client, path: &str, report: &Report) -> Result<Wanted, String> {
     let report = serde_json::to_value(report).map_err(|fault| fault.to_string())?;
     let said = client.ask(Method::POST, path, Some(&report)).map_err(|failure| failure.sentence().to_string())?;
-    serde_json::from_value(said)
-        .map_err(|fault| format!("the control plane says what this program does not know: {fault}"))
+    let wish: Wish = serde_json::from_value(said)
+        .map_err(|fault| format!("the control plane says what this program does not know: {fault}"))?;
+    let Some(Assigned { work: Work::Replace(Replacement { address, .. }), .. }) = &wish.work else {
+        return Ok((wish, None));
+    };
+    let found = address.as_str().to_socket_addrs().map(|mut found| found.next());
+    let at = found.map_err(|error| format!("{}: {error}", address.as_str()))?;
+    Ok((wish, at))
+}
+
+/// How a host reaches holders, and which namespaces it reaches (NGUID), by slot.
+pub struct Holding {
+    /// As whom.
+    pub host: NvmeHost,
+    /// Which.
+    pub uids: Vec<[u8; 16]>,
+}
+
+impl Holding {
+    /// Reaches the new holder from now on, when the volume can do without the former one. The control plane has seen to that: it is
+    /// looked at once more because the former one may be the last in sync by now.
+    fn use_new(&mut self, volume: &Volume, replacement: &Replacement, at: Option<SocketAddr>) {
+        let (slot, uid) = (replacement.slot, replacement.namespace.uid.into_bytes());
+        let (Some(at), Some(reached)) = (at, self.uids.get_mut(slot).filter(|reached| **reached != uid)) else {
+            return;
+        };
+        if !is_dispensable(volume.in_sync(), volume.shape().replicas, slot) {
+            tracing::warn!(slot, "a holder is not replaced yet: others are not in sync");
+            return;
+        }
+        let Replacement { nqn, namespace, .. } = replacement;
+        let spec = HolderSpec { address: at, nqn: Some(nqn.to_string()), nsid: namespace.nsid };
+        tracing::info!(slot, "a new holder takes the place of the former one");
+        volume.set_reach(slot, reach::known(&spec, &self.host, uid));
+        *reached = uid;
+    }
+}
+
+/// Whether a volume can do without the holder of a slot.
+fn is_dispensable(in_sync: Set, replicas: u8, slot: usize) -> bool {
+    let replicas = Set::first(replicas.into());
+    let others = replicas.without(Set::one(slot));
+    !replicas.has(slot)
+        || !others.is_empty()
+            && if in_sync.has(slot) { others.and(in_sync) == others } else { !others.and(in_sync).is_empty() }
 }
 
 /// Follows what the control plane wants of the host that has this attachment, until it is dropped. `grown` is called when the
@@ -67,22 +117,36 @@ fn ask(client: &Client, path: &str, report: &Report) -> Result<Wish, String> {
 pub fn follow(
     access: &ControlAccess,
     path: String,
-    volume: Rc<Volume>,
+    (volume, mut holding): (Rc<Volume>, Holding),
     limiter: Rc<Limiter>,
     grown: impl Fn() + 'static,
 ) -> Result<Task<()>, Failure> {
     let asking = Asking::start(access.clone(), path)?;
     Ok(task::spawn(async move {
         let (mut ended, mut complaint) = (None, None);
+        let mut replaced: Option<(Uuid, Replacement)> = None;
         loop {
             let jitter = task::random_u64() % (PAUSE.as_millis() as u64 / 2);
             time::sleep(PAUSE + Duration::from_millis(jitter)).await;
-            let report = Report { snapshots: moments(&volume), ended: ended.clone() };
-            match asking.ask(report).await {
+            let working = replaced.as_ref().map(|(operation, replacement)| Working {
+                operation: *operation,
+                progress: progress_of(&volume, replacement),
+            });
+            match asking.ask(Report { snapshots: moments(&volume), ended: ended.clone(), working }).await {
                 None => return,
-                Some(Ok(wish)) => {
+                Some(Ok((mut wish, at))) => {
                     complaint = None;
                     limiter.set(wish.limits);
+                    // It is done for as long as it is wanted, and what is asked for is said in the reports.
+                    replaced = match wish.work.take_if(|wanted| matches!(wanted.work, Work::Replace(_))) {
+                        Some(Assigned { operation, work: Work::Replace(replacement) }) => {
+                            Some((operation, replacement))
+                        }
+                        _ => None,
+                    };
+                    if let Some((_, replacement)) = replaced.as_ref().filter(|(_, replacement)| replacement.go) {
+                        holding.use_new(&volume, replacement, at);
+                    }
                     ended = heed(&volume, ended, wish, &grown).await;
                 }
                 // Once for each reason: the volume is used as before.
@@ -132,6 +196,28 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn a_holder_is_given_up_only_where_the_others_have_everything() {
+        for (in_sync, replicas, slot, expected) in [
+            (0b111, 3, 0, true),
+            (0b110, 3, 0, true),
+            (0b011, 3, 0, false),
+            (0b001, 3, 0, false),
+            (0b001, 1, 0, false),
+            (0b011, 2, 1, true),
+            (0b010, 2, 1, false),
+            (0b001, 2, 1, true),
+            // A witness has no data.
+            (0b001, 2, 2, true),
+        ] {
+            assert_eq!(
+                is_dispensable(Set(in_sync), replicas, slot),
+                expected,
+                "{in_sync:b} of {replicas} without {slot}"
+            );
+        }
+    }
+
     /// The token that a question shows.
     fn shown(mut stream: TcpStream) -> String {
         let (mut head, mut bytes) = (String::new(), [0; 4096]);
@@ -157,7 +243,7 @@ mod tests {
         let asking = Asking::start(access, "/".into()).expect("a thread");
         for token in ["one", "two"] {
             std::fs::write(&token_file, token).expect("written");
-            asking.reports.send(Report { snapshots: Vec::new(), ended: None }).expect("asked");
+            asking.reports.send(Report::default()).expect("asked");
             assert_eq!(shown(listener.accept().expect("a question").0), token);
         }
     }

@@ -1,8 +1,10 @@
 //! What the control plane asks of whoever has a volume attached, done by the mirror: by a host that has it, and by the control
 //! plane itself.
 
-use ::control::provision::{Done, Moment, Work};
-use ::volume::{Ballot, Error, Set, Snapshot, SnapshotName, Volume};
+use std::time::Duration;
+
+use ::control::provision::{Done, Moment, Progress, Replacement, Work};
+use ::volume::{Ballot, Error, Set, Shape, Snapshot, SnapshotName, Volume};
 use device::Namespace;
 
 /// Why it was not done.
@@ -19,6 +21,11 @@ pub fn name_of(moment: &Moment) -> SnapshotName {
     SnapshotName { ballot: Ballot { round: moment.round, host: moment.host }, attempt: moment.attempt }
 }
 
+/// A snapshot as the control plane has noted it.
+pub fn snapshot_of(moment: &Moment) -> Snapshot {
+    Snapshot { name: name_of(moment), slots: Set(moment.slots) }
+}
+
 fn moment_of(snapshot: &Snapshot) -> Moment {
     let Snapshot { name: SnapshotName { ballot, attempt }, slots: Set(slots) } = *snapshot;
     Moment { round: ballot.round, host: ballot.host, attempt, slots }
@@ -31,7 +38,7 @@ pub fn moments(volume: &Volume) -> Vec<Moment> {
 
 /// Does it. What is done already is left as it is.
 pub async fn work(volume: &Volume, work: &Work) -> Result<Done, Undone> {
-    let mut taken = None;
+    let (mut taken, mut progress) = (None, None);
     match work {
         Work::Look => {}
         Work::Grow { bytes } => {
@@ -48,8 +55,43 @@ pub async fn work(volume: &Volume, work: &Work) -> Result<Done, Undone> {
             }
         }
         Work::Forget { moment } => volume.delete_snapshot(name_of(moment)).await.map_err(undone)?,
+        // The mirror takes the new holder in by itself, once it is reached.
+        Work::Replace(replacement) => progress = Some(progress_of(volume, replacement)),
     }
-    Ok(Done { bytes: volume.info().bytes(), snapshots: moments(volume), taken })
+    Ok(Done { bytes: volume.info().bytes(), snapshots: moments(volume), taken, progress })
+}
+
+/// How far the volume is with a new holder.
+pub fn progress_of(volume: &Volume, replacement: &Replacement) -> Progress {
+    let (record, is_stable) = volume.record();
+    let (slot, life) = (replacement.slot, replacement.life.as_u128());
+    let has = |lives: &[u128]| lives.get(slot) == Some(&life);
+    let is_taken = is_stable && has(&record.lives) && has(&record.lives_before);
+    let Shape { region_blocks, block_size, .. } = volume.shape();
+    let marked = volume.regions_marked().saturating_mul(u64::from(region_blocks) * u64::from(block_size));
+    Progress { in_sync: volume.in_sync().0, is_taken, left: marked.min(volume.info().bytes()) }
+}
+
+/// Waits until there is nothing to wait for: for so long at most.
+pub async fn settled(volume: &Volume, replacement: &Replacement, time: Duration) {
+    let all = Set::first(usize::from(volume.shape().replicas));
+    let is_settled = || {
+        let progress = progress_of(volume, replacement);
+        // Until the new one is used, those that stay are waited for.
+        let others = all.without(Set::one(replacement.slot));
+        if replacement.go { progress.is_whole(replacement) } else { others.without(volume.in_sync()).is_empty() }
+    };
+    let until_settled = async {
+        loop {
+            let changed = volume.changed();
+            if is_settled() || volume.is_superseded() {
+                return;
+            }
+            changed.await;
+        }
+    };
+    // What is not settled by then is asked for again.
+    let _ = engine::time::timeout(time, until_settled).await;
 }
 
 fn undone(error: Error) -> Undone {

@@ -121,7 +121,30 @@ fn a_catalogue_is_moved_into_etcd() {
     // Once more: all is there.
     let again = done(&["control", "move", &from, &into]);
     assert_eq!(again["found"], said["entries"], "{again}");
-    let control = Control::over(&into, directory.path().join("token").display().to_string());
+    let token = || directory.path().join("token").display().to_string();
+    let control = Control::over(&into, token());
     assert_eq!(shown(&control), before);
     control.done("delete-snapshot", &["db", "monday", "--tenant", "a"]);
+
+    // The file would promise the same room, and delete what the other one makes.
+    let serve = ["control", "serve", &from, "--listen=127.0.0.1:0", "--host-nqn=nqn.2026-11.io.yagura:control"];
+    refused(&serve, 4, "was moved to http");
+    // Nobody restores what a control plane serves, which would go on with what was there.
+    let dump = directory.path().join("dump").display().to_string();
+    done(&["control", "dump", &into, &dump]);
+    refused(&["control", "restore", &into, &dump, "--force"], 4, "is served by yagura control at");
+    control.done("show", &["volumes", "--tenant", "a"]);
+    control.end();
+    done(&["control", "restore", &into, &dump, "--force"]);
+    // A move that is refused leaves the file as it was, which can be said of one that was moved, too.
+    refused(&["control", "move", &from, &into], 4, "holds");
+    let file = Control::over(&from, token());
+    assert_eq!(shown(&file), before);
+    file.end();
+    done(&["control", "move", &from, &into, "--force"]);
+    refused(&serve, 4, "was moved to http");
+    let server = Server::start(&[&serve[..], &["--although-moved"]].concat());
+    assert_eq!(server.stop("TERM"), 0);
+    let server = Server::start(&serve);
+    assert_eq!(server.stop("TERM"), 0);
 }

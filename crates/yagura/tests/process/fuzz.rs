@@ -84,6 +84,7 @@ targets! {
     target_authentication: fabric::fuzz::target_authentication,
     target_session: fabric::fuzz::target_session,
     volume_blocks: volume::fuzz::blocks_decode,
+    volume_stream: volume::fuzz::stream_decode,
 }
 
 #[test]

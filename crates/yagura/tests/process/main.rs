@@ -1,6 +1,7 @@
 //! Process-level tests: outside view only.
 
 mod authentication;
+mod backup;
 mod cache;
 mod catalogue;
 mod control;
@@ -18,6 +19,7 @@ mod operator;
 #[path = "../../../cache/tests/all/port.rs"]
 mod port;
 mod redis;
+mod replacing;
 mod reservations;
 mod secured;
 mod support;

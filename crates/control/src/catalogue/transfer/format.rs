@@ -93,6 +93,24 @@ pub enum TransferError {
         /// As of when.
         revision: u64,
     },
+    /// Somebody serves the catalogue.
+    #[error(
+        "the catalogue is served by {by}, which would go on with what was there before: end that first; one that has died counts for \
+         another 15 seconds"
+    )]
+    Served {
+        /// Who.
+        by: String,
+    },
+    /// The catalogue to be served was moved.
+    #[error(
+        "the catalogue was moved to {to}, or that was begun: serve that one, and where the move did not end, move it again; to serve \
+         this one all the same, and nobody the other, say --although-moved"
+    )]
+    Moved {
+        /// Where to.
+        to: String,
+    },
     /// Two restores at once.
     #[error("another restore into the same catalogue is under way: let one of them end")]
     Raced,

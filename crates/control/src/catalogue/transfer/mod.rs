@@ -2,6 +2,7 @@
 
 mod dump;
 mod format;
+mod moved;
 mod note;
 mod restore;
 
@@ -9,7 +10,8 @@ use super::contract::Catalogue;
 
 pub use dump::Dump;
 pub use format::{LINE_BYTES_MAX, TransferError, VERSION};
-pub use note::check_whole;
+pub use moved::{check_not_moved, mark_moved, unmark_moved};
+pub use note::{Restoring, check_whole, restoring};
 pub use restore::{Restore, Restored};
 
 /// Moves all entries of `source` into `target`: a dump that is restored as it comes. The source stays as it is.

@@ -55,6 +55,15 @@ pub async fn read(catalogue: &dyn Catalogue) -> Result<Noted, TransferError> {
     Ok(Noted { note: Some(note), condition: Condition::unchanged(&entry) })
 }
 
+/// What was restored last into a catalogue, to be compared with what that is later.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Restoring(Option<Note>);
+
+/// What it is now.
+pub async fn restoring(catalogue: &dyn Catalogue) -> Result<Restoring, TransferError> {
+    Ok(Restoring(read(catalogue).await?.note))
+}
+
 /// Says whether a restore into the catalogue was begun and has not ended: what is there is a part of something.
 pub async fn check_whole(catalogue: &dyn Catalogue) -> Result<(), TransferError> {
     match read(catalogue).await?.note.filter(|note| note.state != State::Done) {

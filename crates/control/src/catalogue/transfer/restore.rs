@@ -9,6 +9,7 @@ use super::note::{self, Note, Noted, State};
 use crate::catalogue::contract::Catalogue;
 use crate::catalogue::error::Error;
 use crate::catalogue::limits::PAGE_ENTRIES_MAX;
+use crate::catalogue::serving::served_by;
 use crate::catalogue::types::{Change, Key, Outcome, Prefix, Range, Transaction, Value};
 
 /// Whether a restore of the dump may go on where the note was left.
@@ -25,6 +26,9 @@ fn other_dump(noted: &Noted, next: &Note) -> TransferError {
 /// Tries of one transaction whose outcome stays unknown. Chosen: an election or two; each try has waited for the time limit.
 const TRIES_MAX: usize = 5;
 
+/// What becomes of an entry before it is restored.
+type Changing = fn(&Key, Value) -> Value;
+
 /// What came of a restore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Restored {
@@ -40,6 +44,7 @@ pub struct Restored {
 pub struct Restore<'c> {
     catalogue: &'c dyn Catalogue,
     is_forced: bool,
+    change: Changing,
     sum: Sum,
     /// Of the lines of entries alone: what tells a part of one dump from that of another.
     content: Sum,
@@ -58,7 +63,25 @@ impl<'c> Restore<'c> {
     /// catalogue at another revision begins with.
     pub fn into(catalogue: &'c dyn Catalogue, is_forced: bool) -> Restore<'c> {
         let (sum, content, part) = (Sum::new(), Sum::new(), Vec::new());
-        Restore { catalogue, is_forced, sum, content, lines: 0, entries: 0, part, noted: None, found: 0, ended: None }
+        let change: Changing = |_, value| value;
+        Restore {
+            catalogue,
+            is_forced,
+            change,
+            sum,
+            content,
+            lines: 0,
+            entries: 0,
+            part,
+            noted: None,
+            found: 0,
+            ended: None,
+        }
+    }
+
+    /// Every entry is restored as `change` makes it, the same each time.
+    pub fn changing(self, change: fn(&Key, Value) -> Value) -> Restore<'c> {
+        Restore { change, ..self }
     }
 
     /// The next line, without its line feed.
@@ -97,6 +120,7 @@ impl<'c> Restore<'c> {
         if dump.version != VERSION {
             return Err(TransferError::Version { version: dump.version });
         }
+        self.unserved().await?;
         let noted = note::read(self.catalogue).await?;
         let (mut note, mut noted) = match noted.note.clone() {
             // Of the same catalogue: at another revision, too, what is there may be the beginning of this dump. It shows where that
@@ -105,8 +129,13 @@ impl<'c> Restore<'c> {
             Some(other) if other.state != State::Done && !self.is_forced => return Err(other_dump(&noted, &other)),
             // By force it begins anew, whatever is there: also where it is a part of this dump, or all of it and changed since.
             other => {
-                let mut note = self.first_note(dump, other.map_or(0, |other| other.step)).await?;
+                let mut note = self.first_note(dump, other.as_ref().map_or(0, |other| other.step)).await?;
                 let noted = self.commit(&mut note, Vec::new(), noted).await?;
+                // Who has begun to serve since the first look may not have seen the note.
+                if let Err(served) = self.unserved().await {
+                    self.take_back(noted, other).await?;
+                    return Err(served);
+                }
                 (note, noted)
             }
         };
@@ -116,6 +145,28 @@ impl<'c> Restore<'c> {
         }
         self.noted = Some((note, noted));
         Ok(())
+    }
+
+    /// Errors where a control plane serves the catalogue.
+    async fn unserved(&self) -> Result<(), TransferError> {
+        match served_by(self.catalogue).await? {
+            Some(by) => Err(TransferError::Served { by }),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes again what was noted before: nothing else was changed.
+    async fn take_back(&self, noted: Noted, before: Option<Note>) -> Result<(), TransferError> {
+        match before {
+            Some(mut before) => self.commit(&mut before, Vec::new(), noted).await.map(drop),
+            None => {
+                let gone = Transaction::new(vec![noted.condition], vec![Change::delete(note::key())])?;
+                match self.catalogue.commit(gone).await? {
+                    // Another restore goes on from the note.
+                    Outcome::Committed(_) | Outcome::Missed(_) => Ok(()),
+                }
+            }
+        }
     }
 
     /// What is noted before anything is done.
@@ -156,6 +207,7 @@ impl<'c> Restore<'c> {
         if self.part.len() == PART_ENTRIES_MAX {
             return Err(self.damaged("a check is missing before it"));
         }
+        let value = (self.change)(&key, value);
         self.part.push(Change::put(key, value));
         Ok(())
     }

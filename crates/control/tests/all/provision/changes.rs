@@ -238,6 +238,9 @@ async fn a_clone_has_as_many_replicas_as_what_it_is_made_of() {
     done(&world.create(&NewVolume { replicas: None, ..new }).await);
     let kinds = async |of: &str| volume(&world, of).await.holders.iter().map(|holder| holder.kind).collect::<Vec<_>>();
     assert_eq!(kinds("new").await, kinds("two").await);
+    // Whoever asks for the same volume again has to know whether that is the one.
+    let from = Source { volume: name("two"), snapshot: name("s") };
+    assert_eq!((volume(&world, "new").await.from, volume(&world, "two").await.from), (Some(from), None));
     world.at_rest().await;
 }
 

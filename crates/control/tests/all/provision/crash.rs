@@ -194,7 +194,7 @@ async fn a_catalogue_that_was_put_back_undoes_no_volume_that_hosts_have_used() {
     }
 }
 
-async fn put_back(world: &World, older: &[Entry]) {
+pub async fn put_back(world: &World, older: &[Entry]) {
     let (_, present) = read_all(&*world.catalogue, Range::of(Prefix::new("/").unwrap())).await.expect("all");
     let kept = |entry: &&Entry| !older.iter().any(|older| older.key == entry.key);
     let gone = present.iter().filter(kept).map(|entry| Change::delete(entry.key.clone()));

@@ -9,13 +9,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use control::provision::{
-    Blank, Done, DriveError, Drives, HolderKind, Look, Moment, Namespace, Place, Replica, Reply, Until, Usage, Work,
+    Blank, Done, DriveError, Drives, HolderKind, Look, Namespace, Place, Replacement, Replica, Reply, Until, Usage,
+    Work,
 };
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, sleep_until};
 use uuid::Uuid;
 
 use super::faults::{Fault, Faults, dead};
+use super::mirror::Mirror;
+pub use super::sim_drive::SimDrive;
 
 pub const LATE: Duration = Duration::from_secs(10);
 pub const GIB: u64 = 1 << 30;
@@ -26,88 +29,15 @@ pub const HEAD: u64 = 1 << 20;
 /// Bytes of a volume that are formatted in a second.
 const SLOW: u64 = 50 * GIB;
 pub const WITNESS: u64 = 8192;
+/// How long a new holder is filled at a time.
+const FILLED_TIME: Duration = Duration::from_secs(4);
 /// Less than the time that a change may be late by.
 const NEARLY: Duration = Duration::from_millis(10);
-
-#[derive(Clone, Debug)]
-pub struct SimDrive {
-    pub total: u64,
-    pub thin: bool,
-    pub is_away: bool,
-    /// It takes as long to say nothing as a caller waits.
-    pub answers_late: bool,
-    pub refuses: Option<String>,
-    /// Whether a namespace is blank can't be told.
-    pub is_dark: bool,
-    /// No namespace may become larger than that.
-    pub grows_to: u64,
-    /// Clones, by their tags.
-    pub copies: BTreeMap<Uuid, Namespace>,
-    pub namespaces: BTreeMap<u32, (Namespace, Option<(Uuid, usize)>)>,
-}
-
-impl SimDrive {
-    pub fn new(gib: u64) -> SimDrive {
-        SimDrive {
-            total: gib * GIB,
-            thin: true,
-            is_away: false,
-            answers_late: false,
-            refuses: None,
-            is_dark: false,
-            grows_to: u64::MAX,
-            copies: BTreeMap::new(),
-            namespaces: BTreeMap::new(),
-        }
-    }
-
-    fn free(&self) -> u64 {
-        self.total.saturating_sub(self.namespaces.values().map(|(namespace, _)| namespace.bytes).sum())
-    }
-
-    /// Makes a namespace with the lowest number that is free.
-    pub fn make(&mut self, bytes: u64) -> Namespace {
-        let nsid = (1..).find(|nsid| !self.namespaces.contains_key(nsid)).unwrap();
-        let namespace = Namespace { nsid, uid: Uuid::new_v4(), bytes };
-        self.namespaces.insert(nsid, (namespace, None));
-        namespace
-    }
-}
 
 /// A namespace with its drive, and what it is formatted as.
 pub type Found = (String, Namespace, Option<(Uuid, usize)>);
 
 type State = Arc<Mutex<BTreeMap<String, SimDrive>>>;
-
-/// What stands on the holders of a volume.
-#[derive(Clone, Default, Debug)]
-pub struct Mirror {
-    pub bytes: u64,
-    pub moments: Vec<Moment>,
-    /// Attachments that there were.
-    pub round: u64,
-}
-
-impl Mirror {
-    /// Does what whoever has the volume attached is asked.
-    pub fn work(&mut self, work: &Work) -> Done {
-        let mut taken = None;
-        match work {
-            Work::Look => {}
-            Work::Grow { bytes } => self.bytes = self.bytes.max(*bytes),
-            Work::Take { before } => {
-                let found = self.moments.iter().find(|moment| !before.iter().any(|known| known.is(moment)));
-                taken = Some(found.copied().unwrap_or_else(|| {
-                    let attempt = self.moments.len() as u32;
-                    Moment { round: self.round, host: 7, attempt, slots: 0b111 }
-                }));
-                self.moments.extend(taken.filter(|_| found.is_none()));
-            }
-            Work::Forget { moment } => self.moments.retain(|found| !found.is(moment)),
-        }
-        Done { bytes: self.bytes, snapshots: self.moments.clone(), taken }
-    }
-}
 
 pub type Mirrors = Arc<Mutex<BTreeMap<Uuid, Mirror>>>;
 
@@ -119,7 +49,8 @@ enum Effect {
     Format(Uuid, u64, Vec<(String, Namespace)>),
     Ask(Vec<String>),
     Grow(String, Namespace, u64),
-    Work(Uuid, Vec<Option<String>>, Work),
+    Work(Uuid, Vec<Option<(String, Uuid)>>, Work),
+    Replace(Uuid, usize, Vec<String>, (String, Namespace)),
     Copy(Replica, Uuid),
 }
 
@@ -135,6 +66,10 @@ pub struct SimDrives {
     pub used: Mutex<BTreeMap<Uuid, Usage>>,
     /// Volumes that a host has attached, in truth.
     pub in_use: Mutex<BTreeSet<Uuid>>,
+    /// Former holders that a host uses still.
+    pub clung: Mutex<BTreeSet<Uuid>>,
+    /// Volumes that stay: of these nothing is deleted that the mirror needs.
+    pub kept: Arc<Mutex<BTreeSet<Uuid>>>,
     /// The next change waits for this before it begins.
     pub held: Mutex<Option<Arc<Notify>>>,
 }
@@ -148,6 +83,8 @@ impl SimDrives {
             sacred: Mutex::default(),
             used: Mutex::default(),
             in_use: Mutex::default(),
+            clung: Mutex::default(),
+            kept: Arc::default(),
             held: Mutex::default(),
         }
     }
@@ -197,6 +134,17 @@ impl SimDrives {
         Ok(())
     }
 
+    /// What must not be deleted: what somebody else made, and what a volume that stays needs: each holder, as the mirror has it,
+    /// and who was a holder until the slot is in sync again.
+    fn untouchable(&self) -> BTreeSet<Uuid> {
+        let (mut all, mirrors) = (self.sacred.lock().unwrap().clone(), self.mirrors.lock().unwrap());
+        for mirror in self.kept.lock().unwrap().iter().filter_map(|volume| mirrors.get(volume)) {
+            all.extend(mirror.has.values());
+            all.extend(mirror.had.iter().filter(|(_, slot)| mirror.behind.contains_key(slot)).map(|(uid, _)| *uid));
+        }
+        all
+    }
+
     async fn change(&self, effect: Effect, until: Instant) -> Result<(), DriveError> {
         let held = self.held.lock().unwrap().take();
         if let Some(held) = held {
@@ -206,7 +154,7 @@ impl SimDrives {
         if Instant::now() >= until {
             return Err(DriveError::Unknown("the time is over".into()));
         }
-        let sacred = self.sacred.lock().unwrap().clone();
+        let sacred = self.untouchable();
         let later = |at: Instant| {
             let (state, mirrors) = (self.state.clone(), self.mirrors.clone());
             let (effect, sacred) = (effect.clone(), sacred.clone());
@@ -279,31 +227,55 @@ fn apply((state, mirrors): (&State, &Mirrors), effect: &Effect, sacred: &BTreeSe
             Ok(())
         }
         Effect::Work(volume, nqns, work) => {
-            let mut is_there = |nqn: &&String| reach(&mut state, nqn).is_ok();
+            let mut is_there = |(nqn, _): &&(String, Uuid)| reach(&mut state, nqn).is_ok();
             if 2 * nqns.iter().flatten().filter(&mut is_there).count() <= nqns.len() {
                 return Err(DriveError::Unreachable("no majority of the holders".into()));
             }
             let mut mirrors = mirrors.lock().unwrap();
             let mirror = mirrors.get_mut(volume).ok_or_else(|| DriveError::Refused("no such volume".into()))?;
             mirror.round += 1;
+            if let Work::Replace(Replacement { go: true, slot, life, .. }) = work {
+                let named = nqns[*slot].as_ref().map(|(_, uid)| *uid);
+                assert_eq!(named, Some(*life), "the new holder has the slot");
+            }
             mirror.work(work);
             Ok(())
+        }
+        Effect::Replace(volume, slot, beside, (nqn, namespace)) => {
+            if !beside.iter().any(|nqn| reach(&mut state, nqn).is_ok()) {
+                return Err(DriveError::Unreachable("no other holder".into()));
+            }
+            label(&mut state, (nqn, namespace), (*volume, *slot))
         }
         Effect::Copy(replica, tag) => copy((&mut state, mirrors), replica, *tag),
         Effect::Ask(nqns) => nqns.iter().try_for_each(|nqn| reach(&mut state, nqn).map(drop)),
         Effect::Format(volume, bytes, holders) => {
             for (slot, (nqn, namespace)) in holders.iter().enumerate() {
-                let drive = reach(&mut state, nqn)?;
-                let found = drive.namespaces.get_mut(&namespace.nsid).filter(|(found, _)| found.uid == namespace.uid);
-                match found {
-                    None => return Err(DriveError::Refused("there is no such namespace".into())),
-                    Some((_, Some(label))) if *label != (*volume, slot) && label.1 != 99 => {
-                        return Err(DriveError::Refused("it holds something else".into()));
-                    }
-                    Some((_, label)) => *label = Some((*volume, slot)),
-                }
+                label(&mut state, (nqn, namespace), (*volume, slot))?;
             }
-            mirrors.lock().unwrap().entry(*volume).or_insert_with(|| Mirror { bytes: *bytes, ..Mirror::default() });
+            let has = holders.iter().enumerate().map(|(slot, (_, namespace))| (slot, namespace.uid)).collect();
+            let mirror = || Mirror { bytes: *bytes, has, ..Mirror::default() };
+            mirrors.lock().unwrap().entry(*volume).or_insert_with(mirror);
+            Ok(())
+        }
+    }
+}
+
+/// Makes a namespace that slot of the volume, if it is blank, or that already, or a clone.
+fn label(
+    state: &mut BTreeMap<String, SimDrive>,
+    (nqn, namespace): (&str, &Namespace),
+    label: (Uuid, usize),
+) -> Result<(), DriveError> {
+    let drive = reach(state, nqn)?;
+    let found = drive.namespaces.get_mut(&namespace.nsid).filter(|(found, _)| found.uid == namespace.uid);
+    match found {
+        None => Err(DriveError::Refused("there is no such namespace".into())),
+        Some((_, Some(has))) if *has != label && has.1 != 99 => {
+            Err(DriveError::Refused("it holds something else".into()))
+        }
+        Some((_, has)) => {
+            *has = Some(label);
             Ok(())
         }
     }
@@ -387,6 +359,17 @@ impl Drives for SimDrives {
         })
     }
 
+    /// The life of a replacement is that of its namespace.
+    fn replace(&self, volume: Uuid, slot: usize, beside: &[Blank], with: &Blank, until: &Until) -> Reply<'_, Uuid> {
+        let beside = beside.iter().map(|holder| holder.place.nqn.to_string()).collect();
+        let new = (with.place.nqn.to_string(), with.namespace);
+        let (until, life) = (until.get(), with.namespace.uid);
+        Box::pin(async move {
+            self.change(Effect::Replace(volume, slot, beside, new), until).await?;
+            Ok(life)
+        })
+    }
+
     fn usage(&self, volume: Uuid, of: Option<Uuid>, holders: &[Blank], until: Instant) -> Reply<'_, Usage> {
         let asked = holders.iter().map(|holder| holder.place.nqn.to_string()).collect();
         let uids: Vec<_> = holders.iter().map(|holder| holder.namespace.uid).collect();
@@ -397,7 +380,20 @@ impl Drives for SimDrives {
             if labels.into_iter().any(|(label, _)| label != volume && Some(label) != of) {
                 return Ok(Usage::Another);
             }
-            Ok(self.used.lock().unwrap().get(&volume).copied().unwrap_or(Usage::Never))
+            // Who has the volume uses no holder that was replaced.
+            let mirror = self.mirrors.lock().unwrap().get(&volume).cloned().unwrap_or_default();
+            let is_former = |uid: &Uuid| mirror.had.contains_key(uid) && !self.clung.lock().unwrap().contains(uid);
+            if uids.iter().all(is_former) {
+                return Ok(Usage::Before);
+            }
+            // Nor one that it was not told of.
+            let is_new = |uid: &Uuid| !mirror.has.values().any(|has| has == uid) && !mirror.had.contains_key(uid);
+            if !mirror.has.is_empty() && uids.iter().all(is_new) {
+                return Ok(Usage::Never);
+            }
+            // The control plane itself leaves its traces there, too.
+            let untold = if mirror.round > 0 { Usage::Before } else { Usage::Never };
+            Ok(self.used.lock().unwrap().get(&volume).copied().unwrap_or(untold))
         })
     }
 
@@ -406,16 +402,21 @@ impl Drives for SimDrives {
     }
 
     fn work(&self, volume: Uuid, holders: &[Option<Blank>], work: &Work, until: &Until) -> Reply<'_, Done> {
-        let nqn = |holder: &Option<Blank>| holder.as_ref().map(|holder| holder.place.nqn.to_string());
+        let nqn =
+            |holder: &Option<Blank>| holder.as_ref().map(|holder| (holder.place.nqn.to_string(), holder.namespace.uid));
         let nqns = holders.iter().map(nqn).collect();
         let (work, until) = (work.clone(), until.get());
         Box::pin(async move {
             assert!(!self.in_use.lock().unwrap().contains(&volume), "a volume was taken from a host that uses it");
             self.change(Effect::Work(volume, nqns, work.clone()), until).await?;
-            let mut mirrors = self.mirrors.lock().unwrap();
-            let mirror = mirrors.get_mut(&volume).expect("it was attached");
             // What was taken is told from what there was before.
-            Ok(mirror.work(&work))
+            let done = self.mirrors.lock().unwrap().get_mut(&volume).expect("it was attached").work(&work);
+            if let Work::Replace(replacement) = &work
+                && done.progress.as_ref().is_some_and(|progress| replacement.go && !progress.is_whole(replacement))
+            {
+                sleep(FILLED_TIME).await;
+            }
+            Ok(done)
         })
     }
 

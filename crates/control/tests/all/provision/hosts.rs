@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use control::catalogue::{Dump, Restore};
 use control::provision::{
-    Attachment, Ended, Error, Limits, NewSnapshot, Noted, Nqn, OperationState, Outcome, Provisioner, Report, Request,
-    Usage, Work,
+    Assigned, Attachment, Ended, Error, Limits, NewSnapshot, Noted, Nqn, OperationState, Outcome, Progress,
+    Provisioner, Report, Request, Usage, Work, Working, restored,
 };
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -33,6 +34,7 @@ pub struct Host {
     volume: Uuid,
     attachment: Uuid,
     ended: Option<Ended>,
+    working: Option<Working>,
 }
 
 impl Host {
@@ -41,18 +43,18 @@ impl Host {
     }
 
     /// One of that name, by force in the place of another.
-    async fn of(world: &World, host: &str, force: bool) -> Host {
+    pub async fn of(world: &World, host: &str, force: bool) -> Host {
         let attachment = attach(world, host, force).await.id;
         let volume = world.provisioner.volume(&owner(), &name("old")).await.expect("there").id;
         world.drives.in_use.lock().unwrap().insert(volume);
         world.drives.used.lock().unwrap().insert(volume, Usage::Now);
         let provisioner = Provisioner::new(world.catalogue.clone(), world.drives.clone());
-        Host { provisioner, drives: world.drives.clone(), volume, attachment, ended: None }
+        Host { provisioner, drives: world.drives.clone(), volume, attachment, ended: None, working: None }
     }
 
     pub async fn ask(&mut self) -> Result<Option<Noted>, Error> {
         let snapshots = self.drives.mirrors.lock().unwrap()[&self.volume].moments.clone();
-        let report = Report { snapshots, ended: self.ended.clone() };
+        let report = Report { snapshots, ended: self.ended.clone(), working: self.working.take() };
         let wish = self.provisioner.ask(&owner(), &name("old"), self.attachment, &report).await?;
         if wish.noted != Noted::Open {
             let ended = self.ended.take();
@@ -63,6 +65,13 @@ impl Host {
             }
             return Ok(Some(wish.noted));
         }
+        if let Some(Assigned { operation, work: work @ Work::Replace(_) }) = &wish.work {
+            let mut mirrors = self.drives.mirrors.lock().unwrap();
+            let done = mirrors.get_mut(&self.volume).expect("there").work(work);
+            let progress: Progress = done.progress.expect("it is said");
+            self.working = Some(Working { operation: *operation, progress });
+            return Ok(None);
+        }
         if let Some(work) = wish.work {
             let done = self.drives.mirrors.lock().unwrap().get_mut(&self.volume).expect("there").work(&work.work);
             self.ended = Some(Ended { operation: work.operation, outcome: Outcome::Done(done) });
@@ -71,7 +80,7 @@ impl Host {
     }
 
     /// Asks for as long as it lives.
-    fn live(mut self) -> JoinHandle<()> {
+    pub fn live(mut self) -> JoinHandle<()> {
         tokio::spawn(async move {
             loop {
                 self.ask().await.expect("it has the volume");
@@ -177,7 +186,8 @@ async fn a_host_undoes_what_nobody_wants_any_more_and_keeps_what_is_wanted() {
     // A snapshot that ended failed.
     let moment = control::provision::Moment { round: 99, host: 1, attempt: 0, slots: 1 };
     world.drives.mirrors.lock().unwrap().get_mut(&host.volume).unwrap().moments.push(moment);
-    let done = control::provision::Done { bytes: 5 * GIB, snapshots: vec![moment], taken: Some(moment) };
+    let done =
+        control::provision::Done { bytes: 5 * GIB, snapshots: vec![moment], taken: Some(moment), progress: None };
     host.ended = Some(Ended { operation: Uuid::new_v4(), outcome: Outcome::Done(done) });
     assert_eq!(host.ask().await.expect("said"), Some(Noted::Unwanted));
     assert_eq!(world.drives.mirrors.lock().unwrap()[&host.volume].moments.len(), 1);
@@ -390,4 +400,26 @@ async fn a_hosts_reason_is_cut() {
     worker.abort();
     let operation = world.provisioner.operation(None, id).await.expect("there");
     assert_eq!((operation.state, operation.undo.map(|why| why.len())), (OperationState::Failed, Some(1023)));
+}
+
+/// A host that attached again after an older copy was restored was told that no other had had the volume meanwhile, and what it
+/// held for it still was written over what the other one had written.
+#[tokio::test(start_paused = true)]
+async fn a_restored_catalogue_does_not_say_that_a_host_had_a_volume_without_a_break() {
+    let world = used().await;
+    let first = attach(&world, "a", false).await;
+    let (mut dump, mut copy) = (Dump::of(&*world.catalogue), String::new());
+    while let Some(lines) = dump.next().await.expect("dumped") {
+        copy += &lines;
+    }
+    // Of this the copy does not know.
+    attach(&world, "b", true).await;
+    let mut restore = Restore::into(&*world.catalogue, true).changing(restored);
+    for line in copy.lines() {
+        restore.line(line).await.expect("restored");
+    }
+    restore.finish().expect("whole");
+    let again = attach(&world, "a", false).await;
+    assert_ne!(again.tenure, first.tenure, "another host may have had it");
+    assert_eq!(again.tenure, again.id);
 }

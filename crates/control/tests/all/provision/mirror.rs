@@ -1,0 +1,76 @@
+//! What stands on the holders of a simulated volume, as the mirror that has it attached writes it there.
+
+use std::collections::BTreeMap;
+
+use control::provision::{Done, HolderKind, Moment, Progress, Replacement, Work};
+use uuid::Uuid;
+
+use super::drives::GIB;
+
+/// What stands on the holders of a volume.
+#[derive(Clone, Default, Debug)]
+pub struct Mirror {
+    pub bytes: u64,
+    pub moments: Vec<Moment>,
+    /// Attachments that there were.
+    pub round: u64,
+    /// The namespace that each slot is, as the mirror has it.
+    pub has: BTreeMap<usize, Uuid>,
+    /// Those that were it before.
+    pub had: BTreeMap<Uuid, usize>,
+    /// Slots that are not in sync: how often it is asked for still until they are.
+    pub behind: BTreeMap<usize, u32>,
+    /// A new holder takes a hundred times as long.
+    pub slow: bool,
+}
+
+/// How often it is asked for until a new holder is in sync.
+const FILLED_AFTER: u32 = 3;
+
+impl Mirror {
+    /// Does what whoever has the volume attached is asked.
+    pub fn work(&mut self, work: &Work) -> Done {
+        let (mut taken, mut progress) = (None, None);
+        match work {
+            Work::Look => {}
+            Work::Grow { bytes } => self.bytes = self.bytes.max(*bytes),
+            Work::Take { before } => {
+                let found = self.moments.iter().find(|moment| !before.iter().any(|known| known.is(moment)));
+                taken = Some(found.copied().unwrap_or_else(|| {
+                    let attempt = self.moments.len() as u32;
+                    Moment { round: self.round, host: 7, attempt, slots: 0b111 }
+                }));
+                self.moments.extend(taken.filter(|_| found.is_none()));
+            }
+            Work::Forget { moment } => self.moments.retain(|found| !found.is(moment)),
+            Work::Replace(replacement) => progress = Some(self.replace(replacement)),
+        }
+        Done { bytes: self.bytes, snapshots: self.moments.clone(), taken, progress }
+    }
+
+    fn replace(&mut self, replacement: &Replacement) -> Progress {
+        let (slot, life) = (replacement.slot, replacement.life);
+        let is_replica = replacement.kind == HolderKind::Replica;
+        if self.has.get(&slot) != Some(&life) && replacement.go {
+            let others = self.behind.keys().any(|behind| *behind != slot);
+            assert!(!is_replica || self.behind.contains_key(&slot) || !others, "the last replica in sync was given up");
+            self.had.extend(self.has.insert(slot, life).map(|former| (former, slot)));
+            self.moments.iter_mut().for_each(|moment| moment.slots &= !(1 << slot));
+            self.moments.retain(|moment| moment.slots != 0);
+            if is_replica {
+                self.behind.insert(slot, if self.slow { 100 * FILLED_AFTER } else { FILLED_AFTER });
+            }
+        }
+        if self.has.get(&slot) == Some(&life)
+            && let Some(times) = self.behind.get_mut(&slot)
+        {
+            *times -= 1;
+            if *times == 0 {
+                self.behind.remove(&slot);
+            }
+        }
+        let in_sync = (0..3).filter(|slot| !self.behind.contains_key(slot)).fold(0, |all, slot| all | 1 << slot);
+        let left = self.behind.get(&slot).map_or(0, |times| u64::from(*times) * GIB);
+        Progress { in_sync, is_taken: self.has.get(&slot) == Some(&life), left }
+    }
+}
