@@ -177,3 +177,17 @@ raw back 44 2
 cmp /tmp/bytes /tmp/back
 detach
 no_device || fail "$(ls /dev/ublk*)"
+
+step "another process of this host takes it: the device of the former one goes, and its own stays"
+attach $HOST --device=ublk
+former=$attached
+begin $HOST --device=ublk
+status=0
+wait "$former" || status=$?
+[ $status = 6 ] || { tail -n 20 /tmp/log; fail "status $status"; }
+await is_ready
+device=$(grep -o '/dev/ublkb[0-9]*' /tmp/ready) || { tail -n 20 /tmp/log; fail "it is not attached"; }
+raw back 44 2
+cmp /tmp/bytes /tmp/back
+detach
+no_device || fail "$(ls /dev/ublk*)"

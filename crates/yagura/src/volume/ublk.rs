@@ -257,6 +257,8 @@ impl Device {
             self.give_up(id).await?;
             return Err(failure);
         }
+        // Again: a process of this host that has lost the volume removes the file when its own device is gone.
+        self.kernel.write_record(tenure)?;
         Ok(id)
     }
 
