@@ -1,7 +1,7 @@
 //! A snapshot as a stream ([`crate::stream`]): all of it, or what it differs from an older one in.
 //!
-//! Where to look says a target that has both ([`SnapshotView::differences`]); where none can tell, both are read and compared. What
-//! is said of blocks in which there is no difference is as good. Zeroes are said in few bytes; of all of a snapshot they are left out.
+//! Where to look says a target that has both ([`SnapshotView::differences`]); where none can tell, both are read and compared. To
+//! say blocks in which there is no difference is as good. Zeroes are said in few bytes; of all of a snapshot they are left out.
 
 use std::ops::Range;
 
@@ -14,8 +14,8 @@ use crate::backup::{BackupError, Progress, Sink};
 use crate::stream::{Counts, EXTENT_BYTES_MAX, Encoder, Header};
 use crate::view::SnapshotView;
 
-/// Zeroes are looked for in pieces of so many bytes, at least. Chosen: what a file system and a drive have as a unit; smaller extents
-/// cost more than they save.
+/// Zeroes are looked for in pieces of so many bytes, at least. Chosen: what a file system and a drive have as a unit; smaller
+/// extents cost more than they save.
 const GRAIN_BYTES: usize = 4096;
 /// Differences that are listed, at most: the last one has all that follow. Guessed: 16 MiB of them.
 const LISTED_MAX: usize = 1 << 20;

@@ -42,8 +42,8 @@ pub fn blocks_decode(bytes: &[u8]) {
     assert!((0..shape.regions()).all(|region| log.entry(region).is_some()), "every region has an entry");
 }
 
-/// A stream of items, the first of which is read as the bytes say, with the checksum of the header right: without that nothing of the
-/// rest is looked at. What is whole is what would be written of its items.
+/// A stream, with the checksum of its header right: without that nothing of the rest is looked at. What is whole is what would be
+/// written of its items.
 pub fn stream_decode(bytes: &[u8]) {
     let mut stream = bytes.to_vec();
     if let Some(header) = stream.first_chunk_mut::<128>() {

@@ -1,9 +1,9 @@
 //! A stream ([`crate::stream`]) into a volume that this host has attached.
 //!
 //! Invariants:
-//! - A volume is said to have the bytes of a snapshot ([`Origin::Whole`]) only in a record that is proposed after the stream's trailer
-//!   was right and every byte of the stream was stable, by the host that has had the volume from before it looked at what the volume
-//!   was. Until then the record says that it has a part ([`Origin::InPart`]), from before the first byte is written.
+//! - A volume is said to have the bytes of a snapshot ([`Origin::Whole`]) only in a record that is proposed after the stream's
+//!   trailer was right and every byte of the stream was stable, by the host that has had the volume from before it looked at what
+//!   the volume was. Until then the record says that it has a part ([`Origin::InPart`]), from before the first byte is written.
 //! - A difference is applied only to the bytes of its base: the record names the base and the volume's own snapshot of it, and what
 //!   the volume has is compared with that snapshot. Of an import that broke off the volume is put back to that snapshot first: what
 //!   the stream does not say would else be what another stream, or anybody, has left there.

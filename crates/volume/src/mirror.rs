@@ -374,8 +374,8 @@ impl Mirror {
         may
     }
 
-    /// Of what the volume is a copy from now on; its own snapshot of what it was a copy of before is there no more, unless it is named
-    /// still. False: it is that already, or this host has not the volume.
+    /// Of what the volume is a copy from now on; its own snapshot of what it was a copy of before is there no more, unless it is
+    /// named still. False: it is that already, or this host has not the volume.
     pub(crate) fn set_origin(&mut self, origin: Origin) -> bool {
         let may = self.is_attached() && self.current.origin != Some(origin);
         let old = self.given_up(Some(origin));

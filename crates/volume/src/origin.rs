@@ -11,7 +11,7 @@
 //! A snapshot of any volume is the volume (16 B) and the name; a name is round and host (u64 each), attempt (u32), zero (4 B).
 //!
 //! Invariant: `Whole` stands only in a record that was proposed when every byte of the source was there, and nothing else. What the
-//! volume was given since differs from its own snapshot: so whether the volume has the source's bytes still is looked at, not noted.
+//! volume was given since differs from its own snapshot: whether the volume has the source's bytes still is looked at, not noted.
 
 use crate::block::{Reader, Writer};
 use crate::snapshot_name::{SnapshotId, SnapshotName};

@@ -59,8 +59,8 @@ impl SnapshotView {
         SnapshotView::open_of(reaches, volume, snapshot, Some(record.lives))
     }
 
-    /// The snapshot of a volume that a catalogue has written down: which replicas have it. (A tag is given once, so that a copy with
-    /// the tag is the one that was named, in whatever life the replica was.)
+    /// The snapshot of a volume that a catalogue has written down: which replicas have it. (A tag is given once, so that a copy
+    /// with the tag is the one that was named, in whatever life the replica was.)
     ///
     /// # Errors
     /// As [`SnapshotView::open`].

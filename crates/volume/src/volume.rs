@@ -176,8 +176,8 @@ impl Volume {
         Box::pin(snapshot::set_origin(&self.shared, origin))
     }
 
-    /// Ranges of blocks in which the volume may differ from a snapshot of its own (`None`: from zeroes), ascending, as a target says
-    /// that has a replica in sync; elsewhere they are the same. `None`: no such target can tell. Nobody may write meanwhile.
+    /// Ranges of blocks in which the volume may differ from a snapshot of its own (`None`: from zeroes), ascending, as a target
+    /// says that has a replica in sync; elsewhere they are the same. `None`: no such target can tell. Nobody may write meanwhile.
     ///
     /// # Errors
     /// Regions that may differ between replicas are not settled in time.

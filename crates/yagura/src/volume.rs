@@ -12,9 +12,7 @@ mod wishes;
 mod words;
 pub mod work;
 
-use std::rc::Rc;
-
-use ::volume::{Error, FormatOptions, Inspected, Kind, Options, Origin, Reach, Set};
+use ::volume::{Error, FormatOptions, Inspected, Kind, Options, Origin, Set};
 use device::Error::Reserved;
 use kv::resp::execute::together;
 use serde::Serialize;
@@ -174,7 +172,7 @@ async fn verify(args: &VolumeVerifyArgs) -> Result<(), Failure> {
     let (found, volume) = named::holders(&args.of)?;
     let reaches = reach::named(&found.holders, &found.uids)?;
     if !args.take {
-        check_untaken(&reaches).await?;
+        reach::check_untaken(&reaches).await?;
     }
     let volume = ::volume::attach(reaches, Options { volume, ..Options::default() }).await.map_err(failure)?;
     let found = volume.verify(None).await;
@@ -197,17 +195,6 @@ async fn verify(args: &VolumeVerifyArgs) -> Result<(), Failure> {
             Err(Failure::check("replicas in sync differ, are damaged or can't be read: replace the medium that did it"))
         }
     }
-}
-
-/// No host has the volume attached, or had it last: which of both can't be told.
-async fn check_untaken(reaches: &[Rc<dyn Reach>]) -> Result<(), Failure> {
-    for reach in reaches {
-        if let Err(Error::Device { source: Reserved(_), .. }) = ::volume::inspect(&**reach, false).await {
-            let what = "a host has the volume attached, or had it last; take it from that host by --take";
-            return Err(Failure::refused(format!("{}: {what}", reach.name())));
-        }
-    }
-    Ok(())
 }
 
 fn describe_verified(verified: &Verified) -> String {

@@ -1,4 +1,5 @@
-//! Snapshots as streams, and streams into volumes: over drives, whose targets tell where snapshots differ, and over what tells nothing.
+//! Snapshots as streams, and streams into volumes: over drives, whose targets tell where snapshots differ, and over what tells
+//! nothing.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -77,8 +77,8 @@ pub struct VolumeImportArgs {
     pub common: Common,
     #[command(flatten)]
     pub of: VolumeOf,
-    /// Take the volume from the host that the control plane has as its user; by addresses from the host that has it attached, or had
-    /// it last: which of both can't be told.
+    /// Take the volume from the host that the control plane has as its user; by addresses from the host that has it attached, or
+    /// had it last: which of both can't be told.
     #[arg(long)]
     pub take: bool,
     /// Import everything into a volume that is not blank: what it holds is lost.

@@ -7,7 +7,9 @@ use std::str::FromStr;
 use clap::{Args, Subcommand};
 use uuid::Uuid;
 
-use super::{Common, ControlAccess, NvmeHost, VolumeDiffArgs, VolumeExportArgs, VolumeImportArgs, VolumeSnapshotArgs};
+use super::{
+    Common, NvmeHost, VolumeDiffArgs, VolumeExportArgs, VolumeHolders, VolumeImportArgs, VolumeOf, VolumeSnapshotArgs,
+};
 use crate::holder::HolderSpec;
 use crate::size::Size;
 
@@ -34,45 +36,6 @@ pub enum VolumeVerb {
     Export(VolumeExportArgs),
     /// Read what `export` has written into a volume.
     Import(VolumeImportArgs),
-}
-
-/// Where the holders of a volume are.
-#[derive(Args, Clone, Debug)]
-pub struct VolumeHolders {
-    /// A replica: ADDR[,nqn=NQN][,nsid=N]; one to three times, in the same order in every command. Without nqn: the only
-    /// subsystem there. Without nsid: 1.
-    #[arg(long = "replica", value_name = "SPEC", num_args = 1, required = true)]
-    pub replicas: Vec<HolderSpec>,
-    /// The third holder of the record where there are two replicas, on another machine than both: a namespace of two blocks.
-    #[arg(long, value_name = "SPEC")]
-    pub witness: Option<HolderSpec>,
-    #[command(flatten)]
-    pub host: NvmeHost,
-}
-
-/// A volume that is there: by the addresses of its holders, or by its name at a control plane.
-#[derive(Args, Clone, Debug)]
-pub struct VolumeOf {
-    /// A replica: ADDR[,nqn=NQN][,nsid=N]; one to three times, in the same order in every command. Without nqn: the only
-    /// subsystem there. Without nsid: 1.
-    #[arg(
-        long = "replica",
-        value_name = "SPEC",
-        num_args = 1,
-        required_unless_present = "name",
-        conflicts_with = "name"
-    )]
-    pub replicas: Vec<HolderSpec>,
-    /// The third holder of the record where there are two replicas.
-    #[arg(long, value_name = "SPEC", conflicts_with = "name")]
-    pub witness: Option<HolderSpec>,
-    /// The volume's name at a control plane, which says where the holders are.
-    #[arg(long, value_name = "NAME", requires = "token_file")]
-    pub name: Option<String>,
-    #[command(flatten)]
-    pub access: ControlAccess,
-    #[command(flatten)]
-    pub host: NvmeHost,
 }
 
 /// `yagura volume create`

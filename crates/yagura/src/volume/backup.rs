@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::snapshots::Snapshots;
 use super::words::{failure, name};
-use super::{check_untaken, named, reach};
+use super::{named, reach};
 use crate::aside::aside;
 use crate::cli::{SnapshotsOf, VolumeDiffArgs, VolumeExportArgs, VolumeImportArgs};
 use crate::exit::Failure;
@@ -269,7 +269,7 @@ pub async fn import(args: &VolumeImportArgs) -> Result<(), Failure> {
     let (found, attachment) = named::attach(&args.of, args.take)?;
     let reaches = reach::named(&found.holders, &found.uids)?;
     if attachment.is_none() && !args.take {
-        check_untaken(&reaches).await?;
+        reach::check_untaken(&reaches).await?;
     }
     let options = Options { volume: attachment.as_ref().map(|attachment| attachment.volume), ..Options::default() };
     let volume = match ::volume::attach(reaches, options).await {

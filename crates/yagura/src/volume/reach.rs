@@ -42,6 +42,17 @@ pub fn reach(spec: &HolderSpec, host: &NvmeHost) -> Rc<dyn Reach> {
     Rc::new(holder(spec, host, None))
 }
 
+/// No host has the volume attached, or had it last: which of both can't be told.
+pub async fn check_untaken(reaches: &[Rc<dyn Reach>]) -> Result<(), Failure> {
+    for reach in reaches {
+        if let Err(Error::Device { source: device::Error::Reserved(_), .. }) = volume::inspect(&**reach, false).await {
+            let what = "a host has the volume attached, or had it last; take it from that host by --take";
+            return Err(Failure::refused(format!("{}: {what}", reach.name())));
+        }
+    }
+    Ok(())
+}
+
 fn holder(spec: &HolderSpec, host: &NvmeHost, uid: Option<[u8; 16]>) -> Holder {
     let HolderSpec { address, nqn, nsid } = spec.clone();
     let (header_digest, data_digest, keep_alive, timeout) = (false, false, None, None);

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::words::{failure, name};
 use super::work::snapshot_of;
-use super::{check_untaken, named, reach};
+use super::{named, reach};
 use crate::cli::{SnapshotsOf, VolumeSnapshotArgs};
 use crate::exit::Failure;
 use crate::output;
@@ -109,7 +109,7 @@ struct Taken {
 pub async fn take(args: &VolumeSnapshotArgs) -> Result<(), Failure> {
     let reaches = reach::reaches(&args.holders)?;
     if !args.take {
-        check_untaken(&reaches).await?;
+        reach::check_untaken(&reaches).await?;
     }
     let volume = ::volume::attach(reaches, Options::default()).await.map_err(failure)?;
     let done = match args.delete {

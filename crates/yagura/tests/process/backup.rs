@@ -37,107 +37,144 @@ fn drive(directory: &Path, name: &str) -> (Server, String) {
     (server, holder)
 }
 
-/// An attached volume is written by this, then detached.
-fn write(holders: &[String], arguments: &[&str]) {
-    let holders: Vec<&str> = holders.iter().map(String::as_str).collect();
-    let served = Server::start(&[&["volume", "attach", "--listen=127.0.0.1:0"][..], &holders].concat());
-    done(&[&["nvme", "write", &address(&served), "--deadline=20"][..], arguments].concat());
-    assert_eq!(served.stop("TERM"), 0);
+/// A volume by the addresses of its holders, in a directory of the test's.
+struct Volume<'a> {
+    holders: Vec<String>,
+    directory: &'a Path,
 }
 
-/// All bytes of a volume.
-fn bytes(holders: &[String], directory: &Path) -> Vec<u8> {
-    let holders: Vec<&str> = holders.iter().map(String::as_str).collect();
-    let served = Server::start(&[&["volume", "attach", "--listen=127.0.0.1:0"][..], &holders].concat());
-    let file = directory.join("bytes");
-    done(&["nvme", "read", &address(&served), "--length=8MiB", "--file", &file.display().to_string()]);
-    assert_eq!(served.stop("TERM"), 0);
-    std::fs::read(file).expect("it was read")
+impl Volume<'_> {
+    fn words<'b>(&'b self, verb: &'static str, more: &[&'b str]) -> Vec<&'b str> {
+        ["volume", verb]
+            .into_iter()
+            .chain(self.holders.iter().map(String::as_str))
+            .chain(more.iter().copied())
+            .collect()
+    }
+
+    fn done(&self, verb: &'static str, more: &[&str]) -> Value {
+        json(&self.words(verb, more))
+    }
+
+    fn fails(&self, status: i32, verb: &'static str, more: &[&str]) -> String {
+        refused(status, &self.words(verb, more))
+    }
+
+    fn served(&self) -> Server {
+        Server::start(&self.words("attach", &["--listen=127.0.0.1:0"]))
+    }
+
+    /// Attached, written by this, and detached.
+    fn write(&self, arguments: &[&str]) {
+        let served = self.served();
+        done(&[&["nvme", "write", &address(&served), "--deadline=20"][..], arguments].concat());
+        assert_eq!(served.stop("TERM"), 0);
+    }
+
+    /// All bytes.
+    fn bytes(&self) -> Vec<u8> {
+        let (served, file) = (self.served(), self.directory.join("bytes"));
+        done(&["nvme", "read", &address(&served), "--length=8MiB", "--file", &file.display().to_string()]);
+        assert_eq!(served.stop("TERM"), 0);
+        std::fs::read(file).expect("it was read")
+    }
+
+    fn snapshot(&self) -> String {
+        self.done("snapshot", &["--take"])["snapshot"].as_str().expect("a name").to_owned()
+    }
+
+    fn imports(&self, file: &str) -> Value {
+        self.done("import", &["--take", file])
+    }
+
+    fn refuses(&self, file: &str, why: &str) {
+        let said = self.fails(4, "import", &["--take", file]);
+        assert!(said.contains(why), "{said}");
+    }
+}
+
+/// Where the snapshots of a volume differ, the older one first.
+fn tells(source: &Volume<'_>, snapshots: &[String; 3]) {
+    let [first, second, _] = snapshots;
+    let from = |from: &str| format!("--from={from}");
+    let found = source.done("diff", &["--take", &from(first), "--to", second]);
+    assert_eq!(found["is_compared"], false, "{found}");
+    let extents = found["extents"].as_array().expect("a list");
+    let number = |value: &Value| value.as_u64().expect("bytes");
+    let is_there = |at: u64| {
+        let has = |one: &Value| (number(&one["offset"])..number(&one["offset"]) + number(&one["bytes"])).contains(&at);
+        extents.iter().any(has)
+    };
+    assert!(is_there(200 * 4096) && is_there(215 * 4096) && number(&found["bytes"]) < 1 << 20, "{found}");
+    assert!(source.fails(4, "diff", &["--to", second]).contains("--take"));
+    assert!(source.fails(2, "diff", &["--take", &from(second), "--to", first]).contains("older"));
+    assert!(source.fails(4, "diff", &["--take", "--to=9-0000000000000001-1"]).contains(second.as_str()));
+    assert!(source.fails(2, "diff", &["--take", "--to=monday"]).contains("ROUND-HOST-ATTEMPT"));
+}
+
+/// In the wrong order, cut off, and damaged: said, and never taken for whole.
+fn is_never_taken_for_whole(copy: &Volume<'_>, full: &str, change: &str) {
+    copy.refuses(change, "import what lies between first");
+    assert!(copy.fails(4, "import", &[full]).contains("--take"));
+    let whole = std::fs::read(full).expect("a stream");
+    let path = copy.directory.join("damaged").display().to_string();
+    std::fs::write(&path, &whole[..whole.len() - 1]).expect("written");
+    copy.refuses(&path, "cut off");
+    copy.refuses(&path, "in part imported");
+    let status = copy.done("status", &["--take"]);
+    assert_eq!(status[0]["is_partial"], true, "{status}");
+    let mut damaged = whole;
+    damaged[1 << 20] ^= 1;
+    std::fs::write(&path, &damaged).expect("written");
+    copy.refuses(&path, "damaged");
+    copy.refuses(change, "in part imported");
 }
 
 #[test]
 fn a_volume_is_backed_up_and_its_changes_after_it() {
     let folder = tempfile::tempdir().expect("a directory");
     let directory = folder.path();
-    let drives: Vec<_> = ["a", "b", "c", "d"].iter().map(|name| drive(directory, name)).collect();
-    let source: Vec<String> = drives[..3].iter().map(|(_, holder)| holder.clone()).collect();
-    let copy: Vec<String> = drives[3..].iter().map(|(_, holder)| holder.clone()).collect();
-    let volume = |verb: &'static str, holders: &[String], more: &[&str]| -> Vec<String> {
-        let words = ["volume", verb].into_iter().map(str::to_owned).chain(holders.iter().cloned());
-        words.chain(more.iter().map(|word| (*word).to_owned())).collect()
-    };
-    let run_it = |words: Vec<String>| -> Value { json(&words.iter().map(String::as_str).collect::<Vec<_>>()) };
-    let fails = |status: i32, words: Vec<String>| -> String {
-        refused(status, &words.iter().map(String::as_str).collect::<Vec<_>>())
-    };
-    for holders in [&source, &copy] {
-        run_it(volume("create", holders, &["--size=8MiB"]));
+    let (_drives, holders): (Vec<_>, Vec<_>) = ["a", "b", "c", "d"].iter().map(|name| drive(directory, name)).unzip();
+    let source = Volume { holders: holders[..3].to_vec(), directory };
+    let copy = Volume { holders: holders[3..].to_vec(), directory };
+    for volume in [&source, &copy] {
+        volume.done("create", &["--size=8MiB"]);
     }
-    let path = |name: &str| directory.join(name).display().to_string();
-    let (full, change, next) = (path("full"), path("change"), path("next"));
-    write(&source, &["--pattern=1", "--length=3MiB"]);
-    let snapshot = || run_it(volume("snapshot", &source, &["--take"]))["snapshot"].as_str().expect("a name").to_owned();
-    let first = snapshot();
-    write(&source, &["--pattern=2", "--length=64KiB", "--lba=200"]);
-    let second = snapshot();
-    let of_second = bytes(&source, directory);
-    write(&source, &["--pattern=3", "--length=4KiB"]);
-    let third = snapshot();
+    let [full, change, next] = ["full", "change", "next"].map(|name| directory.join(name).display().to_string());
+    source.write(&["--pattern=1", "--length=3MiB"]);
+    let first = source.snapshot();
+    source.write(&["--pattern=2", "--length=64KiB", "--lba=200"]);
+    let (second, of_second) = (source.snapshot(), source.bytes());
+    source.write(&["--pattern=3", "--length=4KiB"]);
+    let snapshots = [first, second, source.snapshot()];
+    tells(&source, &snapshots);
 
-    // Where they differ, and what is said of each.
-    let from = |from: &str| format!("--from={from}");
-    let found = run_it(volume("diff", &source, &["--take", &from(&first), "--to", &second]));
-    assert_eq!(found["is_compared"], false, "{found}");
-    let (block, extents) = (512, found["extents"].as_array().expect("a list"));
-    let is_there = |at: u64| extents.iter().any(|one| (one["offset"].as_u64().expect("bytes")..).contains(&at));
-    assert!(is_there(200 * block) || is_there(200 * 4096), "{found}");
-    assert!(found["bytes"].as_u64().expect("bytes") < 1 << 20, "{found}");
-    assert!(fails(4, volume("diff", &source, &["--to", &second])).contains("--take"));
-    assert!(fails(2, volume("diff", &source, &["--take", &from(&second), "--to", &first])).contains("older"));
-    assert!(fails(4, volume("diff", &source, &["--take", "--to=9-0000000000000001-1"])).contains(&second));
-    assert!(fails(2, volume("diff", &source, &["--take", "--to=monday"])).contains("ROUND-HOST-ATTEMPT"));
-
-    let said = run_it(volume("export", &source, &["--take", "--snapshot", &first, &full]));
+    let [first, second, third] = &snapshots;
+    let said = source.done("export", &["--take", "--snapshot", first, &full]);
     assert_eq!((&said["bytes"], &said["size"]), (&(3 << 20).into(), &(8 << 20).into()), "{said}");
-    run_it(volume("export", &source, &["--take", "--snapshot", &second, &from(&first), &change]));
-    run_it(volume("export", &source, &["--take", "--snapshot", &third, &from(&second), &next]));
-    assert!(fails(4, volume("export", &source, &["--take", "--snapshot", &first, &full])).contains("exists"));
-
-    // In the wrong order, cut off, and damaged: said, and never taken for whole.
-    assert!(fails(4, volume("import", &copy, &["--take", &change])).contains("import what lies between first"));
-    assert!(fails(4, volume("import", &copy, &[&full])).contains("--take"));
-    let whole = std::fs::read(&full).expect("a stream");
-    std::fs::write(path("cut"), &whole[..whole.len() - 1]).expect("written");
-    let said = fails(4, volume("import", &copy, &["--take", &path("cut")]));
-    assert!(said.contains("cut off") && said.contains("in part imported"), "{said}");
-    let status = run_it(volume("status", &copy, &["--take"]));
-    assert_eq!(status[0]["is_partial"], true, "{status}");
-    let mut damaged = whole.clone();
-    damaged[1 << 20] ^= 1;
-    std::fs::write(path("damaged"), &damaged).expect("written");
-    assert!(fails(4, volume("import", &copy, &["--take", &path("damaged")])).contains("damaged"));
-    assert!(fails(4, volume("import", &copy, &["--take", &change])).contains("in part imported"));
+    source.done("export", &["--take", "--snapshot", second, "--from", first, &change]);
+    source.done("export", &["--take", "--snapshot", third, "--from", second, &next]);
+    assert!(source.fails(4, "export", &["--take", "--snapshot", first, &full]).contains("exists"));
+    is_never_taken_for_whole(&copy, &full, &change);
     // Through a pipe.
-    let words = volume("import", &copy, &["--take", "--json"]);
-    let mut import = yagura(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut import = yagura(&copy.words("import", &["--take"]));
     import.stdin(Stdio::from(std::fs::File::open(&full).expect("a stream")));
     let (status, _, stderr) = finished(import);
     assert_eq!(status, 0, "{stderr}");
-    run_it(volume("import", &copy, &["--take", &change]));
-    assert!(bytes(&copy, directory) == of_second, "the copy has other bytes than the snapshot");
-    let again = run_it(volume("import", &copy, &["--take", &change]));
-    assert_eq!(again["is_known"], true, "{again}");
-    assert!(fails(4, volume("import", &copy, &["--take", &full])).contains("--force"));
+    copy.imports(&change);
+    assert!(copy.bytes() == of_second, "the copy has other bytes than the snapshot");
+    assert_eq!(copy.imports(&change)["is_known"], true, "who did not hear of it asks again");
+    copy.refuses(&full, "--force");
 
     // Written since: a difference would make of it what never was.
-    write(&copy, &["--pattern=9", "--length=4KiB", "--lba=300"]);
-    assert!(fails(4, volume("import", &copy, &["--take", &next])).contains("was written since"));
-    run_it(volume("import", &copy, &["--take", "--force", &full]));
-    run_it(volume("import", &copy, &["--take", &change]));
-    run_it(volume("import", &copy, &["--take", &next]));
-    assert!(bytes(&copy, directory) == bytes(&source, directory), "the copy has other bytes than the volume");
-    run_it(volume("snapshot", &source, &["--take", "--delete", &first]));
-    assert!(fails(4, volume("snapshot", &source, &["--take", "--delete", &first])).contains("no such snapshot"));
+    copy.write(&["--pattern=9", "--length=4KiB", "--lba=300"]);
+    copy.refuses(&next, "was written since");
+    copy.done("import", &["--take", "--force", &full]);
+    copy.imports(&change);
+    copy.imports(&next);
+    assert!(copy.bytes() == source.bytes(), "the copy has other bytes than the volume");
+    source.done("snapshot", &["--take", "--delete", first]);
+    assert!(source.fails(4, "snapshot", &["--take", "--delete", first]).contains("no such snapshot"));
 }
 
 #[test]
