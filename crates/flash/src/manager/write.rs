@@ -121,6 +121,8 @@ impl State {
         let tag = |index: usize| Tag { logical: sectors[index], sequence: first_sequence + index as u64 };
         let (data, oob) = codec.build(bytes.iter().enumerate().map(|(index, bytes)| (tag(index), &bytes[..])));
         self.programs.insert(first_sequence);
+        // Now, not when it ends: a root that is written meanwhile must not take the line for one that holds nothing behind it.
+        self.lines.get_mut(target.line).last = self.sequence;
         let unit = codec.geometry.unit_of(codec.geometry.locate(target.first).0);
         self.busy[unit as usize] = true;
         self.totals.programmed += u64::from(codec.unit);
@@ -167,7 +169,6 @@ impl Core {
         state.busy[unit as usize] = false;
         let found = state.lines.get_mut(line);
         found.programs -= 1;
-        found.last = found.last.max(job.first_sequence + u64::from(self.codec.payload()) - 1);
         if state.failure.is_some() {
             return;
         }
