@@ -4,7 +4,8 @@
 //! - A chunk is written front to back in multiples of the write unit, and reset as a whole; anything else is refused by name, and
 //!   changes nothing.
 //! - A write that has ended well is stable: no flush is needed behind it. A device with a volatile cache writes through it.
-//! - A write that failed, or was under way when power was lost, may have left of each of its sectors the new bytes, or anything else.
+//! - A write that failed, or was under way when power was lost, may have left of each of its sectors the new bytes, or anything
+//!   else.
 
 use engine::task::LocalFuture;
 use engine::{Buf, View};

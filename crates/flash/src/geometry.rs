@@ -1,7 +1,7 @@
 //! [`Geometry`]: the parts of a flash device, and what may be done with them.
 //!
-//! Invariant: a geometry that was made by [`Geometry::checked`] works: every sector has an address of four bytes, every chunk is whole
-//! write units, and none of the products below overflows.
+//! Invariant: a geometry that was made by [`Geometry::checked`] works: every sector has an address of four bytes, every chunk is
+//! whole write units, and none of the products below overflows.
 
 use crate::address::{ADDRESSES_MAX, Chunk, Sector};
 
@@ -51,7 +51,9 @@ pub enum GeometryError {
         max: u32,
     },
     /// A chunk is no whole number of write units.
-    #[error("chunks of {sectors} sectors can't be written in units of {write_unit} sectors: make one a multiple of the other")]
+    #[error(
+        "chunks of {sectors} sectors can't be written in units of {write_unit} sectors: make one a multiple of the other"
+    )]
     Units {
         /// Sectors of a chunk.
         sectors: u32,

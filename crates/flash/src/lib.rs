@@ -13,12 +13,14 @@ mod address;
 mod device;
 mod geometry;
 mod manager;
-pub mod nand;
 mod namespace;
+pub mod nand;
 pub mod presets;
 
 pub use self::address::{ADDRESSES_MAX, Chunk, Sector};
 pub use self::device::{ChunkReport, ChunkState, FlashDevice, FlashError, Read};
-pub use self::geometry::{Geometry, GeometryError, OOB_BYTES_MAX, OOB_BYTES_MIN, SECTOR_BYTES, UNITS_MAX, WRITE_UNIT_MAX};
+pub use self::geometry::{
+    Geometry, GeometryError, OOB_BYTES_MAX, OOB_BYTES_MIN, SECTOR_BYTES, UNITS_MAX, WRITE_UNIT_MAX,
+};
 pub use self::manager::{CheckReport, Figures, FormatOptions, Heat, Manager, ManagerError, ManagerOptions, Policy};
 pub use self::namespace::FlashNamespace;

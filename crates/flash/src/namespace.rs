@@ -1,8 +1,8 @@
 //! [`FlashNamespace`]: a namespace on a flash device, by its media manager.
 //!
 //! Invariants:
-//! - A command holds the lock of its range from before it looks until its content is in the buffer, and one that is to be stable until
-//!   it is: so every command is atomic towards every other, and the media manager never sees two writers of one sector.
+//! - A command holds the lock of its range from before it looks until its content is in the buffer, and one that is to be stable
+//!   until it is: so every command is atomic towards every other, and the media manager never sees two writers of one sector.
 //! - Attributes and marks of unreadable blocks are stable when they are acknowledged.
 
 use std::cell::Cell;
@@ -121,7 +121,13 @@ impl Namespace for FlashNamespace {
         self.holds(lba, &expected).await
     }
 
-    async fn compare_and_write(&self, lba: Lba, expected: View, new: View, durability: Durability) -> Result<(), Error> {
+    async fn compare_and_write(
+        &self,
+        lba: Lba,
+        expected: View,
+        new: View,
+        durability: Durability,
+    ) -> Result<(), Error> {
         let blocks = check_halves(&self.info, lba, expected.len(), new.len())?;
         let _lock = self.lock(lba, blocks, Mode::Exclusive).await;
         self.holds(lba, &expected).await?;

@@ -46,8 +46,16 @@ impl Preset {
 
 fn small(seed: u64) -> NandConfig {
     // Chosen: as small as a media manager can work on, so that a test sees lines turn over many times.
-    let geometry = Geometry { groups: 2, units_per_group: 2, chunks: 32, sectors: 16, write_unit: 4, oob_bytes: 16, open_max: 0 };
-    NandConfig { geometry, timing: Timing::default(), endurance: 0, factory_bad_ppm: 0, chances: Chances::default(), seed }
+    let geometry =
+        Geometry { groups: 2, units_per_group: 2, chunks: 32, sectors: 16, write_unit: 4, oob_bytes: 16, open_max: 0 };
+    NandConfig {
+        geometry,
+        timing: Timing::default(),
+        endurance: 0,
+        factory_bad_ppm: 0,
+        chances: Chances::default(),
+        seed,
+    }
 }
 
 fn tlc(seed: u64) -> NandConfig {
@@ -61,7 +69,8 @@ fn tlc(seed: u64) -> NandConfig {
         sectors: 3072,
         // Two planes of three pages of 16 KiB, which a TLC word line is programmed by in one pass (Open-Channel 2.0, ws_min of 24).
         write_unit: 24,
-        // Open-Channel 2.0 drives of this kind report 64 bytes a sector of 4 KiB; the error correction's part is not shown to hosts.
+        // Open-Channel 2.0 drives of this kind report 64 bytes a sector of 4 KiB; the error correction's part is not shown to
+        // hosts.
         oob_bytes: 16,
         open_max: 0,
     };
@@ -99,8 +108,8 @@ fn olive(seed: u64) -> NandConfig {
         oob_bytes: 0,
         open_max: 0,
     };
-    // Zynq-7000's technical reference manual (UG585, 22.3): ports of 64 bits at 150 MHz give 1,200 MB/s in one direction. A coherent port
-    // (ACP) looks into the caches by itself.
+    // Zynq-7000's technical reference manual (UG585, 22.3): ports of 64 bits at 150 MHz give 1,200 MB/s in one direction. A
+    // coherent port (ACP) looks into the caches by itself.
     let coherent = Port { kind: PortKind::Coherent, bytes_per_second: 1_200_000_000, overhead: Duration::ZERO };
     let timing = Timing {
         // Guessed: the driver's part of a command, interrupt included, on a Cortex-A9 at 667 MHz.

@@ -12,8 +12,8 @@ use engine::View;
 
 use super::tag::Logical;
 
-/// Ranges of the record that waits and of the one that is being programmed. Derived: they fit one sector, since a program that fails
-/// makes one record of both.
+/// Ranges of the record that waits and of the one that is being programmed. Derived: they fit one sector, since a program that
+/// fails makes one record of both.
 pub(super) const RANGES_MAX: usize = 510;
 
 /// What is written together, because it stays about equally long.
@@ -270,5 +270,84 @@ impl Buffer {
         }
         self.queues[entry.stream.index()].insert(entry.ticket, logical);
         cell.waiting = Some(entry);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::Buf;
+
+    use super::*;
+
+    const FIRST: Logical = Logical::Data(5);
+
+    fn data(byte: u8) -> Content {
+        Content::Data(Buf::copy_from(&[byte]).freeze())
+    }
+
+    fn newest(buffer: &Buffer) -> Option<u8> {
+        buffer.newest(5).map(|data| data[0])
+    }
+
+    #[test]
+    fn what_comes_while_a_sector_is_programmed_waits_for_its_end() {
+        let mut buffer = Buffer::default();
+        let first = buffer.enter(FIRST, Stream::Hot, true, data(1));
+        assert_eq!(buffer.take(Stream::Hot, 9).len(), 1);
+        let second = buffer.enter(FIRST, Stream::Cold, true, data(2));
+        assert_eq!((buffer.queued(Stream::Cold), newest(&buffer)), (0, Some(2)), "one program at a time");
+        assert_eq!((buffer.host_entries(), buffer.oldest_owed()), (2, Some(first)));
+        buffer.stable(FIRST);
+        assert_eq!((buffer.queued(Stream::Cold), buffer.oldest_owed()), (1, Some(second)));
+        assert_eq!(buffer.take(Stream::Cold, 9).len(), 1);
+        buffer.stable(FIRST);
+        assert_eq!((buffer.host_entries(), buffer.oldest_owed(), newest(&buffer)), (0, None, None));
+    }
+
+    #[test]
+    fn a_flush_that_waits_for_what_was_replaced_waits_for_what_replaced_it() {
+        let mut buffer = Buffer::default();
+        let first = buffer.enter(FIRST, Stream::Hot, true, data(1));
+        buffer.enter(FIRST, Stream::Cold, true, data(2));
+        assert_eq!((buffer.queued(Stream::Hot), buffer.queued(Stream::Cold)), (0, 1));
+        assert_eq!((buffer.host_entries(), buffer.oldest_owed()), (1, Some(first)));
+        buffer.enter(FIRST, Stream::Cold, true, data(3));
+        assert_eq!((buffer.oldest_owed(), buffer.first_queued(Stream::Cold)), (Some(first), Some(first)));
+    }
+
+    #[test]
+    fn what_failed_waits_again_unless_something_newer_does() {
+        let mut buffer = Buffer::default();
+        let first = buffer.enter(FIRST, Stream::Moved, false, data(1));
+        buffer.take(Stream::Moved, 1);
+        buffer.failed(FIRST);
+        assert_eq!((buffer.first_queued(Stream::Moved), newest(&buffer)), (Some(first), Some(1)));
+        buffer.take(Stream::Moved, 1);
+        buffer.enter(FIRST, Stream::Hot, true, data(2));
+        buffer.failed(FIRST);
+        assert_eq!(
+            (buffer.queued(Stream::Moved), buffer.first_queued(Stream::Hot), newest(&buffer)),
+            (0, Some(first), Some(2))
+        );
+        assert_eq!((buffer.host_entries(), buffer.moved_entries(), buffer.oldest_owed()), (1, 0, Some(first)));
+        buffer.take(Stream::Hot, 1);
+        buffer.stable(FIRST);
+        assert_eq!((buffer.host_entries(), buffer.oldest_owed()), (0, None));
+    }
+
+    #[test]
+    fn a_record_takes_ranges_until_one_sector_is_full_of_them() {
+        let mut buffer = Buffer::default();
+        let range = |first: u32| Range { first, count: 1, is_spoilt: first % 2 == 1 };
+        let half = RANGES_MAX as u32 / 2;
+        let enter = |buffer: &mut Buffer, first| buffer.enter_range(range(first), Stream::Hot).expect("there is room");
+        (0..half).for_each(|first| assert!(enter(&mut buffer, first) > 0));
+        buffer.take(Stream::Hot, 1);
+        (half..2 * half).for_each(|first| assert!(enter(&mut buffer, first) > 0));
+        assert_eq!(buffer.enter_range(range(9999), Stream::Hot), Err(range(9999)));
+        assert_eq!((buffer.recorded(3, 1), buffer.recorded(2 * half, 7)), (Some(range(3)), None));
+        buffer.failed(Logical::Record);
+        let [(_, entry)] = &buffer.take(Stream::Hot, 2)[..] else { panic!("both are one record") };
+        assert!(matches!(&entry.content, Content::Record(ranges) if ranges.len() == RANGES_MAX), "{entry:?}");
     }
 }

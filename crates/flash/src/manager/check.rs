@@ -40,8 +40,12 @@ impl Core {
             }
             match self.read_tagged(sector).await {
                 Some((tag, _)) if tag.logical == logical => {}
-                Some((tag, _)) => report.add(format!("{logical:?} should be in sector {sector}, where {:?} is", tag.logical)),
-                None => report.add(format!("{logical:?} should be in sector {sector}, which can't be read or has no tag")),
+                Some((tag, _)) => {
+                    report.add(format!("{logical:?} should be in sector {sector}, where {:?} is", tag.logical))
+                }
+                None => {
+                    report.add(format!("{logical:?} should be in sector {sector}, which can't be read or has no tag"))
+                }
             }
         }
         self.recount(&by_sector, &mut report);
@@ -64,7 +68,10 @@ impl Core {
             let units = line.slots.iter().flat_map(|slot| first(slot)..first(slot) + self.codec.units_per_chunk());
             let counted: u32 = units.map(|unit| u32::from(counts[unit as usize])).sum();
             if counted != line.valid {
-                report.add(format!("line {number} has {counted} valid sectors, and is taken for one with {}", line.valid));
+                report.add(format!(
+                    "line {number} has {counted} valid sectors, and is taken for one with {}",
+                    line.valid
+                ));
             }
         }
     }

@@ -3,10 +3,10 @@
 //! Invariants:
 //! - A root is up to sequence C: every program up to C had ended, and had changed the map, before the first page was made. So all
 //!   changes up to C are in the pages, and what may be missing has a higher sequence, and is in the log.
-//! - A line is gone on with only by the root in force: pages that it names stay valid, and records behind it stay, until the next root
-//!   is on flash.
-//! - No sequence above a root's limit is given before the next root is on flash. So a crash leaves no sector, not even a torn one that
-//!   can be read only later, with a sequence that is given once more.
+//! - A line is gone on with only by the root in force: pages that it names stay valid, and records behind it stay, until the next
+//!   root is on flash.
+//! - No sequence above a root's limit is given before the next root is on flash. So a crash leaves no sector, not even a torn one
+//!   that can be read only later, with a sequence that is given once more.
 
 use std::rc::Rc;
 

@@ -4,8 +4,8 @@
 //! - What is moved enters the buffer only while the map names the place that it was read from, and nothing of the same sector is in
 //!   the buffer. So it never takes the place of something newer.
 //! - A line is reset when nothing in it is valid, nobody reads or writes it, and the root in force is behind what pins it.
-//! - Collection never waits for hosts: what they have in the buffer of a sector that keeps a line from being empty goes with what is
-//!   moved, which has lines of its own in reserve.
+//! - Collection never waits for hosts: what they have in the buffer of a sector that keeps a line from being empty goes with what
+//!   is moved, which has lines of its own in reserve.
 
 use std::rc::Rc;
 
@@ -41,6 +41,9 @@ impl State {
         if is_root_due {
             return Chore::Root;
         }
+        if self.is_read_only {
+            return Chore::Wait; // resets are what it has no more of
+        }
         let is_low = self.lines.free() <= self.reserve().soft;
         let chosen = match is_low {
             true => self.victim(policy),
@@ -58,7 +61,8 @@ impl State {
     fn victim(&self, policy: Policy) -> Option<u32> {
         // A chunk that has failed is to be emptied first.
         let gains = self.candidates().filter(|(number, line)| {
-            u64::from(line.valid) + u64::from(self.lines.valid_margin()) < self.lines.payload_of(*number) || line.has_failed()
+            u64::from(line.valid) + u64::from(self.lines.valid_margin()) < self.lines.payload_of(*number)
+                || line.has_failed()
         });
         let chosen = gains.max_by_key(|(number, line)| {
             let payload = self.lines.payload_of(*number).max(1);
@@ -95,7 +99,12 @@ impl Core {
             let done = match chore {
                 Chore::Stop => return,
                 Chore::Root => self.checkpoint(false).await,
-                Chore::Collect(line) => self.collect(line).await,
+                Chore::Collect(line) => {
+                    self.state.borrow_mut().is_emptying = true;
+                    let result = self.collect(line).await;
+                    self.state.borrow_mut().is_emptying = false;
+                    result
+                }
                 Chore::Wait => self.wait().await,
             };
             if let Err(error) = done {
@@ -110,6 +119,7 @@ impl Core {
     async fn collect(self: &Rc<Core>, line: u32) -> Result<(), Error> {
         self.state.borrow_mut().lines.get_mut(line).state = LineState::Emptying;
         loop {
+            let changes = self.state.borrow().changes;
             self.empty(line).await?;
             self.force_moved();
             let is_empty = |state: &State| state.lines.get(line).valid == 0;
@@ -125,14 +135,17 @@ impl Core {
             if needs_root {
                 self.checkpoint(false).await?;
             }
-            if is_empty(&self.state.borrow()) && self.state.borrow().lines.get(line).pinned <= self.state.borrow().root.up_to {
+            if is_empty(&self.state.borrow())
+                && self.state.borrow().lines.get(line).pinned <= self.state.borrow().root.up_to
+            {
                 break;
             }
             if self.state.borrow().is_stopping {
                 self.state.borrow_mut().lines.get_mut(line).state = LineState::Closed;
                 return Ok(());
             }
-            if !needs_root {
+            // What has come meanwhile may have taken the place of what was moved, and wait for room that is to come of this line.
+            if !needs_root && self.state.borrow().changes == changes {
                 self.wait().await?;
             }
         }
@@ -190,10 +203,8 @@ impl Core {
             found.iter().filter(is_named).count() as u32
         };
         // What the tags do not tell of is looked for in the map.
-        let found = match named(&found) < self.state.borrow().lines.valid_in_unit(first) - self.held_in(first) {
-            true => self.salvage(first).await,
-            false => found,
-        };
+        let valid = self.state.borrow().lines.valid_in_unit(first);
+        let found = if named(&found) + self.held_in(first) < valid { self.salvage(first).await } else { found };
         for (sector, logical, bytes) in found {
             self.move_out(line, sector, logical, bytes).await?;
         }
@@ -226,7 +237,9 @@ impl Core {
         let mut found = Vec::new();
         for (sector, logical) in named {
             let bytes = match self.codec.in_band() {
-                false => self.read_tagged(sector).await.filter(|(tag, _)| tag.logical == logical).map(|(_, bytes)| bytes),
+                false => {
+                    self.read_tagged(sector).await.filter(|(tag, _)| tag.logical == logical).map(|(_, bytes)| bytes)
+                }
                 // The sector of tags may be what is lost: then the map alone knows what the others are.
                 true => self.read_flash(sector, 1).await.ok().map(|(bytes, _)| bytes),
             };
@@ -236,7 +249,13 @@ impl Core {
     }
 
     /// Has one sector written elsewhere, if it is still valid.
-    async fn move_out(self: &Rc<Core>, line: u32, sector: Sector, logical: Logical, bytes: Option<View>) -> Result<(), Error> {
+    async fn move_out(
+        self: &Rc<Core>,
+        line: u32,
+        sector: Sector,
+        logical: Logical,
+        bytes: Option<View>,
+    ) -> Result<(), Error> {
         let most = self.codec.payload() as usize * self.codec.geometry.units() as usize * 2;
         while self.state.borrow().buffer.moved_entries() >= most {
             self.force_moved();
@@ -291,7 +310,9 @@ impl Core {
         let mut good = Vec::new();
         for (slot, result) in slots.iter().zip(results) {
             match result {
-                Ok(()) => good.push(super::lines::Slot { written: 0, wear: slot.wear + u32::from(slot.written > 0), ..*slot }),
+                Ok(()) => {
+                    good.push(super::lines::Slot { written: 0, wear: slot.wear + u32::from(slot.written > 0), ..*slot })
+                }
                 Err(error) if error.is_of_a_chunk() => {
                     tracing::warn!(chunk = %slot.chunk, %error, "a chunk is given up");
                 }

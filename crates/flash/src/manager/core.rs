@@ -89,6 +89,10 @@ pub(super) struct State {
     /// Out of spare lines: no more writes are taken.
     pub is_read_only: bool,
     pub is_stopping: bool,
+    /// A line is being emptied.
+    pub is_emptying: bool,
+    /// Counts what enters from hosts and what ends.
+    pub changes: u64,
     /// Lines were worn since it was looked at how much they differ.
     pub is_wear_news: bool,
     /// Why nothing goes on any more.
@@ -134,8 +138,8 @@ impl Reserve {
         Reserve { map, hosts: map + 2, soft: map + 4 }
     }
 
-    /// Sectors that lines must hold for so many of a namespace: the reserve, a line for each stream, the pages of the map twice (the
-    /// root in force still names the old ones), and what is lost to padding when a line is emptied.
+    /// Sectors that lines must hold for so many of a namespace: the reserve, a line for each stream, the pages of the map twice
+    /// (the root in force still names the old ones), and what is lost to padding when a line is emptied.
     pub fn payload_needed(&self, capacity: u32, pages: u32, line_payload: u64) -> u64 {
         let apart = (self.soft + STREAMS) as u64 * line_payload;
         u64::from(capacity) + 2 * u64::from(pages) + apart
@@ -217,6 +221,8 @@ impl Core {
             wants_root: false,
             is_read_only: false,
             is_stopping: false,
+            is_emptying: false,
+            changes: 0,
             is_wear_news: true,
             failure: None,
         };
@@ -277,5 +283,12 @@ impl Core {
             apart: state.root.apart.clone(),
             attributes: state.attributes_next.as_ref().unwrap_or(&state.attributes).clone(),
         }
+    }
+}
+
+impl Drop for Core {
+    /// Only now: a program that was under way when the media manager was given up has ended.
+    fn drop(&mut self) {
+        self.device.release();
     }
 }

@@ -27,7 +27,9 @@ pub enum ManagerError {
     #[error("the media manager's metadata is damaged: {0}")]
     Damaged(String),
     /// The device is too small, or has too few good chunks.
-    #[error("the device is too small: {lines} usable lines with {payload} sectors in all, where {needed} are needed for {capacity}")]
+    #[error(
+        "the device is too small: {lines} usable lines with {payload} sectors in all, where {needed} are needed for {capacity}"
+    )]
     TooSmall {
         /// Lines with at least one good chunk.
         lines: usize,
@@ -39,7 +41,9 @@ pub enum ManagerError {
         capacity: u64,
     },
     /// Write units have no room for tags.
-    #[error("write units of one sector have no room for tags: a device without out-of-band area needs units of two sectors or more")]
+    #[error(
+        "write units of one sector have no room for tags: a device without out-of-band area needs units of two sectors or more"
+    )]
     NoTags,
     /// The limit of open chunks is too low.
     #[error("{open_max} chunks may be open; {needed} are needed")]

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - A line is one chunk of every parallel unit, less those that are bad or set apart for roots.
-//! - Valid is a sector that the map or the directory names, or a page of the map that the last root names. A line with such a sector
-//!   is not reset, nor one that is pinned, written, or read.
+//! - Valid is a sector that the map or the directory names, or a page of the map that the last root names. A line with such a
+//!   sector is not reset, nor one that is pinned, written, or read.
 
 use crate::address::{Chunk, Sector};
 use crate::device::{ChunkReport, ChunkState};
@@ -81,9 +81,8 @@ impl Lines {
         let geometry = codec.geometry;
         let line = |number: u32| {
             let chunks = (0..geometry.units()).map(|unit| geometry.chunk(unit, number));
-            let usable = chunks.filter(|chunk| {
-                !apart.contains(chunk) && reports[chunk.0 as usize].state != ChunkState::Offline
-            });
+            let usable =
+                chunks.filter(|chunk| !apart.contains(chunk) && reports[chunk.0 as usize].state != ChunkState::Offline);
             let slots = usable.map(|chunk| {
                 let report = reports[chunk.0 as usize];
                 let has_failed = report.state == ChunkState::ReadOnly;
@@ -165,7 +164,8 @@ impl Lines {
 
     /// The free line with the least wear.
     pub fn take_free(&mut self, stream: Stream) -> Option<u32> {
-        let free = self.all.iter().enumerate().filter(|(_, line)| line.state == LineState::Free && !line.slots.is_empty());
+        let free =
+            self.all.iter().enumerate().filter(|(_, line)| line.state == LineState::Free && !line.slots.is_empty());
         let (number, _) = free.min_by_key(|(number, line)| (line.wear(), *number))?;
         self.all[number].state = LineState::Open(stream);
         self.free -= 1;

@@ -66,7 +66,12 @@ impl Map {
     /// A map in which nothing is.
     pub fn new(capacity: u32) -> Map {
         let pages = pages_of(capacity) as usize;
-        Map { entries: vec![NOTHING; capacity as usize], directory: vec![NOTHING; pages], dirty: BTreeSet::new(), used: 0 }
+        Map {
+            entries: vec![NOTHING; capacity as usize],
+            directory: vec![NOTHING; pages],
+            dirty: BTreeSet::new(),
+            used: 0,
+        }
     }
 
     pub fn capacity(&self) -> u32 {

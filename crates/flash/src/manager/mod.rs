@@ -18,6 +18,7 @@ mod tag;
 mod write;
 
 use std::cell::RefCell;
+use std::fmt;
 use std::rc::Rc;
 
 use device::{Attributes, Error};
@@ -27,6 +28,7 @@ use engine::task::{self, Task};
 use self::buffer::{Range, Stream};
 use self::core::Core;
 use self::lines::LineState;
+use crate::address::Sector;
 use crate::device::FlashDevice;
 
 pub use self::check::CheckReport;
@@ -224,6 +226,11 @@ impl Manager {
         }
     }
 
+    /// Where a sector of the namespace is on flash, if it is there and stable.
+    pub fn place_of(&self, logical: u32) -> Option<Sector> {
+        self.core.state.borrow().map.get(logical).sector()
+    }
+
     /// Valid sectors of each chunk of the device.
     pub fn valid_by_chunk(&self) -> Vec<u32> {
         let state = self.core.state.borrow();
@@ -252,6 +259,26 @@ impl Manager {
     }
 }
 
+/// What waits for what, and which lines there are.
+impl fmt::Debug for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.core.state.borrow();
+        let queued = Stream::ALL.map(|stream| (stream, state.buffer.queued(stream), state.open[stream.index()]));
+        let lines = state.lines.all.iter().map(|line| (line.state, line.valid, line.slots.len(), line.pinned));
+        f.debug_struct("Manager")
+            .field("reserve", &state.reserve())
+            .field("queued and open", &queued)
+            .field("entries", &[state.buffer.host_entries(), state.buffer.moved_entries(), state.buffer.pages()])
+            .field("programs", &state.programs)
+            .field("sequence", &state.sequence)
+            .field("root", &state.root)
+            .field("is_read_only", &state.is_read_only)
+            .field("failure", &state.failure)
+            .field("lines: state, valid, chunks, pinned", &lines.collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Drop for Manager {
     fn drop(&mut self) {
         // Tasks that are left end by it; what they have begun is found when the device is opened anew.
@@ -259,6 +286,5 @@ impl Drop for Manager {
         state.failure.get_or_insert_with(|| "the media manager was closed".into());
         drop(state);
         self.core.changed.notify_all();
-        self.core.device.release();
     }
 }

@@ -93,7 +93,9 @@ impl Core {
             };
             match place {
                 Place::Nothing => part.fill(0),
-                Place::Spoilt => return Err(Error::ReadFault(format!("sector {logical} was lost, or made unreadable"))),
+                Place::Spoilt => {
+                    return Err(Error::ReadFault(format!("sector {logical} was lost, or made unreadable")));
+                }
                 Place::At(sector) => match runs.last_mut() {
                     Some(run) if self.follows(run, at, sector) => run.count += 1,
                     _ => runs.push(Run { at, first: sector, count: 1 }),
@@ -118,7 +120,10 @@ impl Core {
                 let logical = first + run.at + index;
                 let found = self.codec.open(&tag[..TAG_BYTES], sector).map(|tag| tag.logical);
                 if found != Some(Logical::Data(logical)) {
-                    return Err(fault(format!("flash sector {} is not sector {logical}: {found:?}", run.first.0 + index)));
+                    return Err(fault(format!(
+                        "flash sector {} is not sector {logical}: {found:?}",
+                        run.first.0 + index
+                    )));
                 }
             }
         }
@@ -136,7 +141,10 @@ impl Drop for Pins<'_> {
     fn drop(&mut self) {
         let mut state = self.core.state.borrow_mut();
         self.lines.iter().for_each(|&line| state.lines.get_mut(line).readers -= 1);
+        let is_emptying = state.is_emptying;
         drop(state);
-        self.core.changed.notify_all();
+        if is_emptying {
+            self.core.changed.notify_all();
+        }
     }
 }

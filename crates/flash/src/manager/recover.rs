@@ -1,8 +1,8 @@
 //! Format and opening: the newest root, the pages of the map that it names, and the log behind it.
 //!
 //! Invariants:
-//! - What is found behind the root is gone through in the order of sequences; then a root is written whose sequence is above all that
-//!   were given, and only then the first answer is given: what a crash left in doubt is decided once.
+//! - What is found behind the root is gone through in the order of sequences; then a root is written whose sequence is above all
+//!   that were given, and only then the first answer is given: what a crash left in doubt is decided once.
 //! - Nothing is reset before that root but the chunks of the older one. A crash in recovery leaves what recovery had found.
 
 use std::rc::Rc;
@@ -66,7 +66,9 @@ fn chunks_for_roots(device: &dyn FlashDevice, reports: &[ChunkReport]) -> [Vec<C
     let geometry = device.geometry();
     let is_good = |chunk: Chunk| reports[chunk.0 as usize].state != ChunkState::Offline;
     let both = |unit: u32| [geometry.chunk(unit, 0), geometry.chunk(unit, 1)];
-    let units = (0..geometry.units()).map(both).filter(|chunks| geometry.chunks > 2 && chunks.iter().all(|&chunk| is_good(chunk)));
+    let units = (0..geometry.units())
+        .map(both)
+        .filter(|chunks| geometry.chunks > 2 && chunks.iter().all(|&chunk| is_good(chunk)));
     let chosen: Vec<[Chunk; 2]> = units.take(2).collect();
     [0, 1].map(|slot| chosen.iter().map(|chunks| chunks[slot]).collect())
 }
@@ -100,7 +102,7 @@ pub(super) async fn format(device: Rc<dyn FlashDevice>, options: &FormatOptions)
     check_device(&*device)?;
     device.claim()?;
     let result = lay_out(device.clone(), options).await;
-    device.release();
+    device.release(); // as the log's state does where it came so far
     result
 }
 
@@ -121,10 +123,12 @@ async fn lay_out(device: Rc<dyn FlashDevice>, options: &FormatOptions) -> Result
     let most = room * u64::from(100 - options.spare_percent.min(99)) / 100;
     let capacity = options.capacity.map_or(most, u64::from);
     if capacity == 0 || capacity > most || apart[0].is_empty() {
-        let needed = reserve.payload_needed(0, pages, line) + capacity.max(1) * 100 / u64::from(100 - options.spare_percent.min(99));
+        let needed = reserve.payload_needed(0, pages, line)
+            + capacity.max(1) * 100 / u64::from(100 - options.spare_percent.min(99));
         return Err(ManagerError::TooSmall { lines: lines.free(), payload, needed, capacity });
     }
-    let root = RootArea { chunks: apart.clone(), apart, slot: 0, offset: 0, number: 0, up_to: 0, limit: SEQUENCES_PER_ROOT };
+    let root =
+        RootArea { chunks: apart.clone(), apart, slot: 0, offset: 0, number: 0, up_to: 0, limit: SEQUENCES_PER_ROOT };
     let map = Map::new(u32::try_from(capacity).unwrap_or(u32::MAX));
     let parts = Parts { codec, identity, map, lines, root, sequence: 0 };
     let core = Core::new(device, parts, ManagerOptions::default());
@@ -135,7 +139,9 @@ async fn lay_out(device: Rc<dyn FlashDevice>, options: &FormatOptions) -> Result
 async fn newest_root(device: &dyn FlashDevice, reports: &[ChunkReport]) -> Result<Option<Root>, ManagerError> {
     let geometry = device.geometry();
     let mut newest: Option<Root> = None;
-    for chunk in (0..geometry.units()).flat_map(|unit| (0..geometry.chunks.min(2)).map(move |number| geometry.chunk(unit, number))) {
+    for chunk in (0..geometry.units())
+        .flat_map(|unit| (0..geometry.chunks.min(2)).map(move |number| geometry.chunk(unit, number)))
+    {
         let report = reports[chunk.0 as usize];
         let written = if report.state == ChunkState::Offline { 0 } else { report.write_pointer };
         let mut offset = 0;
@@ -164,7 +170,8 @@ async fn newest_root(device: &dyn FlashDevice, reports: &[ChunkReport]) -> Resul
 
 /// Sectors of one chunk; `None`: they can't be read.
 async fn sectors(device: &dyn FlashDevice, first: Sector, count: u32) -> Result<Option<engine::Buf>, ManagerError> {
-    let (result, data, _) = device.read(first, engine::Buf::with_len(count as usize * SECTOR_BYTES), engine::Buf::default()).await;
+    let (result, data, _) =
+        device.read(first, engine::Buf::with_len(count as usize * SECTOR_BYTES), engine::Buf::default()).await;
     match result {
         Ok(()) => Ok(Some(data)),
         Err(FlashError::ReadFailed(_) | FlashError::NotWritten(_)) => Ok(None),
@@ -195,7 +202,8 @@ fn check_root(root: &Root, device: &dyn FlashDevice) -> Result<Codec, ManagerErr
     let places = root.directory.iter().map(|&place| Place::decode(place));
     let in_range = places.filter_map(Place::sector).all(|sector| sector.0 < geometry.sectors_total());
     let apart = root.apart.iter().flatten().all(|chunk| chunk.0 < geometry.chunks_total());
-    let lengths = root.directory.len() == pages_of(root.capacity) as usize && root.lines.len() == geometry.chunks as usize;
+    let lengths =
+        root.directory.len() == pages_of(root.capacity) as usize && root.lines.len() == geometry.chunks as usize;
     if codec.unit != root.unit || !in_range || !apart || !lengths {
         return Err(ManagerError::Damaged("the root contradicts itself".into()));
     }
@@ -207,12 +215,21 @@ async fn recover(device: Rc<dyn FlashDevice>, options: ManagerOptions) -> Result
     let root = newest_root(&*device, &reports).await?.ok_or(ManagerError::NotFormatted)?;
     let codec = check_root(&root, &*device)?;
     let lines = Lines::new(codec, &reports, &root.apart.concat());
-    let is_good = |chunk: &Chunk| !matches!(reports[chunk.0 as usize].state, ChunkState::Offline | ChunkState::ReadOnly);
+    let is_good =
+        |chunk: &Chunk| !matches!(reports[chunk.0 as usize].state, ChunkState::Offline | ChunkState::ReadOnly);
     let chunks = [0, 1].map(|slot: usize| root.apart[slot].iter().copied().filter(is_good).collect());
     let slot = slot_of(&*device, &root, &reports).await?;
     // As if the slot was full: the other one is begun, and no chunk is gone on with that a crash may have torn.
     let offset = codec.geometry.sectors;
-    let area = RootArea { apart: root.apart.clone(), chunks, slot, offset, number: root.number, up_to: root.up_to, limit: root.limit };
+    let area = RootArea {
+        apart: root.apart.clone(),
+        chunks,
+        slot,
+        offset,
+        number: root.number,
+        up_to: root.up_to,
+        limit: root.limit,
+    };
     let mut map = Map::new(root.capacity);
     map.set_directory(root.directory.clone());
     let sequence = if root.is_closed { root.up_to } else { root.limit };
@@ -249,7 +266,8 @@ async fn load_pages(core: &Rc<Core>) -> Result<(), ManagerError> {
     for part in pages.chunks(PAGES_AT_ONCE) {
         let reads = part.iter().map(|&(_, sector)| -> LocalFuture<'_, _> { Box::pin(core.read_tagged(sector)) });
         for (&(page, sector), found) in part.iter().zip(join_all(reads.collect()).await) {
-            let damaged = |what: &str| ManagerError::Damaged(format!("page {page} of the map, in sector {sector}, {what}"));
+            let damaged =
+                |what: &str| ManagerError::Damaged(format!("page {page} of the map, in sector {sector}, {what}"));
             let (tag, bytes) = found.ok_or_else(|| damaged("can't be read"))?;
             let sectors = core.codec.geometry.sectors_total();
             if tag.logical != Logical::Page(page) || !core.state.borrow_mut().map.load_page(page, &bytes, sectors) {
@@ -290,12 +308,22 @@ impl Core {
     }
 
     /// `is_behind`: when the root was written the chunk held nothing that it did not know of.
-    async fn scan_chunk(&self, chunk: Chunk, report: &ChunkReport, up_to: u64, is_behind: bool, entries: &mut Vec<Entry>) -> Result<(), ManagerError> {
+    async fn scan_chunk(
+        &self,
+        chunk: Chunk,
+        report: &ChunkReport,
+        up_to: u64,
+        is_behind: bool,
+        entries: &mut Vec<Entry>,
+    ) -> Result<(), ManagerError> {
         let unit = self.codec.unit;
         for offset in (0..report.write_pointer / unit * unit).step_by(unit as usize) {
             let first = self.codec.geometry.sector(chunk, offset);
             let found = self.scan_unit(first).await?;
-            if offset == 0 && is_behind && found.iter().any(|(tag, ..)| tag.logical != Logical::Padding && tag.sequence <= up_to) {
+            if offset == 0
+                && is_behind
+                && found.iter().any(|(tag, ..)| tag.logical != Logical::Padding && tag.sequence <= up_to)
+            {
                 return Ok(()); // it was not begun anew since
             }
             for (tag, sector, bytes) in found {
@@ -303,7 +331,8 @@ impl Core {
                     continue;
                 }
                 let is_record = tag.logical == Logical::Record;
-                let record = if is_record { decode_record(&bytes, self.state.borrow().map.capacity()) } else { Vec::new() };
+                let record =
+                    if is_record { decode_record(&bytes, self.state.borrow().map.capacity()) } else { Vec::new() };
                 let is_doubtful = report.state == ChunkState::ReadOnly;
                 entries.push(Entry { sequence: tag.sequence, is_doubtful, logical: tag.logical, sector, record });
             }
@@ -365,8 +394,8 @@ impl Core {
         data.into_iter().chain(pages).for_each(|sector| state.lines.add_valid(sector));
     }
 
-    /// Lines are free, open or closed again. What was open is gone on with, behind what a crash may have torn: closed early, each crash
-    /// would cost the lines that were open, until none was left to write the first page in.
+    /// Lines are free, open or closed again. What was open is gone on with, behind what a crash may have torn: closed early, each
+    /// crash would cost the lines that were open, until none was left to write the first page in.
     async fn settle(&self, root: &Root, reports: &[ChunkReport]) -> Result<(), ManagerError> {
         let mut unfinished = Vec::new();
         {
@@ -396,7 +425,9 @@ impl Core {
             }
             partial.sort_unstable();
             for (_, _, number) in partial {
-                let noted = root.lines[number as usize].open.and_then(|index| Stream::ALL.into_iter().find(|s| s.index() == usize::from(index)));
+                let noted = root.lines[number as usize]
+                    .open
+                    .and_then(|index| Stream::ALL.into_iter().find(|s| s.index() == usize::from(index)));
                 let is_unused = |stream: &Stream| state.open[stream.index()].is_none();
                 let stream = noted.filter(is_unused).or_else(|| Stream::ALL.into_iter().find(is_unused));
                 match stream {

@@ -186,7 +186,15 @@ mod tests {
 
     #[test]
     fn a_root_reads_back_and_any_damage_is_seen() {
-        let geometry = Geometry { groups: 2, units_per_group: 3, chunks: 9, sectors: 16, write_unit: 4, oob_bytes: 16, open_max: 0 };
+        let geometry = Geometry {
+            groups: 2,
+            units_per_group: 3,
+            chunks: 9,
+            sectors: 16,
+            write_unit: 4,
+            oob_bytes: 16,
+            open_max: 0,
+        };
         let root = Root {
             number: 77,
             identity: [1; 16],

@@ -5,8 +5,8 @@
 //!  56 bits  its sequence: when it was programmed, of all sectors ever
 //!  32 bits  CRC-32C over the format's identity, the 96 bits before and the sector
 //! ```
-//! A tag that matches its sector was written with it, by this format of the device. Where the device has no out-of-band area the first
-//! sector of each write unit has the tags of the others.
+//! A tag that matches its sector was written with it, by this format of the device. Where the device has no out-of-band area the
+//! first sector of each write unit has the tags of the others.
 
 use crc_fast::{CrcAlgorithm::Crc32Iscsi, Digest};
 use engine::{Buf, View};
@@ -189,7 +189,8 @@ fn unit_of(geometry: &Geometry) -> u32 {
     }
     let fits = |unit: &u32| geometry.sectors.is_multiple_of(*unit) && *unit >= 2;
     let multiples = (1..=geometry.sectors / geometry.write_unit).map(|times| times * geometry.write_unit);
-    let chosen = multiples.take_while(|&unit| unit <= IN_BAND_UNIT_SECTORS.max(geometry.write_unit)).filter(fits).last();
+    let chosen =
+        multiples.take_while(|&unit| unit <= IN_BAND_UNIT_SECTORS.max(geometry.write_unit)).filter(fits).last();
     chosen.unwrap_or(geometry.write_unit)
 }
 
@@ -201,7 +202,8 @@ mod tests {
     const SEQUENCE_END: u64 = 1 << 56;
 
     fn codec(oob_bytes: u32, identity: u8) -> Codec {
-        let geometry = Geometry { groups: 1, units_per_group: 1, chunks: 4, sectors: 64, write_unit: 4, oob_bytes, open_max: 0 };
+        let geometry =
+            Geometry { groups: 1, units_per_group: 1, chunks: 4, sectors: 64, write_unit: 4, oob_bytes, open_max: 0 };
         Codec::new(geometry.checked().expect("it works"), [identity; 16])
     }
 
@@ -227,7 +229,8 @@ mod tests {
 
     #[test]
     fn every_kind_of_sector_has_a_number_of_its_own() {
-        for logical in [Logical::Data(0), Logical::Data(u32::MAX), Logical::Page(0), Logical::Record, Logical::Padding] {
+        for logical in [Logical::Data(0), Logical::Data(u32::MAX), Logical::Page(0), Logical::Record, Logical::Padding]
+        {
             assert_eq!(Logical::decode(logical.encode()), Some(logical));
         }
         assert_eq!(Logical::decode(1 << 38), None);

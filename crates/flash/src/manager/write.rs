@@ -1,8 +1,8 @@
 //! From the buffer to flash: units are made of what waits, and programmed, one at a time on each parallel unit.
 //!
 //! Invariants:
-//! - A sector gets its sequence when its unit is made, and of each logical sector one program is under way at most: so of two sectors
-//!   of the same address the one with the higher sequence is the newer one, whatever the streams.
+//! - A sector gets its sequence when its unit is made, and of each logical sector one program is under way at most: so of two
+//!   sectors of the same address the one with the higher sequence is the newer one, whatever the streams.
 //! - The map changes when a program has succeeded, never before.
 
 use std::rc::Rc;
@@ -86,6 +86,8 @@ impl State {
             }
             let reserve = self.reserve();
             let kept = match stream {
+                // Out of spare, hosts bring nothing more: what they have brought is written while there is room.
+                Stream::Hot | Stream::Cold if self.is_read_only => 1,
                 Stream::Hot | Stream::Cold => reserve.hosts,
                 Stream::Moved => reserve.map,
                 Stream::Map => 0,
@@ -164,6 +166,7 @@ impl Core {
         let mut guard = self.state.borrow_mut();
         let state = &mut *guard;
         let Target { line, slot, first } = job.target;
+        state.changes += 1;
         state.programs.remove(&job.first_sequence);
         let unit = self.codec.geometry.unit_of(self.codec.geometry.locate(first).0);
         state.busy[unit as usize] = false;
@@ -242,6 +245,7 @@ impl Core {
             let mut state = self.state.borrow_mut();
             state.totals.host += 1;
             ticket = state.buffer.enter(Logical::Data(first + index), stream, true, Content::Data(sector));
+            self.has_entered(state);
         }
         self.pump();
         Ok(ticket)
@@ -253,14 +257,26 @@ impl Core {
             self.check_writable()?;
             let is_free = !self.state.borrow().buffer.holds_any(range.first, range.count);
             if is_free {
-                let entered = self.state.borrow_mut().buffer.enter_range(range, Stream::Hot);
-                if let Ok(ticket) = entered {
+                let mut state = self.state.borrow_mut();
+                if let Ok(ticket) = state.buffer.enter_range(range, Stream::Hot) {
+                    self.has_entered(state);
                     return Ok(ticket);
                 }
             }
             self.force_hosts(u64::MAX);
             self.force_moved();
             self.wait().await?;
+        }
+    }
+
+    /// Something of hosts is in the buffer. It may be newer than what keeps a line from being empty, and have no room of its own:
+    /// collection has to look again.
+    fn has_entered(&self, mut state: std::cell::RefMut<'_, State>) {
+        state.changes += 1;
+        let is_emptying = state.is_emptying;
+        drop(state);
+        if is_emptying {
+            self.changed.notify_all();
         }
     }
 

@@ -1,7 +1,7 @@
 //! The states of a model's chunks, and what each allows.
 //!
-//! A write moves `begun` when it is taken and `written` when it has ended, so that writes to one chunk may be handed over one behind
-//! the other, as to a device with a queue.
+//! A write moves `begun` when it is taken and `written` when it has ended, so that writes to one chunk may be handed over one
+//! behind the other, as to a device with a queue.
 
 use crate::address::{Chunk, Sector};
 use crate::device::{ChunkReport, ChunkState, FlashError};

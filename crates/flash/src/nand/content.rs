@@ -5,8 +5,8 @@
 //!  behind it          for each chunk its state (32 bytes) and the out-of-band bytes of its sectors, padded to whole blocks
 //!  behind that        the sectors of all chunks
 //! ```
-//! A block is 4 KiB. The state of a chunk is written last: a sector behind its write pointer is not written, whatever is there. So a
-//! process that is killed in a write has written the whole of it or nothing.
+//! A block is 4 KiB. The state of a chunk is written last: a sector behind its write pointer is not written, whatever is there.
+//! So a process that is killed in a write has written the whole of it or nothing.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,7 +50,13 @@ impl Content {
         Content::Memory { stride, chunks: RefCell::default(), unreadable: RefCell::default() }
     }
 
-    pub(super) async fn read(&self, chunk: Chunk, offset: u32, mut data: Buf, mut oob: Buf) -> (Result<(), FlashError>, Buf, Buf) {
+    pub(super) async fn read(
+        &self,
+        chunk: Chunk,
+        offset: u32,
+        mut data: Buf,
+        mut oob: Buf,
+    ) -> (Result<(), FlashError>, Buf, Buf) {
         let Content::Memory { stride, chunks, unreadable } = self else {
             let Content::Kept(kept) = self else { unreachable!("there are two kinds, and this is not the other") };
             return kept.read(chunk, offset, data, oob).await;
@@ -75,9 +81,11 @@ impl Content {
     /// Whether a sector of the range can't be read: which.
     pub(super) fn unreadable(&self, chunk: Chunk, offset: u32, count: u32) -> Option<u32> {
         match self {
-            Content::Memory { unreadable, .. } => {
-                unreadable.borrow().range((chunk.0, offset)..(chunk.0, offset + count)).next().map(|&(_, sector)| sector)
-            }
+            Content::Memory { unreadable, .. } => unreadable
+                .borrow()
+                .range((chunk.0, offset)..(chunk.0, offset + count))
+                .next()
+                .map(|&(_, sector)| sector),
             Content::Kept(_) => None,
         }
     }
@@ -89,7 +97,14 @@ impl Content {
     }
 
     /// Writes sectors, and behind them the state that the chunk then has.
-    pub(super) async fn write(&self, chunk: Chunk, offset: u32, data: &[u8], oob: &[u8], then: ChunkReport) -> Result<(), FlashError> {
+    pub(super) async fn write(
+        &self,
+        chunk: Chunk,
+        offset: u32,
+        data: &[u8],
+        oob: &[u8],
+        then: ChunkReport,
+    ) -> Result<(), FlashError> {
         match self {
             Content::Memory { stride, chunks, .. } => {
                 let mut chunks = chunks.borrow_mut();
@@ -142,7 +157,9 @@ impl Kept {
     }
 
     fn data(&self, chunk: Chunk, offset: u32) -> u64 {
-        self.side(Chunk(self.geometry.chunks_total())) + u64::from(chunk.0) * u64::from(self.geometry.sectors) + u64::from(offset)
+        self.side(Chunk(self.geometry.chunks_total()))
+            + u64::from(chunk.0) * u64::from(self.geometry.sectors)
+            + u64::from(offset)
     }
 
     /// Bytes that the namespace must have.
@@ -184,7 +201,14 @@ impl Kept {
         (result, data, oob)
     }
 
-    async fn write(&self, chunk: Chunk, offset: u32, data: &[u8], oob: &[u8], then: ChunkReport) -> Result<(), FlashError> {
+    async fn write(
+        &self,
+        chunk: Chunk,
+        offset: u32,
+        data: &[u8],
+        oob: &[u8],
+        then: ChunkReport,
+    ) -> Result<(), FlashError> {
         self.put(self.data(chunk, offset), Buf::copy_from(data)).await?;
         let _lock = self.locks.lock(u64::from(chunk.0), 1, Mode::Exclusive).await;
         let from = STATE_BYTES + (offset * self.geometry.oob_bytes) as usize;
@@ -254,7 +278,10 @@ fn kept(namespace: AnyNamespace, geometry: Geometry) -> Result<Kept, FlashError>
     let info = kept.namespace.info();
     if info.bytes() < kept.bytes() || info.block_size as usize > SECTOR_BYTES {
         let (has, needs) = (info.bytes(), kept.bytes());
-        let text = format!("it has {has} bytes in blocks of {}; the device needs {needs}, in blocks of 4096 or less", info.block_size);
+        let text = format!(
+            "it has {has} bytes in blocks of {}; the device needs {needs}, in blocks of 4096 or less",
+            info.block_size
+        );
         return Err(FlashError::Medium(text));
     }
     Ok(kept)
@@ -267,7 +294,12 @@ pub(super) fn bytes_on_namespace(geometry: Geometry) -> u64 {
 }
 
 /// Lays a fresh device out; the head comes last.
-pub(super) async fn lay_out(namespace: AnyNamespace, geometry: Geometry, serial: [u8; 16], bad: &[Chunk]) -> Result<(Content, Vec<ChunkReport>), FlashError> {
+pub(super) async fn lay_out(
+    namespace: AnyNamespace,
+    geometry: Geometry,
+    serial: [u8; 16],
+    bad: &[Chunk],
+) -> Result<(Content, Vec<ChunkReport>), FlashError> {
     let kept = kept(namespace, geometry)?;
     let mut reports = Vec::new();
     for chunk in (0..geometry.chunks_total()).map(Chunk) {
@@ -282,7 +314,9 @@ pub(super) async fn lay_out(namespace: AnyNamespace, geometry: Geometry, serial:
 }
 
 /// A device that was laid out: its geometry, identity, bytes and chunks. `None`: there is none.
-pub(super) async fn open(namespace: AnyNamespace) -> Result<Option<(Geometry, [u8; 16], Content, Vec<ChunkReport>)>, FlashError> {
+pub(super) async fn open(
+    namespace: AnyNamespace,
+) -> Result<Option<(Geometry, [u8; 16], Content, Vec<ChunkReport>)>, FlashError> {
     let (result, page) = namespace.read(Lba(0), Buf::with_len(SECTOR_BYTES)).await;
     result.map_err(medium)?;
     if page[..8] != MAGIC {

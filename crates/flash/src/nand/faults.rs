@@ -113,7 +113,8 @@ impl Faults {
 
     /// The sectors of an erased chunk can be read when they are written again.
     pub(super) fn erased(&mut self, first: Sector, count: u32) {
-        let gone = |fault: &Fault| matches!(fault, Fault::Read(sector) if (first.0..first.0 + count).contains(&sector.0));
+        let gone =
+            |fault: &Fault| matches!(fault, Fault::Read(sector) if (first.0..first.0 + count).contains(&sector.0));
         self.armed.retain(|fault| !gone(fault));
     }
 

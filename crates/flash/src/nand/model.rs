@@ -110,7 +110,8 @@ impl Nand {
         let geometry = config.geometry.checked()?;
         let bad = factory_bad(&config);
         let state = |chunk| if bad.contains(&chunk) { ChunkState::Offline } else { ChunkState::Free };
-        let reports = (0..geometry.chunks_total()).map(|chunk| ChunkReport { state: state(Chunk(chunk)), ..FRESH }).collect();
+        let reports =
+            (0..geometry.chunks_total()).map(|chunk| ChunkReport { state: state(Chunk(chunk)), ..FRESH }).collect();
         let serial = serial_of(config.seed);
         Ok(Nand::new(config, serial, Content::in_memory(geometry), reports))
     }
@@ -295,7 +296,11 @@ impl Powered {
             let chunks = self.nand.chunks.borrow();
             let (chunk, offset, count) = chunks.check_read(first, data.len())?;
             let no_oob = oob.is_empty();
-            if no_oob { Ok((chunk, offset, count)) } else { chunks.check_oob(count, oob.len()).map(|()| (chunk, offset, count)) }
+            if no_oob {
+                Ok((chunk, offset, count))
+            } else {
+                chunks.check_oob(count, oob.len()).map(|()| (chunk, offset, count))
+            }
         });
         let (chunk, offset, count) = match checked {
             Ok(found) => found,
@@ -306,12 +311,13 @@ impl Powered {
         let unit = geometry.unit_of(chunk);
         lanes.to_unit(unit, 0).await;
         lanes.read(unit, count.div_ceil(geometry.write_unit)).await;
-        lanes.from_unit(unit, data.len() + oob.len()).await;
+        lanes.to_host(unit, data.len() + oob.len()).await;
         // Only now: meanwhile the chunk may have been reset, and is read as it is.
         let failed = self.check_power().and_then(|()| {
             self.nand.chunks.borrow().check_read(first, data.len())?;
             let failed = self.nand.faults.borrow_mut().read_fails(first, count);
-            let spoilt = self.nand.content.unreadable(chunk, offset, count).map(|offset| geometry.sector(chunk, offset));
+            let spoilt =
+                self.nand.content.unreadable(chunk, offset, count).map(|offset| geometry.sector(chunk, offset));
             failed.or(spoilt).map_or(Ok(()), |sector| Err(FlashError::ReadFailed(sector)))
         });
         match failed {
@@ -338,7 +344,11 @@ impl Powered {
         if self.check_power().is_err() {
             // In another life the chunk's begun writes are forgotten: what a late write left would lie in a gap.
             let same_night = nand.life.get() == self.life + 1;
-            return if same_night { nand.lose_program(chunk, offset, &data, &oob).await } else { Err(FlashError::PowerLost) };
+            return if same_night {
+                nand.lose_program(chunk, offset, &data, &oob).await
+            } else {
+                Err(FlashError::PowerLost)
+            };
         }
         let fails = nand.faults.borrow_mut().program_fails(chunk);
         if fails {

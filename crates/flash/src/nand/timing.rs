@@ -106,7 +106,7 @@ impl Lanes {
     }
 
     /// The way back.
-    pub(super) async fn from_unit(&self, unit: u32, bytes: usize) {
+    pub(super) async fn to_host(&self, unit: u32, bytes: usize) {
         self.through_bus(unit, bytes).await;
         self.through_port(unit, bytes).await;
     }

@@ -2,17 +2,11 @@
 
 use std::rc::Rc;
 
-use engine::sim::{SimConfig, World};
 use flash::nand::{Nand, NandConfig};
 use flash::presets::Preset;
 use flash::{FlashNamespace, FormatOptions, Geometry, Manager, ManagerOptions};
 
-fn simulated<T: 'static>(seed: u64, main: impl Future<Output = T> + 'static) -> T {
-    let world = World::new(seed, SimConfig::default());
-    let node = world.node("n");
-    let task = world.spawn_on(node, main);
-    world.run_until(task).unwrap_or_else(|stalled| panic!("seed {seed}: {stalled}"))
-}
+use crate::crash::simulated;
 
 async fn namespace(config: NandConfig) -> FlashNamespace {
     let nand = Nand::in_memory(config).expect("a geometry that works");

@@ -5,7 +5,7 @@
 //! them. What a loss of power makes of the commands under way follows from the seed and the number of the run.
 
 use std::cell::RefCell;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use device::{Error, Lba, Namespace};
@@ -33,7 +33,15 @@ const PLAIN: Kind = Kind { oob_bytes: 16, bad_ppm: 0, program_ppm: 0, erase_ppm:
 pub fn config(kind: Kind, seed: u64) -> NandConfig {
     // Without an out-of-band area a unit is four sectors, too, since 44 has no larger divisor that would do.
     let (chunks, sectors) = if kind.oob_bytes > 0 { (28, 8) } else { (18, 44) };
-    let geometry = Geometry { groups: 2, units_per_group: 1, chunks, sectors, write_unit: 4, oob_bytes: kind.oob_bytes, open_max: 0 };
+    let geometry = Geometry {
+        groups: 2,
+        units_per_group: 1,
+        chunks,
+        sectors,
+        write_unit: 4,
+        oob_bytes: kind.oob_bytes,
+        open_max: 0,
+    };
     let timing = Timing {
         bus_bytes_per_second: 2_000_000_000,
         read: Duration::from_micros(5),
@@ -65,7 +73,9 @@ impl Life {
 
     pub async fn open(&self) -> Result<Rc<FlashNamespace>, flash::ManagerError> {
         let manager = Manager::open(self.nand.power_on(), options(self.kind)).await?;
-        Ok(Rc::new(FlashNamespace::new(manager)))
+        let namespace = Rc::new(FlashNamespace::new(manager));
+        LAST.set(Rc::downgrade(&namespace));
+        Ok(namespace)
     }
 
     /// Some steps; `Err`: power is gone, or the device is worn out.
@@ -155,7 +165,7 @@ impl Life {
     }
 
     async fn reopen(&mut self, namespace: &mut Rc<FlashNamespace>) -> Result<(), Error> {
-        let manager = FlashNamespace::into_manager(self.take(namespace).await?);
+        let manager = FlashNamespace::into_manager(Life::take(namespace).await?);
         manager.close().await?;
         self.model.borrow_mut().flushed();
         *namespace = self.open().await.map_err(|error| Error::WriteFault(error.to_string()))?;
@@ -163,7 +173,7 @@ impl Life {
     }
 
     /// The namespace out of its counter: nobody else has it between steps.
-    async fn take(&self, namespace: &mut Rc<FlashNamespace>) -> Result<FlashNamespace, Error> {
+    async fn take(namespace: &mut Rc<FlashNamespace>) -> Result<FlashNamespace, Error> {
         let other = Nand::in_memory(config(PLAIN, 1)).expect("a geometry that works");
         Manager::format(other.power_on(), &FormatOptions::default()).await.expect("formatted");
         let other = Manager::open(other.power_on(), ManagerOptions::default()).await.expect("opened");
@@ -178,11 +188,19 @@ impl Life {
     }
 }
 
+thread_local! {
+    /// What was opened last, to be shown where a run stands still.
+    static LAST: RefCell<Weak<FlashNamespace>> = const { RefCell::new(Weak::new()) };
+}
+
 pub fn simulated<T: 'static>(seed: u64, main: impl Future<Output = T> + 'static) -> T {
     let world = World::new(seed, SimConfig::default());
     let node = world.node("n");
     let task = world.spawn_on(node, main);
-    world.run_until(task).unwrap_or_else(|stalled| panic!("seed {seed}: {stalled}"))
+    world.run_until(task).unwrap_or_else(|stalled| {
+        let last = LAST.with_borrow(Weak::upgrade);
+        panic!("seed {seed}: {stalled} {:?}", last.as_ref().map(|namespace| namespace.manager()))
+    })
 }
 
 /// Steps of a life: until lines have been emptied several times.
@@ -236,7 +254,10 @@ fn crash(kind: Kind, seed: u64, at: u64) {
 fn at_every_operation(kind: Kind, seeds: std::ops::Range<u64>) {
     for seed in seeds {
         let (programs, erases) = operations(kind, seed);
-        assert!(programs > 100 && erases > 10, "{kind:?}, seed {seed}: a life of {programs} programs and {erases} erases");
+        assert!(
+            programs > 100 && erases > 10,
+            "{kind:?}, seed {seed}: a life of {programs} programs and {erases} erases"
+        );
         (1..=programs + erases).for_each(|at| crash(kind, seed, at));
     }
 }

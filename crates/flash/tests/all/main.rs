@@ -2,4 +2,6 @@
 
 mod conformance;
 mod crash;
+mod life;
 mod model;
+mod nand;

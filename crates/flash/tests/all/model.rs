@@ -92,7 +92,8 @@ impl Model {
     /// A read of what nobody writes: the newest version, or the error of what can't be read.
     pub async fn read(&self, namespace: &FlashNamespace, lba: u64, count: u64) {
         let (result, buf) = namespace.read(Lba(lba), Buf::with_len(count as usize * SECTOR_BYTES)).await;
-        let newest = |lba: u64| self.sectors.get(&lba).map_or(0, |sector| *sector.since.last().unwrap_or(&sector.stable));
+        let newest =
+            |lba: u64| self.sectors.get(&lba).map_or(0, |sector| *sector.since.last().unwrap_or(&sector.stable));
         let is_spoilt = (lba..lba + count).any(|lba| newest(lba) == SPOILT);
         match result {
             Ok(()) => {
