@@ -51,10 +51,19 @@ impl Core {
         let result = self.write_root(&root.encode()).await;
         let mut guard = self.state.borrow_mut();
         let state = &mut *guard;
-        if let Err(error) = result {
-            drop(guard);
-            self.fail(format!("no root could be written: {error}"));
-            return self.state.borrow().check();
+        match result {
+            Ok(true) => {}
+            Ok(false) => {
+                state.is_read_only = true;
+                drop(guard);
+                self.fail("no chunk for roots is left: what was flushed is read on");
+                return Err(Error::ReadOnly("no chunk of the flash behind it takes a root"));
+            }
+            Err(error) => {
+                drop(guard);
+                self.fail(format!("no root could be written: {error}"));
+                return self.state.borrow().check();
+            }
         }
         state.root.number = root.number;
         state.root.up_to = up_to;
@@ -71,19 +80,23 @@ impl Core {
         Ok(())
     }
 
-    /// Appends a root where there is room; both copies, of which one must be whole.
-    async fn write_root(&self, bytes: &[u8]) -> Result<(), FlashError> {
+    /// Appends a root where there is room; both copies, of which one must be whole. False: no chunk takes it.
+    ///
+    /// The slot with the root in force is never reset: what would be lost with it is everything.
+    async fn write_root(&self, bytes: &[u8]) -> Result<bool, FlashError> {
         let unit_bytes = self.codec.unit as usize * SECTOR_BYTES;
         let sectors = bytes.len().div_ceil(unit_bytes) as u32 * self.codec.unit;
-        for _ in 0..=2 {
+        for is_last in [false, true] {
             let area = self.state.borrow().root.clone();
             if area.offset + sectors <= self.codec.geometry.sectors && self.append_root(&area, bytes).await? {
                 self.state.borrow_mut().root.offset = area.offset + sectors;
-                return Ok(());
+                return Ok(true);
             }
-            self.turn_over().await?;
+            if !is_last {
+                self.turn_over().await?;
+            }
         }
-        Err(FlashError::Medium(format!("no chunk for roots takes one of {} bytes", bytes.len())))
+        Ok(false)
     }
 
     /// False: neither copy was written, and the chunks are given up.

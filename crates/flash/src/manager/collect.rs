@@ -23,6 +23,9 @@ use crate::address::Sector;
 use crate::device::FlashError;
 use crate::geometry::SECTOR_BYTES;
 
+/// Lines that are reset between two looks at how much their wear differs. Chosen: moving what stays then costs an eighth at most.
+const RESETS_PER_WEAR: u32 = 8;
+
 enum Chore {
     Stop,
     Root,
@@ -44,11 +47,15 @@ impl State {
         if self.is_read_only {
             return Chore::Wait; // resets are what it has no more of
         }
+        // What stays is moved now and then, also while room is scarce, but never when hosts wait for it: it brings none.
+        if self.resets >= RESETS_PER_WEAR && self.lines.free() > self.reserve().hosts {
+            self.resets = 0;
+            if let Some(line) = self.least_worn(spread) {
+                return Chore::Collect(line);
+            }
+        }
         let is_low = self.lines.free() <= self.reserve().soft;
-        let chosen = match is_low {
-            true => self.victim(policy),
-            false => std::mem::take(&mut self.is_wear_news).then(|| self.least_worn(spread)).flatten(),
-        };
+        let chosen = if is_low { self.victim(policy) } else { None };
         chosen.map_or(Chore::Wait, Chore::Collect)
     }
 
@@ -326,7 +333,7 @@ impl Core {
         let state = &mut *guard;
         state.lines.get_mut(line).slots = good;
         state.lines.set_free(line);
-        state.is_wear_news = true;
+        state.resets += 1;
         state.is_read_only |= !state.has_spare();
         drop(guard);
         self.changed.notify_all();

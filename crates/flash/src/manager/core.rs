@@ -93,8 +93,8 @@ pub(super) struct State {
     pub is_emptying: bool,
     /// Counts what enters from hosts and what ends.
     pub changes: u64,
-    /// Lines were worn since it was looked at how much they differ.
-    pub is_wear_news: bool,
+    /// Lines that were reset since it was looked at how much their wear differs.
+    pub resets: u32,
     /// Why nothing goes on any more.
     pub failure: Option<String>,
 }
@@ -223,7 +223,7 @@ impl Core {
             is_stopping: false,
             is_emptying: false,
             changes: 0,
-            is_wear_news: true,
+            resets: 0,
             failure: None,
         };
         Rc::new(Core { device, codec, identity, options, state: RefCell::new(state), changed: Notify::new() })

@@ -162,11 +162,12 @@ impl Lines {
         self.free += usize::from(!self.get(line).slots.is_empty());
     }
 
-    /// The free line with the least wear.
+    /// A free line: the least worn one, but for what is moved the most worn one, since that stays the longest.
     pub fn take_free(&mut self, stream: Stream) -> Option<u32> {
         let free =
             self.all.iter().enumerate().filter(|(_, line)| line.state == LineState::Free && !line.slots.is_empty());
-        let (number, _) = free.min_by_key(|(number, line)| (line.wear(), *number))?;
+        let wear = free.map(|(number, line)| (line.wear(), number));
+        let (_, number) = if stream == Stream::Moved { wear.max() } else { wear.min() }?;
         self.all[number].state = LineState::Open(stream);
         self.free -= 1;
         Some(number as u32)

@@ -247,8 +247,11 @@ async fn recover(device: Rc<dyn FlashDevice>, options: ManagerOptions) -> Result
         state.root.limit = state.sequence + SEQUENCES_PER_ROOT;
         state.is_read_only = !state.has_spare();
     }
-    core.checkpoint(false).await.map_err(|error| ManagerError::Stopped(error.to_string()))?;
-    Ok(core)
+    match core.checkpoint(false).await {
+        // Without a root nothing is decided, but nothing is written either: each opening finds the same.
+        Ok(()) | Err(device::Error::ReadOnly(_)) => Ok(core),
+        Err(error) => Err(ManagerError::Stopped(error.to_string())),
+    }
 }
 
 /// The slot that the root in force is in.

@@ -216,11 +216,10 @@ impl Core {
 
     fn check_writable(&self) -> Result<(), Error> {
         let state = self.state.borrow();
-        state.check()?;
         if state.is_read_only {
             return Err(Error::ReadOnly("the flash behind it has too few good chunks left"));
         }
-        Ok(())
+        state.check()
     }
 
     /// Enters sectors into the buffer, as there is room. Returns the last ticket.

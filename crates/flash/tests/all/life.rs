@@ -43,7 +43,7 @@ fn seeds_of_a_long_life() {
             for round in 0..25 {
                 let story = format!("seed {seed}, round {round}");
                 let mut namespace = life.open().await.unwrap_or_else(|error| panic!("{story}: {error}"));
-                life.model.borrow_mut().verify(&namespace, &story).await;
+                life.verify(&namespace, &story).await;
                 life.check(&namespace, &story).await;
                 life.nand.cut_at(Some(1 + rng.below(250)));
                 let _lost = life.go_on(&mut namespace, 60).await; // mostly
@@ -100,7 +100,8 @@ fn past_its_endurance_a_device_is_read_only_and_still_read() {
                 Err(error) => break error,
             }
         };
-        assert!(matches!(error, Error::ReadOnly(_)), "{error}");
+        // What was under way when the last chunk for roots was worn out was not written.
+        assert!(matches!(error, Error::ReadOnly(_) | Error::WriteFault(_)), "{error}");
         assert_eq!(namespace.writability(), Writability::Failed);
         assert!(matches!(namespace.deallocate(Lba(0), 1).await, Err(Error::ReadOnly(_))));
         model.verify(&namespace, "worn out").await;
