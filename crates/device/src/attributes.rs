@@ -32,14 +32,18 @@ const _: () = assert!(
 
 /// The attributes of a namespace by key.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Attributes(BTreeMap<String, Vec<u8>>);
+pub struct Attributes(BTreeMap<String, Vec<u8>>);
 
 impl Attributes {
+    /// The value of one of them.
     pub fn get(&self, key: &str) -> Option<&Vec<u8>> {
         self.0.get(key)
     }
 
     /// The attributes with one of them changed; an empty value removes it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfSpace`] beyond the bounds of [`Namespace::set_attribute`](crate::Namespace::set_attribute).
     pub fn with(&self, key: &'static str, value: &[u8]) -> Result<Attributes, Error> {
         let mut changed = self.clone();
         if value.is_empty() {
@@ -70,6 +74,12 @@ impl Attributes {
         let checksum = checksum_of(&copy, records.len());
         copy[24..32].copy_from_slice(&checksum.to_le_bytes());
         copy.freeze()
+    }
+
+    /// Bytes of a copy that say something: the rest is padding, which need not be kept.
+    pub fn encoded_bytes(copy: &[u8]) -> usize {
+        let records = copy.get(16..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        copy.len().min(HEADER_BYTES + records as usize)
     }
 
     /// Sequence and attributes of a copy; `None` where it is not valid.

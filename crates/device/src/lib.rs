@@ -21,7 +21,7 @@ mod file;
 mod grow;
 mod identity;
 mod latch;
-mod limits;
+pub mod limits;
 mod mailed;
 mod memory;
 pub mod namespace;
@@ -31,6 +31,7 @@ mod sidecar;
 mod uncorrectable;
 
 pub use any::AnyNamespace;
+pub use attributes::Attributes;
 pub use drive::{Drive, DriveError, DriveNamespace, DriveOptions, FormatOptions, NamespaceSpec};
 pub use erased::{Erased, ErasedMethods};
 pub use fault::{Fault, FaultConfig};

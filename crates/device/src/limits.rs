@@ -17,7 +17,10 @@ const _: () = assert!(TRANSFER_BYTES_MAX <= engine::buf::BUF_BYTES_MAX, "a trans
 const _: () = assert!(TRANSFER_BYTES_MAX.is_multiple_of(BLOCK_SIZE_MAX as usize));
 
 /// `blocks` blocks from `lba` lie within the namespace.
-pub(crate) fn check_range(info: &NamespaceInfo, lba: Lba, blocks: u64) -> Result<(), Error> {
+///
+/// # Errors
+/// [`Error::OutOfRange`] where they don't.
+pub fn check_range(info: &NamespaceInfo, lba: Lba, blocks: u64) -> Result<(), Error> {
     match lba.0.checked_add(blocks) {
         Some(end) if end <= info.blocks => Ok(()),
         _ => Err(Error::OutOfRange { lba, blocks, end: info.blocks }),
@@ -26,7 +29,10 @@ pub(crate) fn check_range(info: &NamespaceInfo, lba: Lba, blocks: u64) -> Result
 
 /// A payload of `bytes` at `lba` is whole blocks, at least one and at most `blocks_max`, within the namespace.
 /// Returns the number of blocks.
-pub(crate) fn check_length(info: &NamespaceInfo, lba: Lba, bytes: usize, blocks_max: u32) -> Result<u64, Error> {
+///
+/// # Errors
+/// [`Error::InvalidLength`] or [`Error::OutOfRange`].
+pub fn check_length(info: &NamespaceInfo, lba: Lba, bytes: usize, blocks_max: u32) -> Result<u64, Error> {
     let block_size = info.block_size as usize;
     let bytes_max = blocks_max as usize * block_size;
     if bytes == 0 || !bytes.is_multiple_of(block_size) || bytes > bytes_max {
@@ -38,7 +44,10 @@ pub(crate) fn check_length(info: &NamespaceInfo, lba: Lba, bytes: usize, blocks_
 }
 
 /// Both halves of a compare-and-write, likewise.
-pub(crate) fn check_halves(info: &NamespaceInfo, lba: Lba, expected: usize, new: usize) -> Result<u64, Error> {
+///
+/// # Errors
+/// As [`check_length`]; halves of different lengths are [`Error::InvalidLength`].
+pub fn check_halves(info: &NamespaceInfo, lba: Lba, expected: usize, new: usize) -> Result<u64, Error> {
     let blocks = check_length(info, lba, expected, info.compare_and_write_blocks_max)?;
     if expected == new {
         return Ok(blocks);

@@ -1,0 +1,26 @@
+//! Host-managed flash: a flash device as it is, a model of one, and the media manager that makes a namespace of it.
+//!
+//! | part | what it is |
+//! |---|---|
+//! | [`FlashDevice`] | the commands of a device whose parts the host sees |
+//! | [`nand`] | a model of NAND: rules, timing, wear, failures, loss of power |
+//! | [`Manager`] | the log of a device, with map, collection and recovery |
+//! | [`FlashNamespace`] | a namespace like any other |
+//!
+//! The invariants, the format and the argument are in the README of this crate.
+
+mod address;
+mod device;
+mod geometry;
+mod manager;
+mod namespace;
+pub mod nand;
+pub mod presets;
+
+pub use self::address::{ADDRESSES_MAX, Chunk, Sector};
+pub use self::device::{ChunkReport, ChunkState, FlashDevice, FlashError, Read};
+pub use self::geometry::{
+    Geometry, GeometryError, OOB_BYTES_MAX, OOB_BYTES_MIN, SECTOR_BYTES, UNITS_MAX, WRITE_UNIT_MAX,
+};
+pub use self::manager::{CheckReport, Figures, FormatOptions, Heat, Manager, ManagerError, ManagerOptions, Policy};
+pub use self::namespace::FlashNamespace;

@@ -1,0 +1,155 @@
+//! Roots: the pages of the map that have changed are written, then a root that names them.
+//!
+//! Invariants:
+//! - A root is up to sequence C: every program up to C had ended, and had changed the map, before the first page was made. So all
+//!   changes up to C are in the pages, and what may be missing has a higher sequence, and is in the log.
+//! - A line is gone on with only by the root in force: pages that it names stay valid, and records behind it stay, until the next
+//!   root is on flash.
+//! - No sequence above a root's limit is given before the next root is on flash. So a crash leaves no sector, not even a torn one
+//!   that can be read only later, with a sequence that is given once more.
+
+use std::rc::Rc;
+
+use device::Error;
+use engine::Buf;
+
+use super::buffer::{Content, Stream};
+use super::core::{Core, RootArea, SEQUENCES_PER_ROOT};
+use super::tag::Logical;
+use crate::address::Chunk;
+use crate::device::FlashError;
+use crate::geometry::SECTOR_BYTES;
+
+impl Core {
+    /// Writes a root. One at a time: the task that maintains the log, or whoever opens or closes it.
+    pub async fn checkpoint(self: &Rc<Core>, is_closed: bool) -> Result<(), Error> {
+        let up_to = self.state.borrow().sequence;
+        self.state.borrow_mut().wants_root = false;
+        while self.state.borrow().settled() < up_to {
+            self.wait().await?;
+        }
+        let pages = self.state.borrow().map.dirty();
+        if !pages.is_empty() {
+            let mut state = self.state.borrow_mut();
+            for page in pages {
+                state.buffer.enter(Logical::Page(page), Stream::Map, false, Content::Page);
+            }
+            let ticket = state.buffer.last_ticket();
+            state.force(Stream::Map, ticket);
+            drop(state);
+            self.pump();
+        }
+        while self.state.borrow().buffer.pages() > 0 {
+            self.wait().await?;
+        }
+        // A page of the map is the last thing that was programmed when nothing else was since.
+        let up_to = if is_closed { self.state.borrow().sequence } else { up_to };
+        let root = self.root(up_to, is_closed);
+        // Before it is on flash nobody goes by it, and behind it the next one is as good: pages that come meanwhile are in none.
+        let held = std::mem::take(&mut self.state.borrow_mut().held);
+        let attributes = root.attributes.clone();
+        let result = self.write_root(&root.encode()).await;
+        let mut guard = self.state.borrow_mut();
+        let state = &mut *guard;
+        match result {
+            Ok(true) => {}
+            Ok(false) => {
+                state.is_read_only = true;
+                drop(guard);
+                self.fail("no chunk for roots is left: what was flushed is read on");
+                return Err(Error::ReadOnly("no chunk of the flash behind it takes a root"));
+            }
+            Err(error) => {
+                drop(guard);
+                self.fail(format!("no root could be written: {error}"));
+                return self.state.borrow().check();
+            }
+        }
+        state.root.number = root.number;
+        state.root.up_to = up_to;
+        state.root.limit = root.limit;
+        held.into_iter().for_each(|sector| state.lines.remove_valid(sector));
+        state.lines.unpin(up_to);
+        state.since_root = 0;
+        if state.attributes_next.as_ref() == Some(&attributes) {
+            state.attributes_next = None;
+        }
+        state.attributes = attributes;
+        drop(guard);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Appends a root where there is room; both copies, of which one must be whole. False: no chunk takes it.
+    ///
+    /// The slot with the root in force is never reset: what would be lost with it is everything.
+    async fn write_root(&self, bytes: &[u8]) -> Result<bool, FlashError> {
+        let unit_bytes = self.codec.unit as usize * SECTOR_BYTES;
+        let sectors = bytes.len().div_ceil(unit_bytes) as u32 * self.codec.unit;
+        for is_last in [false, true] {
+            let area = self.state.borrow().root.clone();
+            if area.offset + sectors <= self.codec.geometry.sectors && self.append_root(&area, bytes).await? {
+                self.state.borrow_mut().root.offset = area.offset + sectors;
+                return Ok(true);
+            }
+            if !is_last {
+                self.turn_over().await?;
+            }
+        }
+        Ok(false)
+    }
+
+    /// False: neither copy was written, and the chunks are given up.
+    async fn append_root(&self, area: &RootArea, bytes: &[u8]) -> Result<bool, FlashError> {
+        let mut is_written = false;
+        for &chunk in &area.chunks[area.slot] {
+            match self.append_copy(chunk, area.offset, bytes).await {
+                Ok(()) => is_written = true,
+                Err(error) if error.is_of_a_chunk() => {
+                    tracing::warn!(%chunk, %error, "a copy of the root was not written, and its chunk is given up");
+                    self.state.borrow_mut().root.chunks[area.slot].retain(|&good| good != chunk);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(is_written)
+    }
+
+    async fn append_copy(&self, chunk: Chunk, offset: u32, bytes: &[u8]) -> Result<(), FlashError> {
+        let unit_bytes = self.codec.unit as usize * SECTOR_BYTES;
+        for (index, part) in (0..).zip(bytes.chunks(unit_bytes)) {
+            let mut data = Buf::zeroed(unit_bytes);
+            data[..part.len()].copy_from_slice(part);
+            let oob = Buf::zeroed(self.codec.oob_bytes(self.codec.unit));
+            let first = self.codec.geometry.sector(chunk, offset + index * self.codec.unit);
+            self.device.write(first, data.freeze(), oob.freeze()).await?;
+        }
+        Ok(())
+    }
+
+    /// Goes on in the other slot: what is there is older than what is here.
+    async fn turn_over(&self) -> Result<(), FlashError> {
+        let slot = 1 - self.state.borrow().root.slot;
+        let chunks = self.state.borrow().root.chunks[slot].clone();
+        for chunk in chunks {
+            match self.device.reset(chunk).await {
+                Ok(()) => {}
+                Err(error) if !error.is_of_a_chunk() => return Err(error),
+                Err(_) => self.state.borrow_mut().root.chunks[slot].retain(|&good| good != chunk),
+            }
+        }
+        let mut state = self.state.borrow_mut();
+        state.root.slot = slot;
+        state.root.offset = 0;
+        Ok(())
+    }
+
+    /// Whether a root should be written before long.
+    pub fn is_root_due(&self) -> bool {
+        let state = self.state.borrow();
+        let line = state.lines.payload_max();
+        let is_long = state.since_root >= line * u64::from(self.options.lines_per_root.max(1));
+        let is_low = state.sequence + SEQUENCES_PER_ROOT / 2 > state.root.limit;
+        state.wants_root || is_long || is_low
+    }
+}

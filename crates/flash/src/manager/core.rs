@@ -1,0 +1,294 @@
+//! [`Core`]: the state of a media manager, and what its parts ask of one another.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use device::{Attributes, Error};
+use engine::sync::Notify;
+
+use super::buffer::{Buffer, STREAMS, Stream};
+use super::lines::{LineState, Lines};
+use super::map::{Map, Place};
+use super::root::{Root, Totals};
+use super::tag::Codec;
+use crate::address::{Chunk, Sector};
+use crate::device::{FlashDevice, FlashError};
+
+/// Sequences that are given between two roots at most. Chosen: far more than ever are, and few enough for 2^26 crashes.
+pub(super) const SEQUENCES_PER_ROOT: u64 = 1 << 30;
+
+/// How lines are chosen for collection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Policy {
+    /// The one with the fewest valid sectors.
+    #[default]
+    Greedy,
+    /// The one that brings the most room for what is moved, times how long it was left alone.
+    CostBenefit,
+}
+
+/// How a media manager works; it may be another at each opening.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ManagerOptions {
+    /// How lines are chosen for collection.
+    pub policy: Policy,
+    /// Write units that wait for each parallel unit before hosts have to.
+    pub buffer_units: u32,
+    /// Lines that are written between two roots: what has to be read after a crash.
+    pub lines_per_root: u32,
+    /// Wear that lines may differ by before content that stays is moved.
+    pub wear_spread: u32,
+}
+
+impl Default for ManagerOptions {
+    fn default() -> ManagerOptions {
+        ManagerOptions { policy: Policy::Greedy, buffer_units: 4, lines_per_root: 4, wear_spread: 50 }
+    }
+}
+
+/// Where roots are, and which one is in force.
+#[derive(Clone, Debug)]
+pub(super) struct RootArea {
+    /// Chunks by slot and copy, as they were set apart.
+    pub apart: [Vec<Chunk>; 2],
+    /// Those of them that are good.
+    pub chunks: [Vec<Chunk>; 2],
+    pub slot: usize,
+    /// Sectors of the slot that are written.
+    pub offset: u32,
+    pub number: u64,
+    /// All changes up to here are in the pages of the root in force.
+    pub up_to: u64,
+    /// No higher sequence may be given.
+    pub limit: u64,
+}
+
+pub(super) struct State {
+    pub map: Map,
+    pub lines: Lines,
+    pub buffer: Buffer,
+    pub open: [Option<u32>; STREAMS],
+    /// Parallel units with a program under way.
+    pub busy: Vec<bool>,
+    /// The last sequence given.
+    pub sequence: u64,
+    /// The first sequences of the programs under way.
+    pub programs: BTreeSet<u64>,
+    /// Up to these tickets a stream does not wait for more.
+    pub forced: [u64; STREAMS],
+    /// Pages of the map that were replaced, and are named by the root in force.
+    pub held: Vec<Sector>,
+    pub root: RootArea,
+    pub attributes: Attributes,
+    pub attributes_next: Option<Attributes>,
+    pub totals: Totals,
+    /// Sectors programmed since the last root.
+    pub since_root: u64,
+    pub wants_root: bool,
+    /// Out of spare lines: no more writes are taken.
+    pub is_read_only: bool,
+    pub is_stopping: bool,
+    /// A line is being emptied.
+    pub is_emptying: bool,
+    /// Counts what enters from hosts and what ends.
+    pub changes: u64,
+    /// Lines that were reset since it was looked at how much their wear differs.
+    pub resets: u32,
+    /// Why nothing goes on any more.
+    pub failure: Option<String>,
+}
+
+/// What a media manager begins with.
+pub(super) struct Parts {
+    pub codec: Codec,
+    pub identity: [u8; 16],
+    pub map: Map,
+    pub lines: Lines,
+    pub root: RootArea,
+    pub sequence: u64,
+}
+
+/// See the module.
+pub(super) struct Core {
+    pub device: Rc<dyn FlashDevice>,
+    pub codec: Codec,
+    pub identity: [u8; 16],
+    pub options: ManagerOptions,
+    pub state: RefCell<State>,
+    /// Something has ended: whoever waits looks again.
+    pub changed: Notify,
+}
+
+/// What lines have to be kept free, and for whom.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reserve {
+    /// For pages of the map: all of them, once more.
+    pub map: usize,
+    /// Below that many hosts wait.
+    pub hosts: usize,
+    /// Below that many collection begins.
+    pub soft: usize,
+}
+
+impl Reserve {
+    /// Collection needs one line for what it moves, and one more stands for units that a crash or a failed program left unused.
+    pub fn of(pages: u32, line_payload: u64) -> Reserve {
+        let map = 1 + u64::from(pages).div_ceil(line_payload.max(1)) as usize;
+        Reserve { map, hosts: map + 2, soft: map + 4 }
+    }
+
+    /// Sectors that lines must hold for so many of a namespace: the reserve, a line for each stream, the pages of the map twice
+    /// (the root in force still names the old ones), and what is lost to padding when a line is emptied.
+    pub fn payload_needed(&self, capacity: u32, pages: u32, line_payload: u64) -> u64 {
+        let apart = (self.soft + STREAMS) as u64 * line_payload;
+        u64::from(capacity) + 2 * u64::from(pages) + apart
+    }
+}
+
+impl State {
+    pub fn reserve(&self) -> Reserve {
+        Reserve::of(self.map.directory().len() as u32, self.lines.payload_max())
+    }
+
+    /// Sequences for a unit of so many sectors; the first one.
+    pub fn next_sequences(&mut self, count: u64) -> u64 {
+        let first = self.sequence + 1;
+        self.sequence += count;
+        debug_assert!(self.sequence <= self.root.limit, "a root is asked for long before");
+        first
+    }
+
+    /// The map names another place for a sector; counts of valid sectors follow.
+    pub fn place(&mut self, logical: u32, place: Place) {
+        if let Some(sector) = place.sector() {
+            self.lines.add_valid(sector);
+        }
+        if let Some(before) = self.map.set(logical, place).sector() {
+            self.lines.remove_valid(before);
+        }
+    }
+
+    /// All programs up to this sequence have ended; those behind it may not have.
+    pub fn settled(&self) -> u64 {
+        self.programs.first().map_or(self.sequence, |first| first - 1)
+    }
+
+    /// Whether the log has still the room that it needs.
+    pub fn has_spare(&self) -> bool {
+        let pages = self.map.directory().len() as u32;
+        let line = self.lines.payload_max();
+        self.lines.payload() >= self.reserve().payload_needed(self.map.capacity(), pages, line)
+    }
+
+    /// What programs of a stream may have up to this ticket need not wait for a full unit.
+    pub fn force(&mut self, stream: Stream, ticket: u64) {
+        let forced = &mut self.forced[stream.index()];
+        *forced = ticket.max(*forced);
+    }
+
+    pub fn check(&self) -> Result<(), Error> {
+        match &self.failure {
+            None => Ok(()),
+            Some(why) => Err(Error::WriteFault(why.clone())),
+        }
+    }
+
+    pub fn lines_in(&self, wanted: impl Fn(LineState) -> bool) -> usize {
+        self.lines.all.iter().filter(|line| wanted(line.state)).count()
+    }
+}
+
+impl Core {
+    /// A media manager whose log is as these say.
+    pub fn new(device: Rc<dyn FlashDevice>, parts: Parts, options: ManagerOptions) -> Rc<Core> {
+        let Parts { codec, identity, map, lines, root, sequence } = parts;
+        let state = State {
+            map,
+            lines,
+            buffer: Buffer::default(),
+            open: [None; STREAMS],
+            busy: vec![false; codec.geometry.units() as usize],
+            sequence,
+            programs: BTreeSet::new(),
+            forced: [0; STREAMS],
+            held: Vec::new(),
+            root,
+            attributes: Attributes::default(),
+            attributes_next: None,
+            totals: Totals::default(),
+            since_root: 0,
+            wants_root: false,
+            is_read_only: false,
+            is_stopping: false,
+            is_emptying: false,
+            changes: 0,
+            resets: 0,
+            failure: None,
+        };
+        Rc::new(Core { device, codec, identity, options, state: RefCell::new(state), changed: Notify::new() })
+    }
+
+    /// Nothing goes on any more: what the device then holds is found when it is opened anew.
+    pub fn fail(&self, why: impl std::fmt::Display) {
+        let mut state = self.state.borrow_mut();
+        if state.failure.is_none() {
+            tracing::error!(%why, "the media manager has stopped");
+            state.failure = Some(why.to_string());
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Waits until something has ended.
+    ///
+    /// # Errors
+    /// Nothing goes on any more.
+    pub async fn wait(&self) -> Result<(), Error> {
+        self.state.borrow().check()?;
+        self.changed.notified().await;
+        self.state.borrow().check()
+    }
+
+    /// A command of the device has failed: what is no chunk's own fault ends everything.
+    pub fn judge(&self, error: &FlashError) {
+        if !error.is_of_a_chunk() {
+            self.fail(error);
+        }
+    }
+
+    /// The root as it would be written now.
+    pub fn root(&self, up_to: u64, is_closed: bool) -> Root {
+        let state = self.state.borrow();
+        let note = |line: &super::lines::Line| super::root::LineNote {
+            last: line.last,
+            open: match line.state {
+                LineState::Open(stream) => Some(stream.index() as u8),
+                LineState::Free | LineState::Closed | LineState::Emptying => None,
+            },
+        };
+        Root {
+            number: state.root.number + 1,
+            identity: self.identity,
+            serial: self.device.serial(),
+            geometry: self.codec.geometry,
+            unit: self.codec.unit,
+            up_to,
+            limit: state.sequence + SEQUENCES_PER_ROOT,
+            capacity: state.map.capacity(),
+            is_closed,
+            totals: state.totals,
+            directory: state.map.directory().to_vec(),
+            lines: state.lines.all.iter().map(note).collect(),
+            apart: state.root.apart.clone(),
+            attributes: state.attributes_next.as_ref().unwrap_or(&state.attributes).clone(),
+        }
+    }
+}
+
+impl Drop for Core {
+    /// Only now: a program that was under way when the media manager was given up has ended.
+    fn drop(&mut self) {
+        self.device.release();
+    }
+}

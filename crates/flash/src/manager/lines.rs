@@ -1,0 +1,219 @@
+//! [`Lines`]: the chunks of the log in lines, and how many sectors of each are valid.
+//!
+//! Invariants:
+//! - A line is one chunk of every parallel unit, less those that are bad or set apart for roots.
+//! - Valid is a sector that the map or the directory names, or a page of the map that the last root names. A line with such a
+//!   sector is not reset, nor one that is pinned, written, or read.
+
+use crate::address::{Chunk, Sector};
+use crate::device::{ChunkReport, ChunkState};
+use crate::geometry::Geometry;
+
+use super::buffer::Stream;
+use super::tag::Codec;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LineState {
+    Free,
+    Open(Stream),
+    Closed,
+    /// Being emptied or reset.
+    Emptying,
+}
+
+/// A chunk of a line.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    pub chunk: Chunk,
+    /// Sectors that were handed over to be written.
+    pub written: u32,
+    /// A program has failed in it: it takes no more, and is bad when it is empty.
+    pub has_failed: bool,
+    pub wear: u32,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Line {
+    pub state: LineState,
+    pub slots: Vec<Slot>,
+    /// The slot whose turn is next.
+    cursor: usize,
+    pub programs: u32,
+    pub readers: u32,
+    /// It is not reset before a root up to this sequence.
+    pub pinned: u64,
+    /// The last sequence in it.
+    pub last: u64,
+    pub valid: u32,
+}
+
+impl Line {
+    pub fn wear(&self) -> u32 {
+        self.slots.iter().map(|slot| slot.wear).max().unwrap_or(0)
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.slots.iter().any(|slot| slot.has_failed)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Lines {
+    codec: Codec,
+    pub all: Vec<Line>,
+    /// Lines that are free.
+    free: usize,
+    /// Valid sectors of each unit of the device.
+    valid: Vec<u16>,
+}
+
+/// Where a unit goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    pub line: u32,
+    pub slot: usize,
+    pub first: Sector,
+}
+
+impl Lines {
+    /// The lines of a device with these chunks, less the ones in `apart`.
+    pub fn new(codec: Codec, reports: &[ChunkReport], apart: &[Chunk]) -> Lines {
+        let geometry = codec.geometry;
+        let line = |number: u32| {
+            let chunks = (0..geometry.units()).map(|unit| geometry.chunk(unit, number));
+            let usable =
+                chunks.filter(|chunk| !apart.contains(chunk) && reports[chunk.0 as usize].state != ChunkState::Offline);
+            let slots = usable.map(|chunk| {
+                let report = reports[chunk.0 as usize];
+                let has_failed = report.state == ChunkState::ReadOnly;
+                Slot { chunk, written: report.write_pointer, has_failed, wear: report.wear }
+            });
+            let slots = slots.collect();
+            Line { state: LineState::Closed, slots, cursor: 0, programs: 0, readers: 0, pinned: 0, last: 0, valid: 0 }
+        };
+        let units = geometry.sectors_total() / codec.unit;
+        Lines { all: (0..geometry.chunks).map(line).collect(), valid: vec![0; units as usize], free: 0, codec }
+    }
+
+    fn geometry(&self) -> &Geometry {
+        &self.codec.geometry
+    }
+
+    pub fn line_of(&self, sector: Sector) -> u32 {
+        self.geometry().number_of(self.geometry().locate(sector).0)
+    }
+
+    pub fn get(&self, line: u32) -> &Line {
+        &self.all[line as usize]
+    }
+
+    pub fn get_mut(&mut self, line: u32) -> &mut Line {
+        &mut self.all[line as usize]
+    }
+
+    pub fn add_valid(&mut self, sector: Sector) {
+        self.valid[self.codec.unit_index(sector)] += 1;
+        let line = self.line_of(sector);
+        self.get_mut(line).valid += 1;
+    }
+
+    pub fn remove_valid(&mut self, sector: Sector) {
+        self.valid[self.codec.unit_index(sector)] -= 1;
+        let line = self.line_of(sector);
+        self.get_mut(line).valid -= 1;
+    }
+
+    /// Valid sectors of the unit that a sector is in.
+    pub fn valid_in_unit(&self, sector: Sector) -> u32 {
+        u32::from(self.valid[self.codec.unit_index(sector)])
+    }
+
+    pub fn valid_counts(&self) -> &[u16] {
+        &self.valid
+    }
+
+    /// Payload of a line whose chunks are all there.
+    pub fn payload_max(&self) -> u64 {
+        u64::from(self.geometry().units()) * self.payload_of_chunk()
+    }
+
+    fn payload_of_chunk(&self) -> u64 {
+        u64::from(self.codec.units_per_chunk() * self.codec.payload())
+    }
+
+    /// Payload of all lines.
+    pub fn payload(&self) -> u64 {
+        let good = self.all.iter().map(|line| line.slots.iter().filter(|slot| !slot.has_failed).count() as u64);
+        good.sum::<u64>() * self.payload_of_chunk()
+    }
+
+    pub fn payload_of(&self, line: u32) -> u64 {
+        self.get(line).slots.len() as u64 * self.payload_of_chunk()
+    }
+
+    pub fn free(&self) -> usize {
+        self.free
+    }
+
+    /// A line is free; one without chunks is never written.
+    pub fn set_free(&mut self, line: u32) {
+        let found = self.get_mut(line);
+        (found.state, found.cursor, found.pinned, found.last) = (LineState::Free, 0, 0, 0);
+        self.free += usize::from(!self.get(line).slots.is_empty());
+    }
+
+    /// A free line: the least worn one, but for what is moved the most worn one, since that stays the longest.
+    pub fn take_free(&mut self, stream: Stream) -> Option<u32> {
+        let free =
+            self.all.iter().enumerate().filter(|(_, line)| line.state == LineState::Free && !line.slots.is_empty());
+        let wear = free.map(|(number, line)| (line.wear(), number));
+        let (_, number) = if stream == Stream::Moved { wear.max() } else { wear.min() }?;
+        self.all[number].state = LineState::Open(stream);
+        self.free -= 1;
+        Some(number as u32)
+    }
+
+    /// Whether a line takes one more unit, now or when its parallel units are done with what they do.
+    pub fn has_room(&self, line: u32) -> bool {
+        self.get(line).slots.iter().any(|slot| self.takes(slot))
+    }
+
+    fn takes(&self, slot: &Slot) -> bool {
+        !slot.has_failed && slot.written + self.codec.unit <= self.geometry().sectors
+    }
+
+    /// The next place in a line whose parallel unit is idle.
+    pub fn next_target(&mut self, line: u32, busy: &[bool]) -> Option<Target> {
+        let geometry = *self.geometry();
+        let (slots, cursor) = (&self.get(line).slots, self.get(line).cursor);
+        let turns = (cursor..slots.len()).chain(0..cursor.min(slots.len()));
+        let idle = |slot: &Slot| !busy[geometry.unit_of(slot.chunk) as usize];
+        let chosen = turns.into_iter().find(|&index| self.takes(&slots[index]) && idle(&slots[index]))?;
+        let unit = self.codec.unit;
+        let found = self.get_mut(line);
+        found.cursor = chosen + 1;
+        found.programs += 1;
+        let slot = &mut found.slots[chosen];
+        let first = geometry.sector(slot.chunk, slot.written);
+        slot.written += unit;
+        Some(Target { line, slot: chosen, first })
+    }
+
+    /// Sectors of padding that emptying a line may cost: where no more become free, it brings no room.
+    pub fn valid_margin(&self) -> u32 {
+        self.codec.payload()
+    }
+
+    /// Pins a line until there is a root up to `sequence`.
+    pub fn pin(&mut self, line: u32, sequence: u64) {
+        let line = self.get_mut(line);
+        line.pinned = line.pinned.max(sequence);
+    }
+
+    /// There is a root up to `sequence`.
+    pub fn unpin(&mut self, sequence: u64) {
+        for line in self.all.iter_mut().filter(|line| line.pinned <= sequence) {
+            line.pinned = 0;
+        }
+    }
+}
