@@ -78,7 +78,8 @@ impl Attributes {
 
     /// Bytes of a copy that say something: the rest is padding, which need not be kept.
     pub fn encoded_bytes(copy: &[u8]) -> usize {
-        let records = copy.get(16..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let records =
+            copy.get(16..).and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes));
         copy.len().min(HEADER_BYTES + records as usize)
     }
 
