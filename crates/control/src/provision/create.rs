@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::catalogue::{Condition, Key};
 
 use super::error::Error;
+use super::growth::check_most;
 use super::keys;
 use super::moment::{Limits, Snapshot, Source};
 use super::name::Name;
@@ -154,6 +155,7 @@ impl Provisioner {
             let why = format!("a volume of {} bytes of a snapshot of {bytes}: it can't be smaller", new.bytes);
             return Err(Error::Impossible(why));
         }
+        check_most(&source.record, new.bytes)?;
         if clones.len() >= CLONES_MAX {
             return Err(Error::Limit { kind: "clones under way of this snapshot", limit: CLONES_MAX });
         }

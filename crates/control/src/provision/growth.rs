@@ -85,6 +85,11 @@ fn check_growth(volume: &Volume, bytes: u64) -> Result<(), Error> {
         let why = format!("volume {} has {} bytes, and does not shrink to {bytes}", volume.name, volume.bytes);
         return Err(Error::Impossible(why));
     }
+    check_most(volume, bytes)
+}
+
+/// Whether the volume, or what is made of it, can become so large.
+pub(super) fn check_most(volume: &Volume, bytes: u64) -> Result<(), Error> {
     match volume.grows_to.filter(|most| bytes > *most) {
         Some(most) => Err(Error::Impossible(format!(
             "volume {} can have {most} bytes at most, by the size that it was made with: make a larger one",
