@@ -2,8 +2,8 @@
 //!
 //! Of another volume a snapshot is taken that is the driver's own, the new volume is made of that snapshot, and the snapshot is
 //! deleted again. The snapshot's name is made of the new volume's, so that each step may be made again by whoever calls again,
-//! after a crash between any two. What a caller has given up goes with either volume, is looked for when a volume is deleted that is
-//! not there, and is not used when it has become old: a copy would be of an earlier day.
+//! after a crash between any two. What a caller has given up goes with either volume, is looked for when a volume is deleted that
+//! is not there, and is not used when it has become old: a copy would be of an earlier day.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,8 +17,8 @@ use crate::wire::{SnapshotId, SourceType, VolumeContentSource, VolumeId};
 
 /// How often a volume is looked at that others change meanwhile. Chosen: who is still as far then calls again.
 pub const LOOKS_MAX: usize = 4;
-/// How old a snapshot of the driver's own is at most of which a volume is made. Chosen: a few calls of somebody who waits a minute for
-/// each; the clocks of the control plane and of this machine may differ by less.
+/// How old a snapshot of the driver's own is at most of which a volume is made. Chosen: a few calls of somebody who waits a minute
+/// for each; the clocks of the control plane and of this machine may differ by less.
 const OWN_AGE_MAX: Duration = Duration::from_secs(300);
 
 /// What a new volume of that name is to begin as; none: it is to be empty.
@@ -48,7 +48,7 @@ pub fn content_source(volume: &VolumeView) -> Option<VolumeContentSource> {
     Some(VolumeContentSource { source: Some(source) })
 }
 
-/// The size of the snapshot, which is there and has a copy. One of the driver's own is taken, anew where somebody has left an old one.
+/// The size of the snapshot, which is there and has a copy. One of the driver's own is taken, anew where an old one was left.
 pub async fn present(plane: &Plane, from: &Source) -> Result<u64, Status> {
     let Source { volume, snapshot } = from;
     if is_passing(snapshot.as_str()) {
@@ -146,8 +146,8 @@ pub async fn all_own_dropped(plane: &Plane, volume: &VolumeView) -> Result<(), S
     Ok(())
 }
 
-/// No snapshot is left that was taken to make the volume of that name, of which there is none: who is given that name later would be
-/// given what it was taken for.
+/// No snapshot is left that was taken to make the volume of that name, of which there is none: a later volume of the name would begin
+/// as what it was taken for.
 pub async fn given_up(plane: &Plane, volume: &str) -> Result<(), Status> {
     let snapshot = passing_name(volume);
     for volume in volumes_with(plane, snapshot.as_str()).await? {

@@ -214,8 +214,8 @@ fn one(volume: &VolumeView) -> OneVolume {
 fn same(found: &VolumeView, wanted: &Size, parameters: &Parameters, from: Option<&Source>) -> Result<(), Status> {
     let differs =
         |what: String| Err(Status::already_exists(format!("there is a volume {} already, and {what}", found.name)));
-    // Whoever is given a volume of other contents takes them for what was asked for. Of a record that does not say what the volume was
-    // made of it is taken to have been made empty.
+    // Whoever is given a volume of other contents takes them for what was asked for. A record that does not say what
+    // the volume was made of is taken for that of an empty one.
     if found.from.as_ref() != from {
         let made =
             |Source { volume, snapshot }: &Source| format!("it was made of snapshot {snapshot} of volume {volume}");

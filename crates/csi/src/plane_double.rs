@@ -1,5 +1,5 @@
-//! A control plane of which every operation ends at once, and which leaves a question without an answer, or undoes an operation, at a
-//! point that is chosen.
+//! A control plane of which every operation ends at once, and which leaves a question without an answer, or undoes an operation,
+//! at a point that is chosen.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

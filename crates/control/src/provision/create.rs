@@ -10,7 +10,6 @@ use uuid::Uuid;
 use crate::catalogue::{Condition, Key};
 
 use super::error::Error;
-use super::growth::check_most;
 use super::keys;
 use super::moment::{Limits, Snapshot, Source};
 use super::name::Name;
@@ -77,6 +76,17 @@ pub(super) fn check_bytes(bytes: u64) -> Result<(), Error> {
         )));
     }
     Ok(())
+}
+
+/// Whether the volume, or what is made of it, can become so large.
+pub(super) fn check_most(volume: &Volume, bytes: u64) -> Result<(), Error> {
+    match volume.grows_to.filter(|most| bytes > *most) {
+        Some(most) => Err(Error::Impossible(format!(
+            "volume {} can have {most} bytes at most, by the size that it was made with: make a larger one",
+            volume.name
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Whether a volume can have such limits.

@@ -3,7 +3,7 @@
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
-use super::create::{check_bytes, check_limits};
+use super::create::{check_bytes, check_limits, check_most};
 use super::error::Error;
 use super::moment::Limits;
 use super::name::Name;
@@ -86,17 +86,6 @@ fn check_growth(volume: &Volume, bytes: u64) -> Result<(), Error> {
         return Err(Error::Impossible(why));
     }
     check_most(volume, bytes)
-}
-
-/// Whether the volume, or what is made of it, can become so large.
-pub(super) fn check_most(volume: &Volume, bytes: u64) -> Result<(), Error> {
-    match volume.grows_to.filter(|most| bytes > *most) {
-        Some(most) => Err(Error::Impossible(format!(
-            "volume {} can have {most} bytes at most, by the size that it was made with: make a larger one",
-            volume.name
-        ))),
-        None => Ok(()),
-    }
 }
 
 /// Whether each drive has the room; one that is gone for good needs none.
