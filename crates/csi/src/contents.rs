@@ -146,8 +146,8 @@ pub async fn all_own_dropped(plane: &Plane, volume: &VolumeView) -> Result<(), S
     Ok(())
 }
 
-/// No snapshot is left that was taken to make the volume of that name, of which there is none: a later volume of the name would begin
-/// as what it was taken for.
+/// No snapshot is left that was taken to make the volume of that name, of which there is none: a later volume of the name would
+/// begin as what it was taken for.
 pub async fn given_up(plane: &Plane, volume: &str) -> Result<(), Status> {
     let snapshot = passing_name(volume);
     for volume in volumes_with(plane, snapshot.as_str()).await? {
