@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use crate::asked::{Size, after, most, required, token};
 use crate::capability::{all_understood, understood};
 use crate::capacity::{available, narrowed};
-use crate::contents::{LOOKS_MAX, all_own_dropped, content_source, origin, own_dropped, present};
+use crate::contents::{LOOKS_MAX, all_own_dropped, content_source, given_up, origin, own_dropped_or_left, present};
 use crate::names::volume_name;
 use crate::parameters::Parameters;
 use crate::plane::{Plane, is_name};
@@ -75,11 +75,11 @@ impl Controller {
                     return Err(Status::aborted(format!("volume {volume} is being deleted: call again")));
                 }
                 _ => {
-                    same(&found, &wanted, &parameters, from.as_ref())?;
+                    // Also of a call that came second for the name, and asked for another source.
                     if let Some(from) = &from {
-                        own_dropped(&self.plane, from).await?;
+                        own_dropped_or_left(&self.plane, from).await;
                     }
-                    return Ok(one(&found));
+                    return same(&found, &wanted, &parameters, from.as_ref()).map(|()| one(&found));
                 }
             }
         }
@@ -95,13 +95,22 @@ impl Controller {
         from: Option<&Source>,
     ) -> Result<(), Status> {
         let made = async {
-            let bytes = match from {
-                Some(from) => wanted.of_copy(present(&self.plane, from).await?)?,
-                None => wanted.bytes,
+            let source = match from {
+                Some(from) => Some(present(&self.plane, from).await?),
+                None => None,
             };
+            let bytes = source.map_or(Ok(wanted.bytes), |source| wanted.of_copy(source))?;
             let Parameters { replicas, level, relax } = parameters;
             let new = json!({"name": name, "bytes": bytes, "replicas": replicas, "level": level, "relax": relax, "from": from});
-            self.plane.create(&new).await?.map_err(undone)
+            match self.plane.create(&new).await {
+                // What it is made of bounds what it can become.
+                Err(status)
+                    if status.code() == Code::InvalidArgument && source.is_some_and(|source| bytes > source) =>
+                {
+                    Err(Status::out_of_range(status.message()))
+                }
+                made => made?.map_err(undone),
+            }
         };
         let made = made.await;
         let is_refused = |status: &Status| {
@@ -109,9 +118,8 @@ impl Controller {
         };
         if let Some(from) = from
             && made.as_ref().is_err_and(is_refused)
-            && let Err(status) = own_dropped(&self.plane, from).await
         {
-            tracing::warn!(volume = %from.volume, why = status.message(), "a snapshot of a volume that is not made is left");
+            own_dropped_or_left(&self.plane, from).await;
         }
         made
     }
@@ -123,7 +131,7 @@ impl Controller {
             return Ok(Nothing {});
         }
         let found = self.plane.volume(volume).await?;
-        let Some(found) = found else { return Ok(Nothing {}) };
+        let Some(found) = found else { return given_up(&self.plane, volume).await.map(|()| Nothing {}) };
         let ended = match (found.state, found.operation) {
             // Asked for before: the same end is waited for.
             (VolumeState::Deleting, Some(operation)) => self.plane.operation(&operation.to_string()).await?,
@@ -206,7 +214,8 @@ fn one(volume: &VolumeView) -> OneVolume {
 fn same(found: &VolumeView, wanted: &Size, parameters: &Parameters, from: Option<&Source>) -> Result<(), Status> {
     let differs =
         |what: String| Err(Status::already_exists(format!("there is a volume {} already, and {what}", found.name)));
-    // Whoever is given a volume of other contents takes them for what was asked for.
+    // Whoever is given a volume of other contents takes them for what was asked for. A record that does not say what
+    // the volume was made of is taken for that of an empty one.
     if found.from.as_ref() != from {
         let made =
             |Source { volume, snapshot }: &Source| format!("it was made of snapshot {snapshot} of volume {volume}");

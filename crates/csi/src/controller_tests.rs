@@ -4,7 +4,7 @@ use tonic::Code;
 
 use super::*;
 use crate::names::{passing_name, snapshot_id};
-use crate::plane_double::{Double, GIB, MOST};
+use crate::plane_double::{Double, GIB, MOST, now};
 use crate::wire::{
     AccessMode, AccessType, CapacityRange, CreateSnapshotRequest, ExpandRequest, Snapshot, SnapshotId,
     SnapshotsRequest, SourceType, VolumeCapability, VolumeContentSource,
@@ -111,17 +111,19 @@ async fn a_snapshot_is_one_of_one_volume() {
     ["a", "b", "c", "d", "e"].iter().for_each(|name| double.world().add(name, GIB));
     let first = taken(&driver, "e", "s").await.expect("taken");
     assert_eq!((first.snapshot_id.as_str(), first.source_volume_id.as_str()), ("e@s", "e"));
-    assert_eq!(
-        (first.size_bytes, first.ready_to_use, first.creation_time.expect("a time").seconds),
-        (1 << 30, true, 9)
-    );
-    assert_eq!(taken(&driver, "e", "s").await, Ok(first), "once more");
+    let created = double.world().snapshots[&("e".to_owned(), "s".to_owned())]["created"].as_i64();
+    assert_eq!((first.size_bytes, first.ready_to_use), (1 << 30, true));
+    assert_eq!(first.creation_time.map(|time| time.seconds), created);
+    assert_eq!(taken(&driver, "e", "s").await, Ok(first.clone()), "once more");
     assert_eq!(taken(&driver, "a", "s").await, Err(Code::AlreadyExists), "of another volume, on the last page");
     assert_eq!(taken(&driver, "none", "t").await, Err(Code::NotFound));
     assert_eq!(taken(&driver, "../e", "t").await, Err(Code::NotFound));
     for (volume, name) in [("", "t"), ("e", ""), ("e", &"a".repeat(129))] {
         assert_eq!(taken(&driver, volume, name).await, Err(Code::InvalidArgument));
     }
+    driver.plane.take("a", "s").await.expect("asked").expect("taken");
+    assert_eq!(taken(&driver, "e", "s").await, Ok(first), "what is there is answered whoever else has the name");
+    driver.plane.forget("a", "s").await.expect("asked").expect("gone");
     // What is in the way is kept, and what is not there is gone.
     assert_eq!(deleted(&driver, "e").await, Err(Code::FailedPrecondition));
     for id in ["e@t", "none@s", "nothing", "e@s", "e@s"] {
@@ -208,7 +210,11 @@ async fn a_volume_begins_as_what_it_is_made_of() {
     bounded.capacity_range = Some(CapacityRange { required_bytes: 0, limit_bytes: GIB as i64 });
     assert_eq!(driver.create(bounded).await.map_err(|status| status.code()), Err(Code::OutOfRange));
     let refused = created(&driver, "none", MOST + 4096, Some(of_volume("a"))).await;
-    assert_eq!(refused, Err(Code::ResourceExhausted));
+    assert_eq!(refused, Err(Code::OutOfRange), "larger than what it is made of can become");
+    // Of a call that came second for its name, while the first one's volume was made.
+    double.world().add("b", GIB);
+    driver.plane.take("b", passing_name("larger").as_str()).await.expect("asked").expect("taken");
+    assert_eq!(created(&driver, "larger", 0, Some(of_volume("b"))).await, Err(Code::AlreadyExists));
     let neither = CreateVolumeRequest {
         volume_content_source: Some(VolumeContentSource { source: None }),
         ..to_create("none", 0, None)
@@ -230,7 +236,11 @@ async fn a_driver_that_dies_anywhere_has_a_volume_copied_once_or_not_at_all() {
             double.world().add("a", GIB);
             double.world().dies = Some((deaths, is_done));
             let made = created(&driver, "new", 2 * GIB, Some(of_volume("a"))).await;
-            double.world().dies = None;
+            let left = double.world().dies.take();
+            let is_alive = left.is_some_and(|(left, _)| left > 0);
+            // Where the volume is made already, what is left of its snapshot does not keep it from whoever asked.
+            let is_answered = double.world().volumes.contains_key("new") && made.is_ok();
+            assert!(is_answered || made == Err(Code::Unavailable) && !is_alive, "{what}: {made:?}");
             if !is_given_up {
                 let again = created(&driver, "new", 2 * GIB, Some(of_volume("a"))).await.expect(&what);
                 assert_eq!(again.content_source, Some(VolumeContentSource { source: Some(of_volume("a")) }), "{what}");
@@ -238,16 +248,76 @@ async fn a_driver_that_dies_anywhere_has_a_volume_copied_once_or_not_at_all() {
                 assert!(double.world().snapshots.is_empty(), "{what}: {:?}", double.world().snapshots);
             }
             assert_eq!(deleted(&driver, "new").await, Ok(()), "{what}");
+            assert!(double.world().snapshots.is_empty(), "{what}: {:?}", double.world().snapshots);
             assert_eq!(deleted(&driver, "a").await, Ok(()), "{what}");
-            assert!(double.world().volumes.is_empty() && double.world().snapshots.is_empty(), "{what}");
-            if made.is_ok() {
+            assert!(double.world().volumes.is_empty(), "{what}");
+            if is_alive {
                 break;
             }
-            assert_eq!(made, Err(Code::Unavailable), "{what}");
             deaths += 1;
         }
         assert!(deaths > 6, "{deaths} deaths");
     }
+}
+
+#[tokio::test]
+async fn a_copy_is_of_what_its_source_is_when_the_copy_is_asked_for() {
+    let double = Double::start();
+    let driver = Controller::new(double.plane());
+    ["a", "b", "c"].iter().for_each(|name| double.world().add(name, GIB));
+    let (asked, own) = (Some(of_volume("c")), ("c".to_owned(), passing_name("new").to_string()));
+    // Given up before the volume was made, and deleted: the snapshot is on the last page.
+    double.world().fails = Some(1);
+    assert_eq!(created(&driver, "new", 0, asked.clone()).await, Err(Code::Unavailable));
+    assert!(double.world().snapshots.contains_key(&own), "the next call goes on with it");
+    assert_eq!(deleted(&driver, "new").await, Ok(()));
+    assert!(double.world().snapshots.is_empty(), "{:?}", double.world().snapshots);
+    // Given up, and never deleted; or without a copy any more. What is made is as large as the source is now.
+    for (part, value) in [("created", json!(now() - 3600)), ("copies", json!([]))] {
+        double.world().volumes.get_mut("c").expect("there")["bytes"] = GIB.into();
+        driver.plane.take("c", &own.1).await.expect("asked").expect("taken");
+        double.world().snapshots.get_mut(&own).expect("taken")[part] = value;
+        double.world().volumes.get_mut("c").expect("there")["bytes"] = (2 * GIB).into();
+        let made = created(&driver, "new", 0, asked.clone()).await.expect("made");
+        assert_eq!(made.capacity_bytes, 2 << 30, "{part}");
+        assert_eq!(deleted(&driver, "new").await, Ok(()));
+    }
+    // A snapshot that is seconds old is gone on with.
+    driver.plane.take("c", &own.1).await.expect("asked").expect("taken");
+    double.world().volumes.get_mut("c").expect("there")["bytes"] = (3 * GIB).into();
+    assert_eq!(created(&driver, "new", 0, asked).await.expect("made").capacity_bytes, 2 << 30);
+}
+
+#[tokio::test]
+async fn a_copy_that_is_made_needs_its_source_no_more() {
+    let double = Double::start();
+    let driver = Controller::new(double.plane());
+    double.world().add("a", GIB);
+    double.world().fails = Some(2);
+    let made = created(&driver, "new", 0, Some(of_volume("a"))).await.expect("the snapshot alone is not deleted");
+    assert_eq!(double.world().snapshots.len(), 1);
+    double.world().fails = Some(0);
+    assert_eq!(created(&driver, "new", 0, Some(of_volume("a"))).await, Ok(made));
+    double.world().fails = Some(0);
+    assert_eq!(deleted(&driver, "new").await, Ok(()));
+    assert!(double.world().volumes.keys().eq(["a"]));
+    // Its own is what keeps a volume.
+    double.world().fails = Some(0);
+    assert_eq!(deleted(&driver, "a").await, Err(Code::Unavailable));
+    assert_eq!(deleted(&driver, "a").await, Ok(()));
+    assert!(double.world().snapshots.is_empty());
+}
+
+#[tokio::test]
+async fn a_snapshot_without_a_copy_is_not_ready() {
+    let double = Double::start();
+    let driver = Controller::new(double.plane());
+    double.world().add("a", GIB);
+    let id = taken(&driver, "a", "s").await.expect("taken").snapshot_id;
+    double.world().snapshots.get_mut(&("a".to_owned(), "s".to_owned())).expect("taken")["copies"] = json!([]);
+    assert!(!taken(&driver, "a", "s").await.expect("there").ready_to_use);
+    assert_eq!(created(&driver, "new", 0, Some(of_snapshot(&id))).await, Err(Code::FailedPrecondition));
+    assert!(double.world().snapshots.len() == 1 && double.world().volumes.len() == 1, "nothing is changed");
 }
 
 #[tokio::test]

@@ -1,10 +1,12 @@
-//! A control plane of which every operation ends at once, and which leaves a question without an answer at a point that is chosen.
+//! A control plane of which every operation ends at once, and which leaves a question without an answer, or undoes an operation,
+//! at a point that is chosen.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use control::client::Access;
 use serde_json::{Value, json};
@@ -25,6 +27,13 @@ pub struct World {
     pub snapshots: BTreeMap<(String, String), Value>,
     /// Questions that are answered until one is not, and whether what that one asks for is done.
     pub dies: Option<(usize, bool)>,
+    /// Operations that are done until one is not, which the next one is again.
+    pub fails: Option<usize>,
+}
+
+/// Seconds of the Unix epoch.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
 }
 
 pub struct Double {
@@ -85,7 +94,10 @@ fn serve(mut stream: TcpStream, world: &Mutex<World>) {
         if death == Some(false) {
             return;
         }
-        let (status, answer) = world.answer(method, target, &serde_json::from_str(body).unwrap_or_default());
+        let (status, answer) = match method != "GET" && world.is_failing() {
+            true => (200, json!({"id": NIL, "ended": 1, "failure": "a drive is gone"})),
+            false => world.answer(method, target, &serde_json::from_str(body).unwrap_or_default()),
+        };
         if death.is_none() {
             let (answer, kind) = (answer.to_string(), "content-type: application/json");
             let head = format!("HTTP/1.1 {status} X\r\n{kind}\r\ncontent-length: {}\r\n\r\n", answer.len());
@@ -102,6 +114,12 @@ fn refused(status: u16, kind: &str) -> (u16, Value) {
 impl World {
     pub fn add(&mut self, name: &str, bytes: u64) {
         self.put(&json!({"name": name, "bytes": bytes, "replicas": 3, "level": "node", "from": null}));
+    }
+
+    fn is_failing(&mut self) -> bool {
+        let left = self.fails.take();
+        self.fails = left.and_then(|left| left.checked_sub(1));
+        left == Some(0)
     }
 
     fn put(&mut self, new: &Value) {
@@ -162,7 +180,7 @@ impl World {
             ("POST", ["volumes", volume, "snapshots"]) => {
                 let name = body["name"].as_str().expect("a name");
                 let snapshot = json!({"id": NIL, "volume": volume, "name": name,
-                    "bytes": self.volumes[*volume]["bytes"], "copies": [0], "created": 9,
+                    "bytes": self.volumes[*volume]["bytes"], "copies": [0], "created": now(),
                     "moment": {"round": 1, "host": 1, "attempt": 1, "slots": 1}});
                 match self.snapshots.insert(key(name), snapshot) {
                     None => done(),
@@ -189,6 +207,9 @@ impl World {
                 return refused(404, "not-found");
             };
             assert!(Some(bytes) >= found["bytes"].as_u64(), "smaller than what it is made of");
+            if bytes > MOST {
+                return refused(400, "impossible");
+            }
         }
         if bytes > MOST {
             return refused(507, "no-room");

@@ -4,7 +4,7 @@ use control::provision::{SnapshotView, Source};
 use tonic::Status;
 
 use crate::asked::{after, most, required, token};
-use crate::contents::{dropped, taken};
+use crate::contents::{dropped, taken, volumes_with};
 use crate::controller::Controller;
 use crate::names::{is_passing, snapshot_id, snapshot_name, snapshot_of};
 use crate::plane::{Page, is_name};
@@ -13,7 +13,7 @@ use crate::wire::{
 };
 
 impl Controller {
-    /// `CreateSnapshot`: what is answered is ready to be used.
+    /// `CreateSnapshot`: what was taken now is ready to be used; what was there may have lost its copies.
     pub async fn take(&self, request: CreateSnapshotRequest) -> Result<OneSnapshot, Status> {
         let name = snapshot_name(required("name", &request.name)?);
         let volume = required("source_volume_id", &request.source_volume_id)?;
@@ -24,27 +24,14 @@ impl Controller {
         if !is_name(volume) {
             return Err(Status::not_found(format!("there is no volume {volume}")));
         }
-        if let Some(other) = self.other_volume_of(volume, &name).await? {
+        if let Some(found) = self.plane.snapshot(volume, &name).await? {
+            return Ok(one(&found));
+        }
+        if let Some(other) = volumes_with(&self.plane, &name).await?.iter().find(|other| other.as_str() != volume) {
             let why = format!("there is a snapshot of that name already, of volume {other}");
             return Err(Status::already_exists(why));
         }
         taken(&self.plane, volume, &name).await.map(|found| one(&found))
-    }
-
-    /// A volume that has a snapshot of that name and is not the one that is meant.
-    async fn other_volume_of(&self, volume: &str, snapshot: &str) -> Result<Option<String>, Status> {
-        let mut after = None;
-        loop {
-            let Page { items, next } = self.plane.volumes(after.as_deref()).await?;
-            let mut others = items.iter().filter(|found| found.name.as_str() != volume);
-            if let Some(other) = others.find(|found| found.snapshots.iter().any(|name| name.as_str() == snapshot)) {
-                return Ok(Some(other.name.to_string()));
-            }
-            if next.is_none() {
-                return Ok(None);
-            }
-            after = next;
-        }
     }
 
     /// `DeleteSnapshot`
@@ -128,6 +115,7 @@ fn one(snapshot: &SnapshotView) -> OneSnapshot {
     let creation_time = Some(Timestamp { seconds: number(snapshot.created) });
     let (snapshot_id, source_volume_id) = (id(snapshot), snapshot.volume.to_string());
     let size_bytes = number(snapshot.bytes);
-    let snapshot = Snapshot { size_bytes, snapshot_id, source_volume_id, creation_time, ready_to_use: true };
+    let ready_to_use = !snapshot.copies.is_empty();
+    let snapshot = Snapshot { size_bytes, snapshot_id, source_volume_id, creation_time, ready_to_use };
     OneSnapshot { snapshot: Some(snapshot) }
 }

@@ -78,6 +78,17 @@ pub(super) fn check_bytes(bytes: u64) -> Result<(), Error> {
     Ok(())
 }
 
+/// Whether the volume, or what is made of it, can become so large.
+pub(super) fn check_most(volume: &Volume, bytes: u64) -> Result<(), Error> {
+    match volume.grows_to.filter(|most| bytes > *most) {
+        Some(most) => Err(Error::Impossible(format!(
+            "volume {} can have {most} bytes at most, by the size that it was made with: make a larger one",
+            volume.name
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Whether a volume can have such limits.
 pub(super) fn check_limits(limits: &Limits) -> Result<(), Error> {
     let Limits { iops, bandwidth, burst } = *limits;
@@ -154,6 +165,7 @@ impl Provisioner {
             let why = format!("a volume of {} bytes of a snapshot of {bytes}: it can't be smaller", new.bytes);
             return Err(Error::Impossible(why));
         }
+        check_most(&source.record, new.bytes)?;
         if clones.len() >= CLONES_MAX {
             return Err(Error::Limit { kind: "clones under way of this snapshot", limit: CLONES_MAX });
         }

@@ -3,7 +3,7 @@
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
-use super::create::{check_bytes, check_limits};
+use super::create::{check_bytes, check_limits, check_most};
 use super::error::Error;
 use super::moment::Limits;
 use super::name::Name;
@@ -85,13 +85,7 @@ fn check_growth(volume: &Volume, bytes: u64) -> Result<(), Error> {
         let why = format!("volume {} has {} bytes, and does not shrink to {bytes}", volume.name, volume.bytes);
         return Err(Error::Impossible(why));
     }
-    match volume.grows_to.filter(|most| bytes > *most) {
-        Some(most) => Err(Error::Impossible(format!(
-            "volume {} can have {most} bytes at most, by the size that it was made with: make a larger one",
-            volume.name
-        ))),
-        None => Ok(()),
-    }
+    check_most(volume, bytes)
 }
 
 /// Whether each drive has the room; one that is gone for good needs none.

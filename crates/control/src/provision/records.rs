@@ -306,7 +306,8 @@ pub struct Volume {
     /// How large it can become, at most; none: its replicas say.
     #[serde(default)]
     pub grows_to: Option<u64>,
-    /// The snapshot that it was made of, which may be gone; none: it was made empty.
+    /// The snapshot that it was made of, which may be gone; none: it was made empty, or that is unknown, since records of versions
+    /// before 4 did not say so.
     #[serde(default)]
     pub from: Option<Source>,
     /// Since when it is there, in seconds of the Unix epoch.

@@ -67,7 +67,8 @@ pub struct VolumeView {
     pub limits: Limits,
     /// The names of its snapshots.
     pub snapshots: Vec<Name>,
-    /// The snapshot that it was made of, which may be gone; none: it was made empty.
+    /// The snapshot that it was made of, which may be gone; none: it was made empty, or that is unknown, since records of versions
+    /// before 4 did not say so.
     #[serde(default)]
     pub from: Option<Source>,
     /// Since when it is there, in seconds of the Unix epoch.

@@ -362,7 +362,7 @@ fn not_at(volume: &str, path: &Path) -> Status {
 
 /// Whether nothing can be written to what is mounted with these options.
 fn is_closed(flags: &[String]) -> bool {
-    flags.iter().any(|flag| flag == "ro")
+    flags.iter().flat_map(|flag| flag.split(',')).any(|option| option == "ro")
 }
 
 /// What something is mounted on has to be there before.

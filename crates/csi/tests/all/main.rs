@@ -165,20 +165,20 @@ fn a_filesystem_that_is_smaller_than_its_device_is_grown_when_it_is_staged() {
         }
     }
     // What nothing can be written to stays as it is.
-    let place = Place::new();
-    {
-        let mut world = place.double.world();
-        world.contents.insert("a".into(), Content::Made(Filesystem::Ext4));
-        world.sizes.insert("a".into(), 8);
+    for flags in ["ro", "noatime,ro"] {
+        let place = Place::new();
+        {
+            let mut world = place.double.world();
+            world.contents.insert("a".into(), Content::Made(Filesystem::Ext4));
+            world.sizes.insert("a".into(), 8);
+        }
+        let closed = Access::Mount { filesystem: Filesystem::Ext4, flags: vec![flags.into()] };
+        let node = place.node();
+        assert_eq!(place.staged(&node, &closed), Ok(()), "{flags}");
+        let grown = node.expand("a", &place.path("staging"), 8).map_err(|status| status.code());
+        assert_eq!(grown, Err(Code::FailedPrecondition), "{flags}");
+        assert!(place.double.world().filesystems.is_empty(), "{flags}");
     }
-    let closed = Access::Mount { filesystem: Filesystem::Ext4, flags: vec!["ro".into()] };
-    let node = place.node();
-    assert_eq!(place.staged(&node, &closed), Ok(()));
-    assert_eq!(
-        node.expand("a", &place.path("staging"), 8).map_err(|status| status.code()),
-        Err(Code::FailedPrecondition)
-    );
-    assert!(place.double.world().filesystems.is_empty());
 }
 
 #[test]

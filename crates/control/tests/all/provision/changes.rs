@@ -287,6 +287,8 @@ async fn what_can_not_be_is_refused_and_changes_nothing() {
     assert!(matches!(take(&world, "old", "s").await, Err(Error::Exists { kind: "snapshot", .. })));
     let smaller = asked.create_volume(&once(), &owner(), &clone(4, 3)).await.expect_err("smaller");
     assert!(smaller.to_string().contains("can't be smaller"), "{smaller}");
+    let larger = asked.create_volume(&once(), &owner(), &clone(100, 3)).await.expect_err("larger");
+    assert!(matches!(larger, Error::Impossible(_)) && larger.to_string().contains("at most"), "{larger}");
     let from = Source { volume: name("old"), snapshot: name("none") };
     let none = NewVolume { from: Some(from), ..new_volume("new", 5, 3) };
     let none = asked.create_volume(&once(), &owner(), &none).await;
