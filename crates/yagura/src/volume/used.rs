@@ -95,7 +95,8 @@ impl Used {
     /// By the kernel's device, if there is to be one. One that a former process left, of a volume that is another host's by now, is
     /// given up before anything else; and a volume that is to be gone on with alone is not attached anew.
     pub fn before(args: &VolumeAttachArgs) -> Result<Used, Failure> {
-        if args.of.name.is_none() {
+        // Without a host's name the volume is refused a moment later.
+        if args.of.name.is_none() || args.of.host.host_nqn.is_none() {
             return Ok(Used { device: None });
         }
         let named::Known { volume, host, tenure } = named::known(&args.of)?;
