@@ -3,6 +3,9 @@
 //! Every command blocks: what calls it is no reactor's thread. Those that start a device, go on with it or stop it end when others
 //! have answered its requests.
 
+#[cfg(test)]
+mod tests;
+
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -28,6 +31,11 @@ const EBUSY: i32 = 16;
 const ENODEV: i32 = 19;
 const EINVAL: i32 = 22;
 const EOPNOTSUPP: i32 = 95;
+/// The kernel's own, which its drivers are not meant to give to programs, and do.
+const ENOTSUPP: i32 = 524;
+
+/// What a deletion is called where it fails.
+const DELETE: &str = "to delete the device";
 
 /// Why a command failed, and what mends it.
 #[derive(Debug, thiserror::Error)]
@@ -166,19 +174,29 @@ impl Control {
     /// The device with that mark among those of a class in sysfs, usually `/sys/class/ublk-char`.
     ///
     /// # Errors
-    /// What the driver says.
+    /// What the system or the driver says, where the device was not found and may be one that can't be looked at.
     pub fn find(&self, class: &Path, mark: u64) -> Result<Option<DeviceInfo>, Error> {
-        // Without the class there is no device; what goes while it is looked for is not there.
-        for entry in fs::read_dir(class).into_iter().flatten().flatten() {
-            let name = entry.file_name();
+        const WHAT: &str = "to look for the device";
+        let entries = match fs::read_dir(class) {
+            Ok(entries) => entries,
+            // Without the class there is no device.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::Failed(WHAT, error)),
+        };
+        let mut unseen = None;
+        for entry in entries {
+            let name = entry.map_err(|error| Error::Failed(WHAT, error))?.file_name();
             let Some(id) = name.to_str().and_then(|name| name.strip_prefix("ublkc")?.parse().ok()) else { continue };
             match self.info(id) {
                 Ok(info) if info.mark == mark => return Ok(Some(info)),
+                // What goes while it is looked for is not there.
                 Ok(_) | Err(Error::Gone(_)) => {}
-                Err(error) => return Err(error),
+                // A device that a user has made is shown only to who names its file, too: none of ours.
+                Err(Error::Failed(_, error)) if error.raw_os_error() == Some(EINVAL) => {}
+                Err(error) => unseen = Some(error),
             }
         }
-        Ok(None)
+        unseen.map_or(Ok(None), Err)
     }
 
     /// Makes a device with that mark. It has no block device before it is started.
@@ -191,7 +209,12 @@ impl Control {
         let mut parameters = shape.parameters();
         let what = "to say what the device is";
         if let Err(error) = self.run(what, Operation::SetParameters, info.id, 0, parameters.as_mut_bytes()) {
-            if let Err(error) = self.delete(info.id) {
+            // Nobody can have it open: it has no block device.
+            let deleted = match self.delete(info.id) {
+                Ok(false) => self.delete_and_wait(info.id),
+                deleted => deleted.map(drop),
+            };
+            if let Err(error) = deleted {
                 tracing::warn!(id = info.id, %error, "a device without parameters is left");
             }
             return Err(error);
@@ -236,20 +259,25 @@ impl Control {
         self.run("to stop the device", Operation::StopDevice, id, 0, &mut [])
     }
 
-    /// Deletes a device that its server has closed; who has the block device open keeps the rest of it meanwhile, where the driver
-    /// can delete so, and is waited for where it can't.
+    /// Deletes a device that its server has closed; who has the block device open keeps the rest of it meanwhile. False: the driver
+    /// can't delete without waiting for them, as before Linux 6.9.
     ///
     /// # Errors
     /// What the driver says. A device that is gone is no error.
-    pub fn delete(&self, id: u32) -> Result<(), Error> {
-        let what = "to delete the device";
-        let deleted = match self.run(what, Operation::DeleteDeviceAsync, id, 0, &mut []) {
-            Err(Error::Failed(_, error)) if error.raw_os_error() == Some(EOPNOTSUPP) => {
-                self.run(what, Operation::DeleteDevice, id, 0, &mut [])
-            }
-            deleted => deleted,
-        };
-        match deleted {
+    pub fn delete(&self, id: u32) -> Result<bool, Error> {
+        match self.run(DELETE, Operation::DeleteDeviceAsync, id, 0, &mut []) {
+            Ok(()) | Err(Error::Gone(_)) => Ok(true),
+            Err(Error::Failed(_, error)) if matches!(error.raw_os_error(), Some(EOPNOTSUPP | ENOTSUPP)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes such a device; ends when nobody has the block device open, which may be never.
+    ///
+    /// # Errors
+    /// As [`Control::delete`].
+    pub fn delete_and_wait(&self, id: u32) -> Result<(), Error> {
+        match self.run(DELETE, Operation::DeleteDevice, id, 0, &mut []) {
             Err(Error::Gone(_)) => Ok(()),
             deleted => deleted,
         }

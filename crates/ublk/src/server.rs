@@ -81,6 +81,11 @@ impl Server {
         Server { tags: (0..tags).map(serve).collect() }
     }
 
+    /// Whether requests may come that nobody answers: the device was stopped, or the driver refuses to give some of its requests.
+    pub fn is_over(&self) -> bool {
+        self.tags.iter().any(Task::is_finished)
+    }
+
     /// Ends when the device was stopped, and every request that it gave is answered.
     pub async fn ended(self) {
         for tag in self.tags {

@@ -11,13 +11,11 @@ use std::time::Duration;
 
 use device::{AnyNamespace, Durability, Error, Lba, Memory, Namespace, NamespaceInfo};
 use engine::sync::Notify;
-use engine::ublk::Operation;
 use engine::{Reactor, ReactorConfig, View, time};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
-use crate::control::{self, Control, Driver, State};
 use crate::figures::Figures;
-use crate::protocol::{DeviceInfo, Parameters, REQUESTS_MAX, Shape};
+use crate::protocol::{Parameters, Shape};
 use crate::server::{Requests, Server};
 
 const BYTES: u64 = 16 << 20;
@@ -208,8 +206,11 @@ fn every_request_of_many_is_answered_once() {
         }
         let count = |counter: &AtomicU64| counter.load(Relaxed);
         assert_eq!((count(&figures.requests), count(&figures.failed)), (303, 0));
+        assert!(!server.is_over());
         assert_eq!((count(&figures.written_bytes), count(&figures.read_bytes)), (300 * 4096, 3 * 4096));
         kernel.stop();
+        time::sleep(Duration::from_millis(20)).await;
+        assert!(server.is_over(), "the device was stopped");
         server.ended().await;
     });
 }
@@ -364,106 +365,6 @@ fn the_kernel_is_told_what_the_namespace_is() {
     let (attributes, bytes) = words(Shape::of(info.clone(), true).expect("small blocks").parameters());
     assert_eq!((attributes, &bytes[4..8]), (1, &1u32.to_ne_bytes()[..]), "read-only, without discard");
     assert!(Shape::of(NamespaceInfo { block_size: 8192, ..info }, false).is_none());
-}
-
-/// A driver that answers as it was told to, and notes what it was asked.
-#[derive(Default)]
-struct Fake {
-    features: u64,
-    refusals: Mutex<Vec<(Operation, i32)>>,
-    asked: Mutex<Vec<(Operation, u32)>>,
-}
-
-impl Driver for Fake {
-    fn run(&self, operation: Operation, device: u32, _: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.asked.lock().unwrap().push((operation, device));
-        if let Some((_, error)) = self.refusals.lock().unwrap().iter().find(|(refused, _)| *refused == operation) {
-            return Err(io::Error::from_raw_os_error(*error));
-        }
-        match operation {
-            Operation::GetFeatures => buffer.copy_from_slice(&self.features.to_ne_bytes()),
-            Operation::AddDevice => {
-                let mut info = DeviceInfo::read_from_bytes(buffer).expect("all of it");
-                assert_eq!((info.id, info.queues, info.depth, info.mark), (u32::MAX, 1, REQUESTS_MAX, 7));
-                info.id = 5;
-                buffer.copy_from_slice(info.as_bytes());
-            }
-            Operation::GetDeviceInfo => {
-                let mut info = DeviceInfo::read_from_bytes(buffer).expect("all of it");
-                (info.id, info.mark) = (device, u64::from(device) + 1);
-                buffer.copy_from_slice(info.as_bytes());
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-}
-
-const ALL: u64 = 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7;
-
-fn fake(features: u64, refusals: &[(Operation, i32)]) -> (Arc<Fake>, Result<Control, control::Error>) {
-    let fake = Arc::new(Fake { features, refusals: Mutex::new(refusals.to_vec()), ..Fake::default() });
-    (fake.clone(), Control::new(fake))
-}
-
-#[test]
-fn a_driver_that_lacks_something_is_named() {
-    for (features, refusals, expected) in [
-        (ALL & !(1 << 7), &[][..], "lacks USER_COPY: Linux 6.5"),
-        (ALL & !(1 << 3), &[], "lacks USER_RECOVERY:"),
-        (ALL, &[(Operation::GetFeatures, 95)], "lacks GET_FEATURES"),
-        (ALL, &[(Operation::GetFeatures, 1)], "only root"),
-    ] {
-        let said = fake(features, refusals).1.err().expect("refused").to_string();
-        assert!(said.contains(expected), "{said}");
-    }
-}
-
-#[test]
-fn a_device_is_found_by_its_mark() {
-    let class = tempfile::tempdir().expect("a folder");
-    let class = class.path();
-    for name in ["ublkc5", "ublkc6", "control"] {
-        std::fs::create_dir_all(class.join(name)).expect("made");
-    }
-    let (driver, control) = fake(ALL, &[]);
-    let control = control.expect("a driver");
-    assert_eq!(control.find(class, 7).expect("looked for").map(|info| info.id), Some(6));
-    assert_eq!(control.find(class, 8).expect("looked for"), None);
-    let (_, failing) = fake(ALL, &[(Operation::GetDeviceInfo, 5)]);
-    failing.expect("a driver").find(class, 7).expect_err("what can't be looked at may be the one");
-    let (_, gone) = fake(ALL, &[(Operation::GetDeviceInfo, ENODEV)]);
-    assert_eq!(gone.expect("a driver").find(class, 7).expect("looked for"), None);
-    std::fs::remove_dir_all(class).expect("removed");
-    assert_eq!(control.find(class, 7).expect("no driver, no device"), None);
-    assert!(driver.asked.lock().unwrap().contains(&(Operation::GetDeviceInfo, 5)));
-}
-
-#[test]
-fn a_device_is_made_whole_or_not_at_all() {
-    let shape = Shape::of(memory().info(), false).expect("small blocks");
-    let (driver, control) = fake(ALL, &[]);
-    let info = control.expect("a driver").add(7, &shape).expect("made");
-    assert_eq!((info.id, info.state(), info.is_served_so()), (5, State::Dead, true));
-    assert_eq!(driver.asked.lock().unwrap()[1..], [(Operation::AddDevice, u32::MAX), (Operation::SetParameters, 5)]);
-    let (driver, control) = fake(ALL, &[(Operation::SetParameters, 22), (Operation::DeleteDeviceAsync, 95)]);
-    control.expect("a driver").add(7, &shape).expect_err("refused");
-    let last = [(Operation::DeleteDeviceAsync, 5), (Operation::DeleteDevice, 5)];
-    assert_eq!(driver.asked.lock().unwrap()[3..], last, "by the way that an older driver has");
-}
-
-#[test]
-fn who_goes_on_with_a_device_is_told_whether_its_server_has_ended() {
-    let begun = |error| fake(ALL, &[(Operation::StartUserRecovery, error)]).1.expect("a driver").begin_recovery(5);
-    assert!(matches!(begun(16), Err(control::Error::Busy(_))));
-    assert!(matches!(begun(19), Err(control::Error::Gone(_))));
-    assert!(begun(22).is_ok(), "begun by one that has ended");
-    assert!(matches!(begun(5), Err(control::Error::Failed(..))));
-    let (_, control) = fake(ALL, &[(Operation::DeleteDeviceAsync, 19)]);
-    control.expect("a driver").delete(5).expect("it is gone already");
-    let shape = Shape::of(memory().info(), false).expect("small blocks");
-    assert!(!fake(ALL, &[]).1.expect("a driver").grow(5, &shape).expect("asked"));
-    assert!(fake(ALL | 1 << 10, &[]).1.expect("a driver").grow(5, &shape).expect("asked"));
 }
 
 /// What a read gives is all there before it is answered: the buffer of a read that fails is not shown.

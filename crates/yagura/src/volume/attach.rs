@@ -69,9 +69,11 @@ pub fn run(args: &VolumeAttachArgs) -> Result<(), Failure> {
 async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<(), Failure> {
     let used = Used::before(args)?;
     let (found, attachment) = named::attach(&args.of, args.take)?;
-    if attachment.as_ref().is_some_and(|attachment| !used.continues(args, attachment)) {
-        used.give_up();
-        named::detached(&args.of, attachment.as_ref())?;
+    if let Some(attachment) = &attachment
+        && !used.continues(args, attachment)?
+    {
+        used.give_up()?;
+        named::detached(&args.of, Some(attachment))?;
         return Err(lost());
     }
     let options = Options {
@@ -110,7 +112,17 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
         true => Ok(()),
         false => named::detached(&args.of, attachment.as_ref()),
     };
-    result.and(detached).and(let_go)
+    first_failure([result, detached, let_go])
+}
+
+/// What went wrong first is the reason of the rest, of which the log tells.
+fn first_failure<const N: usize>(results: [Result<(), Failure>; N]) -> Result<(), Failure> {
+    let mut failures = results.into_iter().filter_map(Result::err);
+    let first = failures.next();
+    for failure in failures {
+        tracing::warn!("after the first failure: {}", failure.sentence());
+    }
+    first.map_or(Ok(()), Err)
 }
 
 async fn serve_it(
@@ -150,19 +162,12 @@ async fn serve_it(
         output::report(args.common.json, &ready, describe)?;
         // Until it is dropped.
         let _following = follow(args, by_name, (volume, limiter), (&target, &nqn), (used, &namespace))?;
-        Ok::<_, Failure>(letter.recv().await)
-    };
-    let until = async {
-        let ended = first_of(superseded(volume), in_use).await;
-        // While it is still served: the kernel takes its leave. Without a supervisor the next process goes on with the device.
-        if !matches!(ended, First::B(Ok(Some(Reason::Orphaned)))) {
-            used.disconnected(volume.is_superseded()).await?;
-        }
-        match ended {
-            First::B(Err(failure)) => Err(failure),
-            _ => Ok(()),
+        match first_of(letter.recv(), used.ended()).await {
+            First::A(letter) => Ok::<_, Failure>(letter),
+            First::B(failure) => Err(failure),
         }
     };
+    let until = async { take_leave(args, volume, used, first_of(superseded(volume), in_use).await).await };
     let serving = async {
         match listener {
             Some(listener) => target.serve(listener, Vec::new()).await,
@@ -180,7 +185,25 @@ async fn serve_it(
         return Err(Failure::lost("another host has attached the volume: nothing of it is served here any more"));
     }
     let flushed = served.flush().await.map_err(|error| Failure::refused(format!("the last flush: {error}")));
-    ended.and(flushed)
+    first_failure([ended, flushed])
+}
+
+/// The kernel gives the device up, while the volume is served still. Without a supervisor the next process goes on with the device.
+async fn take_leave(
+    args: &VolumeAttachArgs,
+    volume: &Volume,
+    used: &Used,
+    ended: First<(), Result<Option<Reason>, Failure>>,
+) -> Result<(), Failure> {
+    let given_up = match ended {
+        First::B(Ok(Some(Reason::Orphaned))) => Ok(()),
+        _ => used.disconnected(&args.of, volume.is_superseded()).await,
+    };
+    let ended = match ended {
+        First::B(Err(failure)) => Err(failure),
+        _ => Ok(()),
+    };
+    first_failure([ended, given_up])
 }
 
 /// Does what the control plane wants of this host, where the volume is attached by its name.
@@ -289,4 +312,17 @@ fn describe(ready: &Ready) -> String {
         text += &format!("metrics at http://{address}/metrics\n");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_first_is_told() {
+        let failed = |sentence| Err(Failure::unavailable(sentence));
+        let told = first_failure([Ok(()), failed("a"), failed("b")]).expect_err("two have failed");
+        assert_eq!(told.sentence(), "a");
+        first_failure([Ok(()), Ok(())]).expect("none has");
+    }
 }

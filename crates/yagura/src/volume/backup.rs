@@ -262,7 +262,7 @@ pub async fn import(args: &VolumeImportArgs) -> Result<(), Failure> {
     // The same host is another process perhaps: an import is no restart.
     if args.of.name.is_some()
         && !args.take
-        && let (_, Some(host)) = named::known(&args.of)?
+        && let Some(host) = named::known(&args.of)?.host
     {
         return Err(Failure::refused(format!("host {host} has the volume; --take takes it from that host")));
     }

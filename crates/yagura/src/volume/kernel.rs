@@ -61,7 +61,12 @@ struct Controller {
 impl Device {
     /// Of the volume that is served by this name, on a machine whose kernel can use it.
     pub fn new(nqn: &str) -> Result<Device, Failure> {
-        Device { nqn: nqn.to_owned(), sys: "/sys/class".into(), dev: "/dev".into() }.usable()
+        Device::left(nqn).usable()
+    }
+
+    /// The same on any machine: that of a volume of which no device is asked for.
+    pub fn left(nqn: &str) -> Device {
+        Device { nqn: nqn.to_owned(), sys: "/sys/class".into(), dev: "/dev".into() }
     }
 
     fn usable(self) -> Result<Device, Failure> {
@@ -243,7 +248,7 @@ fn said(folder: &Path, name: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     const NQN: &str = "nqn.2026-11.io.yagura:volume:a";
@@ -259,6 +264,11 @@ mod tests {
         }
         let device = Device { nqn: NQN.into(), sys: root.path().join("sys"), dev: root.path().join("dev") };
         (root, device)
+    }
+
+    /// A machine whose kernel is connected in that tenure.
+    pub fn connected_in(tenure: Uuid) -> (tempfile::TempDir, Device) {
+        machine(&[("sys/nvme/nvme1/subsysnqn", NQN), ("sys/nvme/nvme1/hostid", &tenure.to_string())])
     }
 
     #[test]

@@ -80,11 +80,31 @@ fn is_lost(kind: &str) -> bool {
     matches!(kind, "attached" | "not-attached" | "not-found")
 }
 
+/// What the control plane has of a volume.
+pub struct Known {
+    /// The volume, as its holders know it.
+    pub volume: u128,
+    /// Which host has it.
+    pub host: Option<String>,
+    /// In which tenure.
+    pub tenure: Option<Uuid>,
+}
+
 /// Which volume it is, and which host has it, as the control plane has it.
-pub fn known(of: &VolumeOf) -> Result<(u128, Option<String>), Failure> {
+pub fn known(of: &VolumeOf) -> Result<Known, Failure> {
     let name = of.name.as_deref().unwrap_or_default();
     let volume = ask(of, Method::GET, &path_of("volumes", name), None)?;
-    Ok((uuid(&volume["id"])?.as_u128(), volume["attachment"]["host"].as_str().map(str::to_owned)))
+    let written = &volume["attachment"];
+    Ok(Known {
+        volume: uuid(&volume["id"])?.as_u128(),
+        host: written["host"].as_str().map(str::to_owned),
+        tenure: uuid(&written["tenure"]).ok(),
+    })
+}
+
+/// Whether the control plane has it that another host has the volume; where it does not say so, it is not known.
+pub fn is_anothers(of: &VolumeOf) -> bool {
+    known(of).is_ok_and(|known| known.host.is_some() && known.host != of.host.host_nqn)
 }
 
 /// The same for who attaches the volume: the control plane then has it that this host uses the volume, with `take` also in the

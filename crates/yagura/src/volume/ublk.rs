@@ -12,13 +12,19 @@
 //! | of a tenure | dead | as above; it is deleted |
 //! | of a tenure | live | a process answers, or has ended a moment ago |
 //! | of a tenure | quiesced | the process has ended, and requests wait |
-//! | lost | any | in the same tenure it is gone on with; in another one nobody answers it, and it is left |
+//! | lost | any | in the same tenure it is gone on with, and written anew; in another one nobody answers it, and it is left |
+//!
+//! Invariant: what the kernel can't be asked for it may hold. Such a device counts as held, and the file is kept.
 
-use std::cell::RefCell;
+#[cfg(test)]
+pub(super) mod tests;
+
+use std::cell::{Cell, RefCell};
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use ::ublk::{Control, DeviceInfo, Error, Figures, Server, Shape, State};
@@ -35,8 +41,14 @@ use crate::exit::Failure;
 /// How long the kernel may take to notice that a process has ended, to make a device's files, and to go on with a device. Chosen:
 /// many times what it takes on a busy machine.
 const DEVICE_TIME: Duration = Duration::from_secs(30);
+/// How long a deletion is waited for that ends when nobody has the block device open. Chosen: many times what it takes where nobody
+/// has.
+const DELETE_TIME: Duration = Duration::from_secs(2);
 /// How often it is asked.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Where it stands in which tenure this machine had devices last.
+const RECORDS: &str = "/run/yagura/ublk";
 
 /// By what the device of a tenure is known: 62 of its bits are chance.
 fn mark(tenure: Uuid) -> u64 {
@@ -49,6 +61,10 @@ fn failed(error: Error) -> Failure {
 
 fn late(what: &str) -> Failure {
     Failure::unavailable(format!("--device=ublk: {what} within {DEVICE_TIME:?}"))
+}
+
+fn unserved(id: u32, error: io::Error) -> Failure {
+    Failure::from(error).during(format!("--device=ublk: the file of device {id}"))
 }
 
 /// What the kernel has of a volume. All of it blocks.
@@ -80,16 +96,17 @@ impl Kernel {
         self.control.find(&self.class, mark(tenure))
     }
 
-    /// The device of the recorded tenure, if the kernel holds something for it.
-    fn held(&self) -> Option<(Uuid, DeviceInfo)> {
-        let tenure = self.recorded()?;
-        match self.of(tenure) {
-            Ok(found) => found.filter(|info| info.state() != State::Dead).map(|info| (tenure, info)),
-            Err(error) => {
-                tracing::warn!(%error, "the kernel does not tell of its devices");
-                None
-            }
-        }
+    /// The device of a tenure, if the kernel holds something for it.
+    fn held_of(&self, tenure: Uuid) -> Result<Option<Held>, Error> {
+        let found = self.of(tenure)?.filter(|info| info.state() != State::Dead);
+        Ok(found.map(|info| Held { tenure, id: info.id }))
+    }
+
+    /// What the kernel holds: of this process's tenure, and of the recorded one.
+    fn held(&self, own: Option<Uuid>) -> Result<Vec<Held>, Error> {
+        let recorded = self.recorded().filter(|recorded| own != Some(*recorded));
+        let held = own.into_iter().chain(recorded).map(|tenure| self.held_of(tenure));
+        held.filter_map(Result::transpose).collect()
     }
 
     /// Has the kernel give a device up; what its users have under way fails, where no process answers it.
@@ -100,24 +117,58 @@ impl Kernel {
         }
     }
 
-    /// After [`Kernel::stop`], and when this process has closed it.
-    fn delete(&self, id: u32) {
-        if let Err(error) = self.control.delete(id) {
+    /// After [`Kernel::stop`], and when this process has closed it. The file is kept where it is another device's by now, or the
+    /// device is not gone.
+    fn delete(&self, Held { tenure, id }: Held) {
+        let deleted = match self.control.delete(id) {
+            Ok(false) => self.delete_and_wait(id),
+            deleted => deleted.map(drop),
+        };
+        if let Err(error) = deleted {
             tracing::warn!(id, %error, "a device that does nothing any more is left");
         }
-        if self.held().is_none()
+        if self.recorded() == Some(tenure)
+            && matches!(self.held_of(tenure), Ok(None))
             && let Err(error) = fs::remove_file(self.record())
             && error.kind() != ErrorKind::NotFound
         {
             tracing::warn!(%error, "a file that says nothing any more is left");
         }
     }
+
+    /// What has the block device open keeps the driver from ending the command, for ever perhaps: that is left to a thread, which
+    /// ends with the process at the latest.
+    fn delete_and_wait(&self, id: u32) -> Result<(), Error> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let control = self.control.clone();
+        let thread = thread::Builder::new().name("ublk-delete".into());
+        let begun = thread.spawn(move || {
+            // Nobody listens any more where it took long.
+            let _ = sender.send(control.delete_and_wait(id));
+        });
+        begun.map_err(|error| Error::Failed("to delete the device", error))?;
+        receiver.recv_timeout(DELETE_TIME).unwrap_or_else(|_| {
+            tracing::info!(id, "the device is gone when nobody has it open any more");
+            Ok(())
+        })
+    }
+}
+
+/// A device that the kernel holds something for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Held {
+    tenure: Uuid,
+    id: u32,
 }
 
 /// The device of a volume, whether there is one or not.
 pub struct Device {
     kernel: Kernel,
     figures: Arc<Figures>,
+    /// In which this process has the volume, once that is known: the file may be lost.
+    tenure: Cell<Option<Uuid>>,
+    /// How long the kernel is waited for.
+    patience: Duration,
     /// As long as this process answers it.
     server: RefCell<Option<Server>>,
 }
@@ -126,12 +177,30 @@ impl Device {
     /// Of a volume, on a machine whose kernel can have it.
     pub fn new(volume: u128) -> Result<Device, Failure> {
         let control = Control::open(Path::new("/dev/ublk-control")).map_err(failed)?;
-        let (class, dev, records) = ("/sys/class/ublk-char".into(), "/dev".into(), "/run/yagura/ublk".into());
-        Ok(Device::of(Kernel { control, volume, class, dev, records }))
+        let class = "/sys/class/ublk-char".into();
+        Ok(Device::of(Kernel { control, volume, class, dev: "/dev".into(), records: RECORDS.into() }))
+    }
+
+    /// Of a volume of which no device is asked for; none where this machine has none, as far as can be told.
+    pub fn left(volume: u128) -> Result<Option<Device>, Failure> {
+        match Device::new(volume) {
+            Err(_) if !Path::new(RECORDS).join(name(volume)).exists() => Ok(None),
+            opened => opened.map(Some),
+        }
     }
 
     fn of(kernel: Kernel) -> Device {
-        Device { kernel, figures: Arc::default(), server: RefCell::default() }
+        let (figures, tenure, server) = (Arc::default(), Cell::default(), RefCell::default());
+        Device { kernel, figures, tenure, patience: DEVICE_TIME, server }
+    }
+
+    /// In which tenure this process has the volume.
+    pub fn enter(&self, tenure: Uuid) {
+        self.tenure.set(Some(tenure));
+    }
+
+    fn held(&self) -> Result<Vec<Held>, Error> {
+        self.kernel.held(self.tenure.get())
     }
 
     /// What is counted of its requests.
@@ -139,22 +208,30 @@ impl Device {
         self.figures.clone()
     }
 
-    /// Whether the kernel holds something for the volume.
+    /// Whether the kernel holds something for the volume, or may do so.
     pub fn is_connected(&self) -> bool {
-        self.kernel.held().is_some()
+        match self.held() {
+            Ok(held) => !held.is_empty(),
+            Err(error) => {
+                tracing::warn!(%error, "the kernel does not tell of its devices");
+                true
+            }
+        }
     }
 
     /// Whether what the kernel holds is of that tenure, if it holds something.
-    pub fn is_of(&self, tenure: Uuid) -> bool {
-        self.kernel.held().is_none_or(|(held, _)| held == tenure)
+    pub fn is_of(&self, tenure: Uuid) -> Result<bool, Failure> {
+        let held = self.held().map_err(failed)?;
+        Ok(held.iter().all(|held| held.tenure == tenure))
     }
 
     /// Gives up what the kernel holds; what users of the device have under way fails.
-    pub fn disconnect(&self) {
-        if let Some((_, info)) = self.kernel.held() {
-            self.kernel.stop(info.id);
-            self.kernel.delete(info.id);
+    pub fn disconnect(&self) -> Result<(), Failure> {
+        for held in self.held().map_err(failed)? {
+            self.kernel.stop(held.id);
+            self.kernel.delete(held);
         }
+        Ok(())
     }
 
     async fn aside<T: Send + 'static>(&self, work: impl FnOnce(&Kernel) -> T + Send + 'static) -> Result<T, Failure> {
@@ -164,10 +241,11 @@ impl Device {
 
     /// Goes on with the kernel's device of that tenure, or has the kernel make one; gives the block device.
     pub async fn connected(&self, namespace: &AnyNamespace, tenure: Uuid) -> Result<PathBuf, Failure> {
-        let former = time::timeout(DEVICE_TIME, self.former(tenure)).await;
+        self.enter(tenure);
+        let former = time::timeout(self.patience, self.former(tenure)).await;
         let former = former.map_err(|_| late("the process that has the device does not end"))??;
         let id = match former {
-            Some(info) => self.go_on(namespace, &info).await?,
+            Some(info) => self.go_on(namespace, &info, tenure).await?,
             None => self.make(namespace, tenure).await?,
         };
         let path = self.kernel.dev.join(format!("ublkb{id}"));
@@ -176,7 +254,7 @@ impl Device {
                 time::sleep(LOOK_EVERY).await;
             }
         };
-        time::timeout(DEVICE_TIME, there).await.map_err(|_| late("there is no block device"))?;
+        time::timeout(self.patience, there).await.map_err(|_| late("there is no block device"))?;
         Ok(path)
     }
 
@@ -186,7 +264,7 @@ impl Device {
             let look = move |kernel: &Kernel| {
                 let Some(info) = kernel.of(tenure)? else { return Ok(Some(None)) };
                 if info.state() == State::Dead {
-                    kernel.delete(info.id);
+                    kernel.delete(Held { tenure, id: info.id });
                     return Ok(None);
                 }
                 if !info.is_served_so() {
@@ -207,39 +285,48 @@ impl Device {
     }
 
     /// Answers a device's requests from now on.
-    async fn serve(&self, namespace: &AnyNamespace, info: &DeviceInfo) -> Result<(), Failure> {
+    async fn serve(&self, namespace: &AnyNamespace, info: &DeviceInfo) -> io::Result<()> {
         let path = self.kernel.dev.join(format!("ublkc{}", info.id));
-        let opened = async {
-            loop {
-                match Queue::open(&path, info.depth) {
-                    // The file comes a moment after the device; whoever looked at it goes.
-                    Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ResourceBusy) => {
-                        time::sleep(LOOK_EVERY).await;
-                    }
-                    opened => return opened,
+        let until = time::now() + self.patience;
+        let queue = loop {
+            match Queue::open(&path, info.depth) {
+                // The file comes a moment after the device; whoever looked at it goes.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ResourceBusy) && time::now() < until =>
+                {
+                    time::sleep(LOOK_EVERY).await;
                 }
+                opened => break opened?,
             }
         };
-        let opened =
-            time::timeout(DEVICE_TIME, opened).await.map_err(|_| late(&format!("{} is not there", path.display())))?;
-        let queue = opened.map_err(|error| Failure::from(error).during(path.display()))?;
         *self.server.borrow_mut() = Some(Server::begin(queue, info.depth, namespace, &self.figures));
         Ok(())
     }
 
-    async fn go_on(&self, namespace: &AnyNamespace, info: &DeviceInfo) -> Result<u32, Failure> {
+    async fn go_on(&self, namespace: &AnyNamespace, info: &DeviceInfo, tenure: Uuid) -> Result<u32, Failure> {
         let id = info.id;
-        self.serve(namespace, info).await?;
-        let ended = time::timeout(DEVICE_TIME, self.aside(move |kernel| kernel.control.end_recovery(id))).await;
-        match ended {
-            Ok(ended) => ended?.map_err(failed).map(|()| id),
-            Err(_) => {
-                // A process died in the midst of going on: the kernel gives such a device to nobody. Its users had better be told.
-                self.give_up(id).await?;
-                let why = "the kernel does not go on with the device, which is given up: what it held is lost";
-                Err(Failure::unavailable(format!("--device=ublk: {why}")))
+        self.kernel.write_record(tenure)?;
+        match self.serve(namespace, info).await {
+            Ok(()) => {
+                let ended = self.aside(move |kernel| kernel.control.end_recovery(id));
+                if let Ok(ended) = time::timeout(self.patience, ended).await {
+                    return ended?.map_err(failed).map(|()| id);
+                }
             }
+            // Its memory, or the file, is another process's still.
+            Err(error) if matches!(error.kind(), ErrorKind::ResourceBusy | ErrorKind::InvalidInput) => {}
+            Err(error) => return Err(unserved(id, error)),
         }
+        // Another process may have been quicker.
+        let found = self.aside(move |kernel| kernel.of(tenure)).await?.map_err(failed)?;
+        if found.is_some_and(|info| info.state() == State::Live) {
+            self.leave();
+            return Err(failed(Error::Busy("to go on with the device")));
+        }
+        // A process died in the midst of going on: the kernel gives such a device to nobody. Its users had better be told.
+        self.give_up(Held { tenure, id }).await?;
+        let why = "the kernel does not go on with the device, which is given up: what it held is lost";
+        Err(Failure::unavailable(format!("--device=ublk: {why}")))
     }
 
     async fn make(&self, namespace: &AnyNamespace, tenure: Uuid) -> Result<u32, Failure> {
@@ -251,42 +338,60 @@ impl Device {
         let id = info.id;
         let started = match self.serve(namespace, &info).await {
             Ok(()) => self.aside(move |kernel| kernel.control.start(id)).await?.map_err(failed),
-            Err(failure) => Err(failure),
+            Err(error) => Err(unserved(id, error)),
         };
         if let Err(failure) = started {
-            self.give_up(id).await?;
+            if let Err(other) = self.give_up(Held { tenure, id }).await {
+                tracing::warn!("the kernel's device: {}", other.sentence());
+            }
             return Err(failure);
         }
-        // Again: a process of this host that has lost the volume removes the file when its own device is gone.
+        // Again: a process of this host that has lost the volume in this tenure removes the file when its own device is gone.
         self.kernel.write_record(tenure)?;
         Ok(id)
     }
 
     /// Stops a device while its requests are answered, and deletes it.
-    async fn give_up(&self, id: u32) -> Result<(), Failure> {
-        self.aside(move |kernel| kernel.stop(id)).await?;
+    async fn give_up(&self, held: Held) -> Result<(), Failure> {
+        self.aside(move |kernel| kernel.stop(held.id)).await?;
         let server = self.server.take();
         if let Some(server) = server
-            && time::timeout(DEVICE_TIME, server.ended()).await.is_err()
+            && time::timeout(self.patience, server.ended()).await.is_err()
         {
-            tracing::warn!(id, "requests of a device that was stopped are left");
+            tracing::warn!(id = held.id, "requests of a device that was stopped are left");
         }
-        self.aside(move |kernel| kernel.delete(id)).await
+        self.aside(move |kernel| kernel.delete(held)).await
+    }
+
+    /// Whether this process answers the device's requests, and all of them.
+    pub fn is_answered(&self) -> bool {
+        self.server.borrow().as_ref().is_some_and(|server| !server.is_over())
+    }
+
+    /// Ends when this process has answered the device, and does not do so any more: somebody else has stopped the device.
+    pub async fn ended(&self) {
+        while !self.server.borrow().as_ref().is_some_and(Server::is_over) {
+            time::sleep(LOOK_EVERY * 10).await;
+        }
     }
 
     /// Has the kernel give the device up, and what waits to be written to it be written before, where that can be: `is_lost` says
     /// that it can't. A device that this process has not come to answer is left to the next one, unless it is lost.
     pub async fn disconnected(&self, is_lost: bool) {
-        let is_answered = self.server.borrow().is_some();
-        let Some((_, DeviceInfo { id, .. })) = self.kernel.held().filter(|_| is_answered || is_lost) else { return };
+        let is_answered = self.is_answered();
+        let held = self.held().unwrap_or_else(|error| {
+            tracing::warn!(%error, "the kernel does not tell of its devices, which it may keep");
+            Vec::new()
+        });
+        let Some(held) = held.first().copied().filter(|_| is_answered || is_lost) else { return };
         if !is_lost {
-            let path = self.kernel.dev.join(format!("ublkb{id}"));
+            let path = self.kernel.dev.join(format!("ublkb{}", held.id));
             let synced = aside(move || sync_block_device(&path)).await;
             if let Err(failure) = synced.and_then(|synced| Ok(synced?)) {
                 tracing::warn!("what waited to be written to the kernel's device may be lost: {}", failure.sentence());
             }
         }
-        if let Err(failure) = self.give_up(id).await {
+        if let Err(failure) = self.give_up(held).await {
             tracing::warn!("the kernel's device: {}", failure.sentence());
         }
     }
@@ -298,156 +403,14 @@ impl Device {
 
     /// The volume has grown.
     pub fn grow(&self, namespace: &AnyNamespace) {
-        let Some((_, info)) = self.kernel.held() else { return };
+        let Some(held) = self.held().ok().and_then(|held| held.first().copied()) else { return };
         let Some(shape) = Shape::of(namespace.info(), false) else { return };
-        match self.kernel.control.grow(info.id, &shape) {
+        match self.kernel.control.grow(held.id, &shape) {
             Ok(true) => {}
             Ok(false) => {
                 tracing::warn!("this kernel's ublk devices don't grow: attach the volume anew to have its new size")
             }
             Err(error) => tracing::warn!(%error, "the kernel's device is as large as it was"),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-    use std::io;
-    use std::sync::Mutex;
-
-    use ::ublk::{Driver, FEATURES};
-    use device::Memory;
-    use engine::ublk::Operation;
-    use engine::{Reactor, ReactorConfig};
-    use zerocopy::IntoBytes;
-
-    use super::*;
-
-    const TENURE: Uuid = Uuid::from_u128(7 << 64 | 8);
-    const OTHER: Uuid = Uuid::from_u128(9);
-    const LIVE: u16 = 1;
-    const QUIESCED: u16 = 2;
-    const EBUSY: i32 = 16;
-    const ENODEV: i32 = 19;
-
-    /// A driver with these devices. What was asked of them is noted.
-    #[derive(Default)]
-    struct Fake {
-        devices: Mutex<BTreeMap<u32, DeviceInfo>>,
-        asked: Mutex<Vec<(Operation, u32)>>,
-        /// How often a live device's process is found at work before it has ended.
-        ends_after: Mutex<usize>,
-    }
-
-    impl Driver for Fake {
-        fn run(&self, operation: Operation, id: u32, _: u64, buffer: &mut [u8]) -> io::Result<()> {
-            if operation == Operation::GetFeatures {
-                let all = FEATURES.iter().fold(0, |all, (bit, _)| all | bit);
-                buffer.copy_from_slice(&u64::to_ne_bytes(all));
-                return Ok(());
-            }
-            let mut devices = self.devices.lock().unwrap();
-            let info = devices.get_mut(&id).ok_or_else(|| io::Error::from_raw_os_error(ENODEV))?;
-            if operation == Operation::GetDeviceInfo {
-                buffer.copy_from_slice(info.as_bytes());
-                return Ok(());
-            }
-            self.asked.lock().unwrap().push((operation, id));
-            match operation {
-                Operation::StopDevice => info.state = 0,
-                Operation::DeleteDeviceAsync => drop(devices.remove(&id)),
-                Operation::StartUserRecovery if info.state == LIVE => {
-                    let mut left = self.ends_after.lock().unwrap();
-                    *left = left.saturating_sub(1);
-                    if *left == 0 {
-                        info.state = QUIESCED;
-                    }
-                    return Err(io::Error::from_raw_os_error(EBUSY));
-                }
-                _ => {}
-            }
-            Ok(())
-        }
-    }
-
-    /// A machine with devices: number, tenure, state; and with the file of a tenure.
-    fn machine(devices: &[(u32, Uuid, u16)], recorded: Option<Uuid>) -> (tempfile::TempDir, Arc<Fake>, Device) {
-        let root = tempfile::tempdir().expect("a folder");
-        let (fake, class) = (Arc::new(Fake::default()), root.path().join("class"));
-        fs::create_dir(&class).expect("made");
-        for &(id, tenure, state) in devices {
-            let mut info = DeviceInfo::default();
-            (info.id, info.mark, info.state, info.queues, info.depth) = (id, mark(tenure), state, 1, 4);
-            info.flags = FEATURES.iter().fold(0, |all, (bit, _)| all | bit);
-            fake.devices.lock().unwrap().insert(id, info);
-            fs::write(class.join(format!("ublkc{id}")), "").expect("written");
-        }
-        let (dev, records) = (root.path().join("dev"), root.path().join("run/ublk"));
-        let control = Control::new(fake.clone()).expect("a driver");
-        let device = Device::of(Kernel { control, volume: 1, class, dev, records });
-        if let Some(tenure) = recorded {
-            device.kernel.write_record(tenure).expect("written");
-        }
-        (root, fake, device)
-    }
-
-    #[test]
-    fn a_device_is_the_volumes_by_its_mark_and_in_its_tenure_alone() {
-        let devices = [(0, OTHER, QUIESCED), (3, TENURE, QUIESCED)];
-        for (recorded, is_held) in [(None, false), (Some(Uuid::from_u128(5)), false), (Some(TENURE), true)] {
-            let (_root, _, device) = machine(&devices, recorded);
-            assert_eq!(device.is_connected(), is_held, "{recorded:?}");
-            assert!(device.is_of(TENURE));
-            assert_eq!(device.is_of(Uuid::from_u128(6)), !is_held, "nothing is held, or it is of another tenure");
-        }
-        let (_root, _, dead) = machine(&[(3, TENURE, 0)], Some(TENURE));
-        assert!(!dead.is_connected() && dead.is_of(Uuid::from_u128(6)), "nothing can be written by it");
-    }
-
-    #[test]
-    fn what_is_given_up_is_the_volumes_own_device() {
-        let (_root, fake, device) = machine(&[(0, OTHER, LIVE), (3, TENURE, QUIESCED)], Some(TENURE));
-        device.disconnect();
-        assert_eq!(*fake.asked.lock().unwrap(), [(Operation::StopDevice, 3), (Operation::DeleteDeviceAsync, 3)]);
-        assert!(!device.is_connected() && !device.kernel.record().exists());
-        device.disconnect();
-        assert_eq!(fake.asked.lock().unwrap().len(), 2, "there is none any more");
-    }
-
-    #[test]
-    fn a_device_is_gone_on_with_when_its_process_has_ended() {
-        let ran = Reactor::run(ReactorConfig::default(), async {
-            let (_root, fake, device) = machine(&[(3, TENURE, LIVE)], Some(TENURE));
-            *fake.ends_after.lock().unwrap() = 3;
-            let found = device.former(TENURE).await.expect("found").expect("a device");
-            assert_eq!((found.id, fake.asked.lock().unwrap().len()), (3, 4));
-            // Of one that holds nothing, what is left is cleared away.
-            let (_root, fake, device) = machine(&[(3, TENURE, 0)], Some(TENURE));
-            assert!(device.former(TENURE).await.expect("looked for").is_none());
-            assert_eq!(*fake.asked.lock().unwrap(), [(Operation::DeleteDeviceAsync, 3)]);
-            let (_root, fake, device) = machine(&[(3, OTHER, QUIESCED)], None);
-            assert!(device.former(TENURE).await.expect("looked for").is_none(), "another volume's");
-            assert!(fake.asked.lock().unwrap().is_empty());
-        });
-        ran.expect("a reactor");
-    }
-
-    #[test]
-    fn what_this_process_does_not_answer_it_leaves_to_the_next_one() {
-        let ran = Reactor::run(ReactorConfig::default(), async {
-            let (_root, fake, device) = machine(&[(3, TENURE, QUIESCED)], Some(TENURE));
-            device.disconnected(false).await;
-            assert!(device.is_connected() && fake.asked.lock().unwrap().is_empty());
-            device.disconnected(true).await;
-            assert!(!device.is_connected(), "another host has the volume");
-            // The kernel is asked for nothing where a device can't be made.
-            let large = AnyNamespace::from(Memory::new(1 << 20, 8192, [1; 16]).expect("a namespace"));
-            let (_root, fake, device) = machine(&[], None);
-            let said = device.connected(&large, TENURE).await.expect_err("refused");
-            assert!(said.sentence().contains("at most 4096 bytes"), "{}", said.sentence());
-            assert!(fake.asked.lock().unwrap().is_empty() && !device.kernel.record().exists());
-        });
-        ran.expect("a reactor");
     }
 }
