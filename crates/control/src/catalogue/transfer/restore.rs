@@ -55,6 +55,7 @@ pub struct Restore<'c> {
     noted: Option<(Note, Noted)>,
     found: u64,
     ended: Option<Restored>,
+    has_begun: bool,
 }
 
 impl<'c> Restore<'c> {
@@ -76,6 +77,7 @@ impl<'c> Restore<'c> {
             noted: None,
             found: 0,
             ended: None,
+            has_begun: false,
         }
     }
 
@@ -108,8 +110,13 @@ impl<'c> Restore<'c> {
     }
 
     /// When all lines were given.
-    pub fn finish(self) -> Result<Restored, TransferError> {
+    pub fn finish(&self) -> Result<Restored, TransferError> {
         self.ended.ok_or(TransferError::Short { lines: self.lines })
+    }
+
+    /// Whether anything of the catalogue may have been changed, by this restore or by one of the same dump before it.
+    pub fn has_begun(&self) -> bool {
+        self.has_begun
     }
 
     fn damaged(&self, what: &str) -> TransferError {
@@ -125,15 +132,20 @@ impl<'c> Restore<'c> {
         let (mut note, mut noted) = match noted.note.clone() {
             // Of the same catalogue: at another revision, too, what is there may be the beginning of this dump. It shows where that
             // part ends.
-            Some(note) if is_continued(&note, &dump) && !self.is_forced => (Note { dump, ..note }, noted),
+            Some(note) if is_continued(&note, &dump) && !self.is_forced => {
+                self.has_begun = true;
+                (Note { dump, ..note }, noted)
+            }
             Some(other) if other.state != State::Done && !self.is_forced => return Err(other_dump(&noted, &other)),
             // By force it begins anew, whatever is there: also where it is a part of this dump, or all of it and changed since.
             other => {
                 let mut note = self.first_note(dump, other.as_ref().map_or(0, |other| other.step)).await?;
+                self.has_begun = true;
                 let noted = self.commit(&mut note, Vec::new(), noted).await?;
                 // Who has begun to serve since the first look may not have seen the note.
                 if let Err(served) = self.unserved().await {
                     self.take_back(noted, other).await?;
+                    self.has_begun = false;
                     return Err(served);
                 }
                 (note, noted)
