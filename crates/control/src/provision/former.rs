@@ -32,7 +32,8 @@ pub(super) async fn gives_back(task: &mut Task, replacement: &Replacement, why: 
     Ok(false)
 }
 
-/// The same by the word of the host that has the volume attached, and is not to use the new holder any more: it uses the former one.
+/// The same by the word of the host that has the volume attached, and is not to use the new holder any more: it uses the former
+/// one.
 pub(super) async fn stays(task: &mut Task, slot: usize, progress: &Progress, why: &str) -> Result<bool, Stop> {
     let is_former = !progress.is_taken && progress.holds(slot) && !task.volume.record.held;
     match formers(task, slot).last() {

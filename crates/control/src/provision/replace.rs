@@ -10,8 +10,8 @@
 //!
 //! Invariants:
 //! - The former holder gives its place only while every other replica is in sync, or while it is not in sync itself and another one
-//!   is: what was acknowledged stands on a replica that stays. And only while the holders that stay are a majority: the volume's own
-//!   record changes by one.
+//!   is: what was acknowledged stands on a replica that stays. And only while the holders that stay are a majority: by one the
+//!   volume's own record changes.
 //! - The former holder is deleted when the new one is in sync, and not before; and not where somebody uses it.
 //! - No host is told of the new holder before it has the place in the record. From then on nothing is undone, for who has
 //!   attached the volume since may have taken the new one in, but where the volume's own record shows that nobody has ([`former`]).

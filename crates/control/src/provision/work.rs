@@ -37,8 +37,8 @@ const HOST_PAUSE: Duration = Duration::from_millis(300);
 pub(super) const ANOTHERS: &str = "a namespace of the volume belongs to another volume by now, as after `yagura volume recover`: \
                                    if nobody needs that one, delete this volume by force";
 
-/// Holders of the volume, and what had their places, that can be asked, each with its slot; and why others can't be. One whose drive
-/// is gone for good, or shows no such namespace, is used by nobody.
+/// Holders of the volume, and what had their places, that can be asked, each with its slot; and why others can't be. One whose
+/// drive is gone for good, or shows no such namespace, is used by nobody.
 pub(super) async fn there(task: &Task) -> Result<(Vec<(usize, Blank)>, Option<String>), Stop> {
     let (mut there, mut away) = (Vec::new(), None);
     let (volume, count) = (&task.volume.record, task.volume.record.holders.len());
@@ -68,8 +68,8 @@ async fn ask(task: &Task, of: Option<Uuid>, there: Vec<(usize, Blank)>) -> Resul
     Ok(task.provisioner.drives.usage(task.volume.record.id, of, &holders, task.until()?).await)
 }
 
-/// Whether hosts use the volume, or have used it, by all of its holders that are not lost, and all that were. `of`: the volume that they may be clones
-/// of still.
+/// Whether hosts use the volume, or have used it, by all of its holders that are not lost, and all that had a place. `of`: the
+/// volume that they may be clones of still.
 pub(super) async fn usage(task: &mut Task, of: Option<Uuid>) -> Result<Usage, Stop> {
     let (holders, away) = there(task).await?;
     let why = match away {

@@ -103,8 +103,8 @@ impl Holding {
     }
 }
 
-/// Whether a volume can do without the holder of a slot, whatever that holds: the others are a majority that has the record, so that
-/// the new one can be taken in, and have every acknowledged write.
+/// Whether a volume can do without the holder of a slot, whatever that holds: the others are a majority that has the record, so
+/// that the new one can be taken in, and have every acknowledged write.
 fn is_dispensable((in_sync, holding): (Set, Set), shape: &Shape, slot: usize) -> bool {
     let replicas = Set::first(shape.replicas.into());
     let others = replicas.without(Set::one(slot));

@@ -132,10 +132,7 @@ impl<'c> Restore<'c> {
         let (mut note, mut noted) = match noted.note.clone() {
             // Of the same catalogue: at another revision, too, what is there may be the beginning of this dump. It shows where that
             // part ends.
-            Some(note) if is_continued(&note, &dump) && !self.is_forced => {
-                self.has_begun = true;
-                (Note { dump, ..note }, noted)
-            }
+            Some(note) if is_continued(&note, &dump) && !self.is_forced => (Note { dump, ..note }, noted),
             Some(other) if other.state != State::Done && !self.is_forced => return Err(other_dump(&noted, &other)),
             // By force it begins anew, whatever is there: also where it is a part of this dump, or all of it and changed since.
             other => {
@@ -151,7 +148,7 @@ impl<'c> Restore<'c> {
                 (note, noted)
             }
         };
-        self.found = note.entries;
+        (self.found, self.has_begun) = (note.entries, true);
         if note.state == State::Clearing {
             noted = self.clear(&mut note, noted).await?;
         }
