@@ -357,6 +357,13 @@ impl Mirror {
         self.is_usable(slot) && self.links[slot].version == self.current.version
     }
 
+    /// The holders that have the current record, over the connections that they have. None while that is not stable, or while a
+    /// holder is changed for another: who has a place then is not decided.
+    pub(crate) fn holding(&self) -> Set {
+        let is_decided = self.is_stable && self.current.lives == self.current.lives_before;
+        Set::of(self.shape.holders(), |slot| is_decided && self.is_current(slot))
+    }
+
     /// These replicas have taken a snapshot: of a volume that has all bytes of `source` by now, if it was imported. The same record
     /// says so, and has the volume's own snapshot of what it was a copy of before no more. False: none of them counts any more.
     pub(crate) fn add_snapshot(&mut self, name: SnapshotName, slots: Set, source: Option<SnapshotId>) -> bool {

@@ -81,6 +81,12 @@ impl Volume {
         self.shared.mirror.borrow().readable()
     }
 
+    /// The holders that have the record as it is now, replicas and the witness: the volume goes on while these are a majority of
+    /// all. None while a record is being written, or a holder is changed for another.
+    pub fn holding(&self) -> Set {
+        self.shared.mirror.borrow().holding()
+    }
+
     /// Why the holder of a slot was lost last, in words; empty: it was not.
     pub fn reason(&self, slot: usize) -> String {
         self.shared.reason(slot)

@@ -22,7 +22,7 @@ pub use limits::{
 pub use serving::{SERVING_TTL, Serving};
 pub use transfer::{
     Dump, LINE_BYTES_MAX as DUMP_LINE_BYTES_MAX, Restore, Restored, Restoring, TransferError, VERSION as DUMP_VERSION,
-    check_not_moved, check_whole, mark_moved, move_all, restoring, unmark_moved,
+    check_not_moved, check_whole, mark_moved, move_all, move_marked, restoring, unmark_moved,
 };
 pub use types::{
     Change, Changed, Commit, Condition, Entry, Key, Lease, LeaseId, Missed, Outcome, Page, Prefix, Range, Reading,

@@ -58,6 +58,9 @@ pub struct Replacement {
 pub struct Progress {
     /// The slots whose replicas are in sync, a bit each.
     pub in_sync: u8,
+    /// The slots whose holders, replicas and the witness, have the volume's record as it is now, a bit each; none while that
+    /// changes.
+    pub holding: u8,
     /// Whether the new holder has the slot, and the former one has it no more.
     pub is_taken: bool,
     /// Bytes that may still have to be copied.
@@ -68,6 +71,11 @@ impl Progress {
     /// Whether the replica of a slot is in sync.
     pub fn has(&self, slot: usize) -> bool {
         slot < 8 && self.in_sync >> slot & 1 == 1
+    }
+
+    /// Whether the holder of a slot has the volume's record.
+    pub fn holds(&self, slot: usize) -> bool {
+        slot < 8 && self.holding >> slot & 1 == 1
     }
 
     /// Whether nothing is left to be done.

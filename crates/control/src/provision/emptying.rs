@@ -1,7 +1,7 @@
 //! Drives that are draining or out are emptied: each holder on them is replaced elsewhere, by an operation of its own. Nothing is
 //! kept of that beside the drives' states: so it goes on after a crash, and ends when a drive is in use again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,8 @@ use super::records::{Drive, DriveState, HolderKind, Operation, OperationKind, Vo
 use super::replacement::Looks;
 use super::store::Stored;
 
-/// Replacements at a time. Chosen: hosts fill so many replicas at once, beside what they do.
+/// Replacements at a time, off drives that are out and off others apart: what is lost does not wait for those that can't go on.
+/// Chosen: hosts fill so many replicas at once, beside what they do.
 const AT_A_TIME_MAX: usize = 4;
 /// Before another try for the same holder. Chosen: room is made, or a replica in sync again, within minutes; and a try may make a
 /// namespace in vain.
@@ -96,6 +97,8 @@ pub(super) async fn round(
 ) -> Result<(), Error> {
     let store = &provisioner.store;
     let mut drives = store.all::<Drive>(keys::all("drive")).await?;
+    let is_lost = |drive: &&Stored<Drive>| drive.record.state == DriveState::Out;
+    let lost: BTreeSet<Name> = drives.iter().filter(is_lost).map(|drive| drive.record.name.clone()).collect();
     drives.retain(|drive| drive.record.state != DriveState::InUse && drive.record.holders > 0);
     if drives.is_empty() {
         return Ok(());
@@ -103,10 +106,16 @@ pub(super) async fn round(
     // What is lost comes first: its volumes have a copy fewer.
     drives.sort_by_key(|drive| drive.record.state != DriveState::Out);
     let volumes = store.all::<Volume>(keys::all("volume")).await?;
-    let mut at_work = 0;
-    for id in volumes.iter().filter(|volume| !volume.record.beside.is_empty()).filter_map(|it| it.record.operation) {
-        let pending = store.get::<Operation>(keys::operation(id)).await?;
-        at_work += usize::from(pending.is_some_and(|pending| pending.record.kind == OperationKind::Replace));
+    // Off drives that are not out, and off those that are.
+    let mut at_work = [0; 2];
+    for volume in volumes.iter().map(|volume| &volume.record).filter(|volume| !volume.beside.is_empty()) {
+        let Some(id) = volume.operation else { continue };
+        let pending = store.get::<Operation>(keys::operation(id)).await?.map(|pending| pending.record);
+        if let Some(Operation { kind: OperationKind::Replace, slot: Some(slot), .. }) = pending {
+            let beside = volume.beside.iter().filter(|beside| beside.slot == slot).map(|beside| &beside.holder);
+            let is_lost = beside.chain(volume.holders.get(slot)).any(|holder| lost.contains(&holder.drive));
+            at_work[usize::from(is_lost)] += 1;
+        }
     }
     let (looks, now) = (Looks::new(), Instant::now());
     tried.retain(|_, again| *again > now);
@@ -115,12 +124,13 @@ pub(super) async fn round(
         for volume in volumes.iter().map(|volume| &volume.record).filter(|volume| is_idle(volume)) {
             let Some(slot) = volume.holders.iter().position(|holder| holder.drive == *name) else { continue };
             let which = (volume.tenant.clone(), volume.name.clone(), slot);
-            if at_work >= AT_A_TIME_MAX || tried.contains_key(&which) {
+            let at_work = &mut at_work[usize::from(lost.contains(name))];
+            if *at_work >= AT_A_TIME_MAX || tried.contains_key(&which) {
                 continue;
             }
             let owner = Owner { name: volume.tenant.clone(), id: None };
             match provisioner.drain_holder(&owner, &volume.name, name, &looks).await {
-                Ok(_) => at_work += 1,
+                Ok(_) => *at_work += 1,
                 // Another worker was quicker, or the volume's owner.
                 Err(Error::Busy { .. } | Error::NotFound { .. }) => continue,
                 Err(error @ Error::Catalogue(_)) => return Err(error),

@@ -118,3 +118,22 @@ pub(super) async fn give_back(
     }
     Ok(())
 }
+
+/// A replacement ends; of those beside the holders these are gone.
+pub(super) async fn end_beside(task: &mut Task, gone: &[usize]) -> Result<(), Stop> {
+    let is_done = task.operation.record.undo.is_none();
+    close(task, if is_done { OperationState::Done } else { OperationState::Failed });
+    let volume = &mut task.volume.record;
+    (volume.operation, volume.held, volume.awaited) = (None, false, false);
+    let all = std::mem::take(&mut volume.beside);
+    let (gone, stay): (Vec<_>, Vec<_>) = all.into_iter().enumerate().partition(|(index, _)| gone.contains(index));
+    volume.beside = stay.into_iter().map(|(_, beside)| beside).collect();
+    let gone: Vec<Holder> = gone.into_iter().map(|(_, beside)| beside.holder).collect();
+    loop {
+        let (mut conditions, mut changes) = leave(task, 0, 0).await?;
+        give_back(task, &gone, (&mut conditions, &mut changes)).await?;
+        if task.record(conditions, changes).await? {
+            return Ok(());
+        }
+    }
+}

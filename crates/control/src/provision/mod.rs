@@ -11,6 +11,7 @@ mod drives;
 mod emptying;
 mod ending;
 mod error;
+mod former;
 mod growth;
 mod hosts;
 mod inventory;

@@ -10,21 +10,24 @@
 //!
 //! Invariants:
 //! - The former holder gives its place only while every other replica is in sync, or while it is not in sync itself and another one
-//!   is: what was acknowledged stands on a replica that stays.
+//!   is: what was acknowledged stands on a replica that stays. And only while the holders that stay are a majority: by one the
+//!   volume's own record changes.
 //! - The former holder is deleted when the new one is in sync, and not before; and not where somebody uses it.
-//! - No host is told of the new holder before it has the place in the record. From then on nothing is undone: who has attached the
-//!   volume since may have taken the new one in.
+//! - No host is told of the new holder before it has the place in the record. From then on nothing is undone, for who has
+//!   attached the volume since may have taken the new one in, but where the volume's own record shows that nobody has ([`former`]).
 
 use std::time::Duration;
 
 use super::asked::{Progress, Replacement};
 use super::drive::{Made, drive, give_up, is_out, look, said};
-use super::drives::{Blank, DriveError, Usage};
-use super::ending::{close, failed, give_back, leave, turn_back};
+use super::drives::{Blank, DriveError, Place, Usage};
+use super::ending::{end_beside as end, failed, turn_back};
+use super::former;
 use super::keys;
 use super::moment::Moment;
 use super::namespace::{make, remove, unmake};
-use super::records::{Drive, DriveState, Holder, HolderKind, OperationState, Volume};
+use super::provisioner::place_of;
+use super::records::{Drive, DriveState, Holder, HolderKind, Volume};
 use super::step::{Stop, Task};
 use super::work::{self, note_copies};
 
@@ -43,7 +46,11 @@ pub(super) async fn advance(task: &mut Task) -> Result<(), Stop> {
                 exchange(task, slot, at).await?;
                 return fill(task, slot).await;
             }
-            Err(reason) => turn_back(task, reason).await?,
+            Err(reason) => {
+                // Nothing is asked of the volume any more: hosts may have it.
+                (task.volume.record.held, task.volume.record.awaited) = (false, false);
+                turn_back(task, reason).await?;
+            }
         }
     }
     undo(task, slot, at).await
@@ -86,17 +93,23 @@ async fn prepare(task: &mut Task, slot: usize, at: usize) -> Result<Made, Stop> 
 
 /// Whether the volume can do without the holder of a slot.
 fn dispensable(volume: &Volume, slot: usize, progress: &Progress) -> Result<(), String> {
-    if volume.holders[slot].kind == HolderKind::Witness {
-        return Ok(());
-    }
-    let is_other = |(other, holder): &(usize, &Holder)| *other != slot && holder.kind == HolderKind::Replica;
-    let (in_sync, behind): (Vec<_>, Vec<_>) =
-        volume.holders.iter().enumerate().filter(is_other).partition(|(other, _)| progress.has(*other));
+    let others = || volume.holders.iter().enumerate().filter(|(other, _)| *other != slot);
+    let (hold, away): (Vec<_>, Vec<_>) = others().partition(|(other, _)| progress.holds(*other));
+    let replicas = others().filter(|(_, holder)| holder.kind == HolderKind::Replica);
+    let (in_sync, behind): (Vec<_>, Vec<_>) = replicas.partition(|(other, _)| progress.has(*other));
     let named = |holders: &[(usize, &Holder)]| {
         let names: Vec<_> =
             holders.iter().map(|(slot, holder)| format!("slot {slot} (drive {})", holder.drive)).collect();
         names.join(", ")
     };
+    // A holder is changed for another by a majority of those that stay and those that were there before, and the former one is
+    // reached by nobody then.
+    if hold.len() <= volume.holders.len() / 2 {
+        return Err(format!("{} is away: without slot {slot} too few holders are left", named(&away)));
+    }
+    if volume.holders[slot].kind == HolderKind::Witness {
+        return Ok(());
+    }
     match (progress.has(slot), &in_sync[..], &behind[..]) {
         (true, _, [_, ..]) => Err(format!("{} is not in sync: slot {slot} is needed until then", named(&behind))),
         (false, [], _) => Err("no other replica of the volume is in sync".to_owned()),
@@ -108,8 +121,7 @@ fn dispensable(volume: &Volume, slot: usize, progress: &Progress) -> Result<(), 
 async fn format(task: &mut Task, slot: usize, at: usize) -> Result<Made, Stop> {
     let Some(with) = blank(task, at).await? else { return Ok(Err(is_out(task, at))) };
     let (there, away) = work::there(task).await?;
-    let of_slot = task.volume.record.holder(slot).namespace.map(|namespace| namespace.uid);
-    let beside: Vec<Blank> = there.into_iter().filter(|there| Some(there.namespace.uid) != of_slot).collect();
+    let beside: Vec<Blank> = there.into_iter().filter(|(of, _)| *of != slot).map(|(_, holder)| holder).collect();
     if beside.is_empty() {
         let why = away.unwrap_or_else(|| "no other holder of the volume is there".to_owned());
         return give_up(task, why).await;
@@ -180,6 +192,7 @@ async fn fill(task: &mut Task, slot: usize) -> Result<(), Stop> {
                 stop => Err(stop),
             }
         }
+        Err(why) if former::gives_back(task, &replacement, &why).await? => Ok(()),
         Err(why) => Err(task.wait(why).await),
     }
 }
@@ -187,12 +200,31 @@ async fn fill(task: &mut Task, slot: usize) -> Result<(), Stop> {
 /// The new holder's drive is gone for good before the slot was in sync. What had the place before stays until the slot is in sync
 /// by another one: nobody knows whether it is needed.
 async fn lost(task: &mut Task, slot: usize) -> Result<(), Stop> {
-    let why = format!("{} before slot {slot} was in sync there: it is replaced again", is_out(task, slot));
+    let out = is_out(task, slot);
+    if let Some(replacement) = gone(task, slot).await?
+        && !former::formers(task, slot).is_empty()
+    {
+        let has_it = match work::progress(task, &replacement).await? {
+            Ok((progress, _)) if !task.volume.record.held => former::stays(task, slot, &progress, &out).await?,
+            Ok(_) | Err(_) => former::gives_back(task, &replacement, &out).await?,
+        };
+        if has_it {
+            return Ok(());
+        }
+    }
     if task.operation.record.at.is_some() {
         task.release().await?;
     }
-    task.operation.record.undo = Some(why);
+    task.operation.record.undo = Some(format!("{out} before slot {slot} was in sync there: it is replaced again"));
     end(task, &[]).await
+}
+
+/// The new holder whose drive is out: nobody is to use it any more.
+async fn gone(task: &Task, slot: usize) -> Result<Option<Replacement>, Stop> {
+    let Holder { kind, drive: name, namespace, .. } = task.volume.record.holder(slot).clone();
+    let drive = task.provisioner.store.need::<Drive>(keys::drive(&name), &name).await?.record;
+    let (Place { address, nqn }, known) = (place_of(&drive), namespace.zip(task.operation.record.life));
+    Ok(known.map(|(namespace, life)| Replacement { slot, kind, life, address, nqn, namespace, go: false }))
 }
 
 /// Deletes what had the slot before.
@@ -221,13 +253,16 @@ async fn finish(task: &mut Task, slot: usize, snapshots: &[Moment]) -> Result<()
 async fn used(task: &mut Task, at: usize) -> Result<Option<String>, Stop> {
     Ok(match asked(task, at).await? {
         Ok(Some(Usage::Now)) => Some(format!("a host uses the former holder on {}: detach it there", drive(task, at))),
-        Ok(Some(Usage::Another)) => Some(format!(
-            "the former holder on {} belongs to another volume by now: set the drive to out, or delete that volume",
-            drive(task, at)
-        )),
+        Ok(Some(Usage::Another)) => Some(anothers(task, at)),
         Ok(None | Some(Usage::Never | Usage::Before)) => None,
         Err(why) => Some(why),
     })
+}
+
+/// That what stands beside the holders is not the volume's any more.
+fn anothers(task: &Task, at: usize) -> String {
+    let drive = drive(task, at);
+    format!("a namespace on {drive} belongs to another volume by now: set the drive to out, or delete that volume")
 }
 
 /// Whether hosts use, or have used, what stands beside the holders; none: its drive is gone for good, or shows it no more.
@@ -258,29 +293,14 @@ async fn undo(task: &mut Task, slot: usize, at: usize) -> Result<(), Stop> {
                 exchange(task, slot, at).await?;
                 return fill(task, slot).await;
             }
-            Ok(_) => remove(task, at, namespace).await?,
+            Ok(Some(Usage::Another)) => {
+                let what = anothers(task, at);
+                return Err(task.wait(what).await);
+            }
+            Ok(None | Some(Usage::Never)) => remove(task, at, namespace).await?,
             Err(why) => return Err(task.wait(why).await),
         }
     }
     let index = at - task.volume.record.holders.len();
     end(task, &[index]).await
-}
-
-/// The operation ends; of those beside the holders these are gone.
-async fn end(task: &mut Task, gone: &[usize]) -> Result<(), Stop> {
-    let is_done = task.operation.record.undo.is_none();
-    close(task, if is_done { OperationState::Done } else { OperationState::Failed });
-    let volume = &mut task.volume.record;
-    (volume.operation, volume.held, volume.awaited) = (None, false, false);
-    let all = std::mem::take(&mut volume.beside);
-    let (gone, stay): (Vec<_>, Vec<_>) = all.into_iter().enumerate().partition(|(index, _)| gone.contains(index));
-    volume.beside = stay.into_iter().map(|(_, beside)| beside).collect();
-    let gone: Vec<Holder> = gone.into_iter().map(|(_, beside)| beside.holder).collect();
-    loop {
-        let (mut conditions, mut changes) = leave(task, 0, 0).await?;
-        give_back(task, &gone, (&mut conditions, &mut changes)).await?;
-        if task.record(conditions, changes).await? {
-            return Ok(());
-        }
-    }
 }

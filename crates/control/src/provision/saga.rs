@@ -127,8 +127,8 @@ async fn enlarge(task: &mut Task) -> Result<Made, Stop> {
 /// Why a delete, of which nothing is done yet, is not: it was not forced, and would take the volume from a host that uses it. The
 /// catalogue alone can't tell: hosts come to a volume past it, and an attachment is ended in it by whoever says so.
 async fn in_the_way(task: &mut Task) -> Result<Option<&'static str>, Stop> {
-    let is_begun = task.operation.record.at.is_some()
-        || task.volume.record.holders.iter().any(|holder| holder.namespace.is_none());
+    let is_begun =
+        task.operation.record.at.is_some() || task.volume.record.everywhere().any(|holder| holder.namespace.is_none());
     if task.operation.record.force || is_begun {
         return Ok(None);
     }

@@ -6,6 +6,7 @@
 //! - What a host may be at is not taken back, nor what another host may have done that is gone: its outcome is waited for. Whether
 //!   anybody may be at it is known by what the replicas knew before (`Asked::before`), which is written down first.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -13,7 +14,7 @@ use uuid::Uuid;
 
 use crate::catalogue::{Change, Condition};
 
-use super::asked::{Asked, Done, Outcome, Progress, Replacement, Work};
+use super::asked::{Asked, Done, Heard, Outcome, Progress, Replacement, Work};
 use super::drive::{give_up, look, said};
 use super::drives::{Blank, DriveError, Usage};
 use super::keys;
@@ -36,37 +37,44 @@ const HOST_PAUSE: Duration = Duration::from_millis(300);
 pub(super) const ANOTHERS: &str = "a namespace of the volume belongs to another volume by now, as after `yagura volume recover`: \
                                    if nobody needs that one, delete this volume by force";
 
-/// Holders of the volume that can be asked, and why others can't be. One whose drive is gone for good, or shows no such namespace,
-/// is used by nobody.
-pub(super) async fn there(task: &Task) -> Result<(Vec<Blank>, Option<String>), Stop> {
+/// Holders of the volume, and what had their places, that can be asked, each with its slot; and why others can't be. One whose
+/// drive is gone for good, or shows no such namespace, is used by nobody.
+pub(super) async fn there(task: &Task) -> Result<(Vec<(usize, Blank)>, Option<String>), Stop> {
     let (mut there, mut away) = (Vec::new(), None);
-    for (slot, holder) in task.volume.record.holders.iter().enumerate() {
-        let (Some(namespace), Some(place)) = (holder.namespace, task.place(slot).await?) else { continue };
+    let (volume, count) = (&task.volume.record, task.volume.record.holders.len());
+    for (at, holder) in volume.everywhere().enumerate() {
+        let (Some(namespace), Some(place)) = (holder.namespace, task.place(at).await?) else { continue };
+        let slot = match at.checked_sub(count).map(|index| &volume.beside[index]) {
+            None => at,
+            Some(beside) if beside.is_new => continue,
+            Some(beside) => beside.slot,
+        };
         match look(task, &place).await {
             Ok(look) => {
                 let found = look.namespaces.into_iter().find(|found| found.uid == namespace.uid);
-                there.extend(found.map(|namespace| Blank { kind: holder.kind, place, namespace }));
+                there.extend(found.map(|namespace| (slot, Blank { kind: holder.kind, place, namespace })));
             }
-            Err(error) => away = Some(said(task, slot, &error)),
+            Err(error) => away = Some(said(task, at, &error)),
         }
     }
     Ok((there, away))
 }
 
-async fn ask(task: &Task, of: Option<Uuid>, holders: &[Blank]) -> Result<Result<Usage, DriveError>, Stop> {
-    if holders.is_empty() {
+async fn ask(task: &Task, of: Option<Uuid>, there: Vec<(usize, Blank)>) -> Result<Result<Usage, DriveError>, Stop> {
+    if there.is_empty() {
         return Ok(Ok(Usage::Never));
     }
-    Ok(task.provisioner.drives.usage(task.volume.record.id, of, holders, task.until()?).await)
+    let holders: Vec<Blank> = there.into_iter().map(|(_, holder)| holder).collect();
+    Ok(task.provisioner.drives.usage(task.volume.record.id, of, &holders, task.until()?).await)
 }
 
-/// Whether hosts use the volume, or have used it, by all of its holders that are not lost. `of`: the volume that they may be clones
-/// of still.
+/// Whether hosts use the volume, or have used it, by all of its holders that are not lost, and all that had a place. `of`: the
+/// volume that they may be clones of still.
 pub(super) async fn usage(task: &mut Task, of: Option<Uuid>) -> Result<Usage, Stop> {
     let (holders, away) = there(task).await?;
     let why = match away {
         Some(why) => why,
-        None => match ask(task, of, &holders).await? {
+        None => match ask(task, of, holders).await? {
             Ok(usage) => return Ok(usage),
             Err(error) => error.to_string(),
         },
@@ -78,8 +86,9 @@ pub(super) async fn usage(task: &mut Task, of: Option<Uuid>) -> Result<Usage, St
 /// these. `Err`: they were asked in vain for so long that nobody is to attach it.
 async fn attachable(task: &mut Task, is_begun: bool) -> Result<Result<Usage, String>, Stop> {
     let (holders, away) = there(task).await?;
-    let why = if holders.len() > task.volume.record.holders.len() / 2 {
-        match ask(task, None, &holders).await? {
+    let slots: BTreeSet<usize> = holders.iter().map(|(slot, _)| *slot).collect();
+    let why = if slots.len() > task.volume.record.holders.len() / 2 {
+        match ask(task, None, holders).await? {
             Ok(usage) => return Ok(Ok(usage)),
             Err(error) => error.to_string(),
         }
@@ -157,17 +166,19 @@ pub(super) async fn progress(
     };
     if asked.record.work != work {
         let unchanged = asked.unchanged();
-        asked.record.work = work;
+        // What was said before is not an answer to this.
+        (asked.record.work, asked.record.heard) = (work, None);
         task.record(vec![unchanged], vec![asked.put()?]).await?;
         return Err(Stop::Later(Duration::ZERO));
     }
     let attachment = task.volume.record.attachment.as_ref().map(|attachment| attachment.id);
-    // What was heard decides whether the former holder may go, and is to be new then.
-    let time = if replacement.go { WORK_TIME } else { HOST_TIME };
-    if let Some(heard) = asked.record.heard.clone()
-        && Some(heard.attachment) == attachment
-        && now().saturating_sub(heard.at) < time.as_secs()
-    {
+    let counts = |heard: &Heard| {
+        // What decides whether the former holder may go is to be new.
+        let decides = !replacement.go || heard.progress.is_whole(replacement);
+        let time = if decides { HOST_TIME } else { WORK_TIME };
+        Some(heard.attachment) == attachment && now().saturating_sub(heard.at) < time.as_secs()
+    };
+    if let Some(heard) = asked.record.heard.clone().filter(counts) {
         task.right.heard(id, heard.attachment);
         return Ok(Ok((heard.progress, heard.snapshots)));
     }
@@ -266,21 +277,30 @@ async fn by_ourselves(task: &mut Task, mut asked: Stored<Asked>) -> Result<Outco
 }
 
 async fn attached(task: &mut Task, work: &Work, is_begun: bool) -> Result<Result<Done, String>, Stop> {
+    match over(task, work, None).await? {
+        Ok(done) => Ok(Ok(done)),
+        Err(DriveError::Refused(why)) => Ok(Err(why)),
+        Err(error) => unattached(task, is_begun, &error.to_string()).await.map(Err),
+    }
+}
+
+/// Attaches the volume over its holders, `instead` of that of a slot one that stands beside them.
+pub(super) async fn over(
+    task: &Task,
+    work: &Work,
+    instead: Option<(usize, usize)>,
+) -> Result<Result<Done, DriveError>, Stop> {
     let mut holders = Vec::new();
-    for (slot, holder) in task.volume.record.holders.clone().into_iter().enumerate() {
-        let place = task.place(slot).await?;
-        let there = place.zip(holder.namespace);
+    for slot in 0..task.volume.record.holders.len() {
+        let at = instead.filter(|(of, _)| *of == slot).map_or(slot, |(_, at)| at);
+        let holder = task.volume.record.holder(at).clone();
+        let there = task.place(at).await?.zip(holder.namespace);
         holders.push(there.map(|(place, namespace)| Blank { kind: holder.kind, place, namespace }));
     }
     let (id, drives) = (task.volume.record.id, &task.provisioner.drives);
-    match drives.work(id, &holders, work, task.right.moving()).await {
-        Ok(done) => Ok(Ok(done)),
-        Err(DriveError::Refused(why)) => Ok(Err(why)),
-        Err(error) => {
-            if matches!(error, DriveError::Unknown(_)) {
-                sleep(task.provisioner.drives.late()).await;
-            }
-            unattached(task, is_begun, &error.to_string()).await.map(Err)
-        }
+    let answer = drives.work(id, &holders, work, task.right.moving()).await;
+    if matches!(answer, Err(DriveError::Unknown(_))) {
+        sleep(drives.late()).await;
     }
+    Ok(answer)
 }

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 
 use control::catalogue::{
     Answer, Catalogue, Embedded, Key, Lease, LeaseId, Outcome, Page, Prefix, Range, Reading, Revision, SERVING_TTL,
-    Serving, Transaction, TransferError, Ttl, Watch, check_not_moved, check_whole, mark_moved, move_all, unmark_moved,
+    Serving, Transaction, TransferError, Ttl, Watch, check_not_moved, check_whole, mark_moved, move_all, move_marked,
+    unmark_moved,
 };
 use tokio::time::sleep;
 
@@ -102,4 +103,22 @@ async fn what_was_moved_says_where_to_until_it_is_said_to_count() {
     check_not_moved(&target).await.expect("it is the one that counts");
     unmark_moved(&source).await.unwrap();
     check_not_moved(&source).await.expect("it counts again");
+}
+
+/// A file that was moved, and moved again after others had changed the target, was served beside it from then on.
+#[tokio::test(start_paused = true)]
+async fn a_move_that_is_refused_leaves_the_mark_as_it_was() {
+    let (source, target) = (fresh().await, fresh().await);
+    fill(&source).await;
+    fill(&target).await;
+    let told = move_marked(&source, (&target, "there"), false).await.unwrap_err();
+    assert!(matches!(told, TransferError::NotEmpty { .. }), "{told}");
+    check_not_moved(&source).await.expect("it was not moved before either");
+    mark_moved(&source, "elsewhere").await.unwrap();
+    move_marked(&source, (&target, "there"), false).await.unwrap_err();
+    let told = check_not_moved(&source).await.unwrap_err();
+    assert!(matches!(&told, TransferError::Moved { to } if to == "elsewhere"), "{told}");
+    assert_eq!(move_marked(&source, (&target, "there"), true).await.unwrap(), WHOLE);
+    let told = check_not_moved(&source).await.unwrap_err();
+    assert!(matches!(&told, TransferError::Moved { to } if to == "there"), "{told}");
 }

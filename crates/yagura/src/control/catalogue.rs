@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ::control::catalogue::{
     Catalogue, DUMP_LINE_BYTES_MAX, Dump, Embedded, EmbeddedOptions, Error, Etcd, EtcdOptions, Restore, Restored,
-    TlsFiles, TransferError, mark_moved, move_all, unmark_moved,
+    TlsFiles, TransferError, move_marked,
 };
 use ::control::provision::restored;
 use serde::Serialize;
@@ -143,14 +143,7 @@ pub fn move_to_etcd(args: &ControlMoveArgs) -> Result<(), Failure> {
     let moved = runtime::few_threads()?.block_on(async {
         let source = open_file(&args.catalogue, "yagura control move".into()).await?;
         let target = open_etcd(&args.etcd).await?;
-        mark_moved(&source, &to).await.map_err(failed)?;
-        let moved = move_all(&source, &target, args.force).await;
-        if moved.is_err()
-            && let Err(error) = unmark_moved(&source).await
-        {
-            tracing::warn!(%error, "the catalogue stays marked as moved");
-        }
-        moved.map_err(failed)
+        move_marked(&source, (&target, &to), args.force).await.map_err(failed)
     })?;
     say(args.common.json, moved, args.catalogue.display().to_string(), to)
 }

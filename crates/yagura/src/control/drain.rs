@@ -22,6 +22,13 @@ pub fn run(args: &ControlDrainArgs) -> Result<(), Failure> {
         (None, node) => (path_of("nodes", node.as_deref().unwrap_or_default()), true),
     };
     let client = Client::new(&args.asking.access)?;
+    // A drive that is gone for good is not asked to give up anything, and would be asked again if it were draining.
+    if let Some(drive) = &args.drive
+        && client.ask(Method::GET, &path, None)?["state"] == "out"
+    {
+        let mend = "its holders are replaced already; if it is there again, say `yagura control set-drive` first";
+        return Err(Failure::refused(format!("drive {drive} is out: {mend}")));
+    }
     let named = Client::new(&args.asking.access)?.named(args.asking.request_id.clone());
     let said = named.ask(Method::PATCH, &path, Some(&draining))?;
     if args.wait {

@@ -22,6 +22,8 @@ use crate::{output, reactors, runtime, stop};
 
 /// How long the catalogue is told that it is served no more.
 const LET_GO_TIME: Duration = Duration::from_secs(2);
+/// Before the catalogue is asked again that did not answer. Chosen: an election is over within seconds.
+const AGAIN_PAUSE: Duration = Duration::from_secs(1);
 
 /// What is said on standard output once it serves.
 #[derive(Serialize, Debug)]
@@ -98,8 +100,15 @@ async fn opened(args: &ControlServeArgs, ended: MailSender<String>) -> Result<Op
     tokio::spawn(async move {
         loop {
             kept.lapsed().await;
-            // It counted as dead for a while, and somebody may have restored the catalogue then.
-            if restoring(&*restored).await.is_ok_and(|now| now != at_first) {
+            // It counted as dead for a while, and somebody may have restored the catalogue then: asked until that is known, as the
+            // catalogue is often away when this process is.
+            let now = loop {
+                match restoring(&*restored).await {
+                    Ok(now) => break now,
+                    Err(_) => tokio::time::sleep(AGAIN_PAUSE).await,
+                }
+            };
+            if now != at_first {
                 // Nobody listens where the process is ending already.
                 let _ = ended.try_send("the catalogue was restored meanwhile: begin anew".into());
                 return;

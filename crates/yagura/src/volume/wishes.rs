@@ -10,7 +10,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use ::control::provision::{Assigned, Ended, Noted, Outcome, Replacement, Report, Wish, Work, Working};
-use ::volume::{Set, Volume};
+use ::volume::{Set, Shape, Volume};
 use engine::sync::{MailReceiver, mailbox};
 use engine::task::{self, Task};
 use engine::time;
@@ -91,8 +91,8 @@ impl Holding {
         let (Some(at), Some(reached)) = (at, self.uids.get_mut(slot).filter(|reached| **reached != uid)) else {
             return;
         };
-        if !is_dispensable(volume.in_sync(), volume.shape().replicas, slot) {
-            tracing::warn!(slot, "a holder is not replaced yet: others are not in sync");
+        if !is_dispensable((volume.in_sync(), volume.holding()), &volume.shape(), slot) {
+            tracing::warn!(slot, "a holder is not replaced yet: others are not in sync, or are away");
             return;
         }
         let Replacement { nqn, namespace, .. } = replacement;
@@ -103,10 +103,14 @@ impl Holding {
     }
 }
 
-/// Whether a volume can do without the holder of a slot.
-fn is_dispensable(in_sync: Set, replicas: u8, slot: usize) -> bool {
-    let replicas = Set::first(replicas.into());
+/// Whether a volume can do without the holder of a slot, whatever that holds: the others are a majority that has the record, so
+/// that the new one can be taken in, and have every acknowledged write.
+fn is_dispensable((in_sync, holding): (Set, Set), shape: &Shape, slot: usize) -> bool {
+    let replicas = Set::first(shape.replicas.into());
     let others = replicas.without(Set::one(slot));
+    if holding.without(Set::one(slot)).len() as usize <= shape.holders() / 2 {
+        return false;
+    }
     !replicas.has(slot)
         || !others.is_empty()
             && if in_sync.has(slot) { others.and(in_sync) == others } else { !others.and(in_sync).is_empty() }
@@ -198,22 +202,31 @@ mod tests {
 
     #[test]
     fn a_holder_is_given_up_only_where_the_others_have_everything() {
-        for (in_sync, replicas, slot, expected) in [
-            (0b111, 3, 0, true),
-            (0b110, 3, 0, true),
-            (0b011, 3, 0, false),
-            (0b001, 3, 0, false),
-            (0b001, 1, 0, false),
-            (0b011, 2, 1, true),
-            (0b010, 2, 1, false),
-            (0b001, 2, 1, true),
+        for (in_sync, holding, replicas, slot, expected) in [
+            (0b111, 0b111, 3, 0, true),
+            (0b110, 0b111, 3, 0, true),
+            (0b011, 0b111, 3, 0, false),
+            (0b001, 0b111, 3, 0, false),
+            (0b001, 0b001, 1, 0, false),
+            (0b011, 0b111, 2, 1, true),
+            (0b010, 0b111, 2, 1, false),
+            (0b001, 0b111, 2, 1, true),
             // A witness has no data.
-            (0b001, 2, 2, true),
+            (0b001, 0b111, 2, 2, true),
+            // It counts for the majority, as the others do: beside a lost replica, and lost itself.
+            (0b001, 0b101, 2, 2, false),
+            (0b011, 0b011, 2, 0, false),
+            // One is lost, and another one behind: the lost one goes first.
+            (0b001, 0b101, 3, 2, false),
+            (0b001, 0b101, 3, 1, true),
+            // A record is being written.
+            (0b111, 0b000, 3, 0, false),
         ] {
+            let shape = Shape { volume: 1, replicas, block_size: 4096, region_blocks: 8, blocks: 64, lease_ms: 1000 };
             assert_eq!(
-                is_dispensable(Set(in_sync), replicas, slot),
+                is_dispensable((Set(in_sync), Set(holding)), &shape, slot),
                 expected,
-                "{in_sync:b} of {replicas} without {slot}"
+                "{in_sync:b} and {holding:b} of {replicas} without {slot}"
             );
         }
     }

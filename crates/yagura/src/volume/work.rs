@@ -69,7 +69,8 @@ pub fn progress_of(volume: &Volume, replacement: &Replacement) -> Progress {
     let is_taken = is_stable && has(&record.lives) && has(&record.lives_before);
     let Shape { region_blocks, block_size, .. } = volume.shape();
     let marked = volume.regions_marked().saturating_mul(u64::from(region_blocks) * u64::from(block_size));
-    Progress { in_sync: volume.in_sync().0, is_taken, left: marked.min(volume.info().bytes()) }
+    let (in_sync, holding) = (volume.in_sync().0, volume.holding().0);
+    Progress { in_sync, holding, is_taken, left: marked.min(volume.info().bytes()) }
 }
 
 /// Waits until there is nothing to wait for: for so long at most.
@@ -78,8 +79,10 @@ pub async fn settled(volume: &Volume, replacement: &Replacement, time: Duration)
     let is_settled = || {
         let progress = progress_of(volume, replacement);
         // Until the new one is used, those that stay are waited for.
-        let others = all.without(Set::one(replacement.slot));
-        if replacement.go { progress.is_whole(replacement) } else { others.without(volume.in_sync()).is_empty() }
+        let without = |all: Set| all.without(Set::one(replacement.slot));
+        let (others, replicas) = (without(Set::first(volume.shape().holders())), without(all));
+        let lack = others.without(volume.holding()).with(replicas.without(volume.in_sync()));
+        if replacement.go { progress.is_whole(replacement) } else { lack.is_empty() }
     };
     let until_settled = async {
         loop {

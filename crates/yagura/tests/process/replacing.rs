@@ -90,6 +90,10 @@ fn what_is_lost_is_rebuilt_elsewhere_and_drives_are_emptied_under_load() {
         control.done("set-drive", &[&lost, "out"]);
         emptied(&control, &lost);
     });
+    let told = ["--control", &control.url, "--token-file", &control.token];
+    let (status, _, stderr) = run(&[&["control", "drain", &lost][..], &told].concat());
+    assert!(status == 4 && stderr.contains("is out"), "{status}: {stderr}");
+    assert_eq!(control.done("show", &["drives", &lost])["state"], "out");
     let now = drives_of(&control);
     assert!(!now.contains(&lost), "{now:?}");
 

@@ -24,7 +24,34 @@ pub async fn move_all(
     target: &dyn Catalogue,
     is_forced: bool,
 ) -> Result<Restored, TransferError> {
-    let (mut dump, mut restore) = (Dump::of(source), Restore::into(target, is_forced));
+    pour(source, &mut Restore::into(target, is_forced)).await
+}
+
+/// The same, with a mark in the source, so that nobody goes on with both. Where it is refused before anything was changed in the
+/// target the mark is as it was before: one that an earlier move has made stays, for the target may have been used since.
+pub async fn move_marked(
+    source: &dyn Catalogue,
+    (target, named): (&dyn Catalogue, &str),
+    is_forced: bool,
+) -> Result<Restored, TransferError> {
+    let before = moved::read(source).await?;
+    mark_moved(source, named).await?;
+    let mut restore = Restore::into(target, is_forced);
+    let moved = pour(source, &mut restore).await;
+    if moved.is_err() && !restore.has_begun() {
+        let marked = match &before {
+            Some(before) => mark_moved(source, before).await,
+            None => unmark_moved(source).await,
+        };
+        if let Err(error) = marked {
+            tracing::warn!(%error, "the catalogue stays marked as moved");
+        }
+    }
+    moved
+}
+
+async fn pour(source: &dyn Catalogue, restore: &mut Restore<'_>) -> Result<Restored, TransferError> {
+    let mut dump = Dump::of(source);
     while let Some(lines) = dump.next().await? {
         for line in lines.lines() {
             restore.line(line).await?;

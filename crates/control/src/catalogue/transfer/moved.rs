@@ -29,10 +29,16 @@ pub async fn unmark_moved(catalogue: &dyn Catalogue) -> Result<(), TransferError
 
 /// Says where the catalogue was moved to, if it was.
 pub async fn check_not_moved(catalogue: &dyn Catalogue) -> Result<(), TransferError> {
-    match catalogue.get(key()).await?.entry {
-        Some(entry) => Err(TransferError::Moved { to: String::from_utf8_lossy(entry.value.as_bytes()).into_owned() }),
+    match read(catalogue).await? {
+        Some(to) => Err(TransferError::Moved { to }),
         None => Ok(()),
     }
+}
+
+/// Where the catalogue was moved to; none: nowhere.
+pub async fn read(catalogue: &dyn Catalogue) -> Result<Option<String>, TransferError> {
+    let entry = catalogue.get(key()).await?.entry;
+    Ok(entry.map(|entry| String::from_utf8_lossy(entry.value.as_bytes()).into_owned()))
 }
 
 async fn commit(catalogue: &dyn Catalogue, condition: Condition, change: Change) -> Result<(), TransferError> {

@@ -55,6 +55,7 @@ pub struct Restore<'c> {
     noted: Option<(Note, Noted)>,
     found: u64,
     ended: Option<Restored>,
+    has_begun: bool,
 }
 
 impl<'c> Restore<'c> {
@@ -76,6 +77,7 @@ impl<'c> Restore<'c> {
             noted: None,
             found: 0,
             ended: None,
+            has_begun: false,
         }
     }
 
@@ -108,8 +110,13 @@ impl<'c> Restore<'c> {
     }
 
     /// When all lines were given.
-    pub fn finish(self) -> Result<Restored, TransferError> {
+    pub fn finish(&self) -> Result<Restored, TransferError> {
         self.ended.ok_or(TransferError::Short { lines: self.lines })
+    }
+
+    /// Whether anything of the catalogue may have been changed, by this restore or by one of the same dump before it.
+    pub fn has_begun(&self) -> bool {
+        self.has_begun
     }
 
     fn damaged(&self, what: &str) -> TransferError {
@@ -130,16 +137,18 @@ impl<'c> Restore<'c> {
             // By force it begins anew, whatever is there: also where it is a part of this dump, or all of it and changed since.
             other => {
                 let mut note = self.first_note(dump, other.as_ref().map_or(0, |other| other.step)).await?;
+                self.has_begun = true;
                 let noted = self.commit(&mut note, Vec::new(), noted).await?;
                 // Who has begun to serve since the first look may not have seen the note.
                 if let Err(served) = self.unserved().await {
                     self.take_back(noted, other).await?;
+                    self.has_begun = false;
                     return Err(served);
                 }
                 (note, noted)
             }
         };
-        self.found = note.entries;
+        (self.found, self.has_begun) = (note.entries, true);
         if note.state == State::Clearing {
             noted = self.clear(&mut note, noted).await?;
         }

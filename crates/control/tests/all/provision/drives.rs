@@ -227,12 +227,14 @@ fn apply((state, mirrors): (&State, &Mirrors), effect: &Effect, sacred: &BTreeSe
             Ok(())
         }
         Effect::Work(volume, nqns, work) => {
-            let mut is_there = |(nqn, _): &&(String, Uuid)| reach(&mut state, nqn).is_ok();
-            if 2 * nqns.iter().flatten().filter(&mut is_there).count() <= nqns.len() {
-                return Err(DriveError::Unreachable("no majority of the holders".into()));
-            }
             let mut mirrors = mirrors.lock().unwrap();
             let mirror = mirrors.get_mut(volume).ok_or_else(|| DriveError::Refused("no such volume".into()))?;
+            let named = nqns.iter().enumerate().filter_map(|(slot, named)| named.as_ref().map(|named| (slot, named)));
+            let there = named.filter(|(_, (nqn, _))| reach(&mut state, nqn).is_ok());
+            mirror.reached = there.map(|(slot, (_, uid))| (slot, *uid)).collect();
+            if !mirror.is_attachable(nqns.len()) {
+                return Err(DriveError::Unreachable("no majority of the holders".into()));
+            }
             mirror.round += 1;
             if let Work::Replace(Replacement { go: true, slot, life, .. }) = work {
                 let named = nqns[*slot].as_ref().map(|(_, uid)| *uid);

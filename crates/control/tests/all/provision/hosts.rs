@@ -67,7 +67,9 @@ impl Host {
         }
         if let Some(Assigned { operation, work: work @ Work::Replace(_) }) = &wish.work {
             let mut mirrors = self.drives.mirrors.lock().unwrap();
-            let done = mirrors.get_mut(&self.volume).expect("there").work(work);
+            let mirror = mirrors.get_mut(&self.volume).expect("there");
+            mirror.reached.clear();
+            let done = mirror.work(work);
             let progress: Progress = done.progress.expect("it is said");
             self.working = Some(Working { operation: *operation, progress });
             return Ok(None);

@@ -1,6 +1,6 @@
 //! What stands on the holders of a simulated volume, as the mirror that has it attached writes it there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use control::provision::{Done, HolderKind, Moment, Progress, Replacement, Work};
 use uuid::Uuid;
@@ -20,6 +20,10 @@ pub struct Mirror {
     pub had: BTreeMap<Uuid, usize>,
     /// Slots that are not in sync: how often it is asked for still until they are.
     pub behind: BTreeMap<usize, u32>,
+    /// Slots whose holders whoever has the volume attached does not reach.
+    pub away: BTreeSet<usize>,
+    /// The namespaces that were reached, by slot; empty: all that it has.
+    pub reached: BTreeMap<usize, Uuid>,
     /// A new holder takes a hundred times as long.
     pub slow: bool,
 }
@@ -48,12 +52,25 @@ impl Mirror {
         Done { bytes: self.bytes, snapshots: self.moments.clone(), taken, progress }
     }
 
+    /// Whether the holder that it has in a slot is there.
+    fn holds(&self, slot: usize) -> bool {
+        let is_it = |uid: &Uuid| self.has.get(&slot).is_none_or(|has| has == uid);
+        !self.away.contains(&slot) && (self.reached.is_empty() || self.reached.get(&slot).is_some_and(is_it))
+    }
+
+    /// Whether a majority of its holders is.
+    pub fn is_attachable(&self, holders: usize) -> bool {
+        !self.reached.is_empty() && 2 * (0..holders).filter(|slot| self.holds(*slot)).count() > holders
+    }
+
     fn replace(&mut self, replacement: &Replacement) -> Progress {
         let (slot, life) = (replacement.slot, replacement.life);
         let is_replica = replacement.kind == HolderKind::Replica;
         if self.has.get(&slot) != Some(&life) && replacement.go {
             let others = self.behind.keys().any(|behind| *behind != slot);
             assert!(!is_replica || self.behind.contains_key(&slot) || !others, "the last replica in sync was given up");
+            let there = (0..3).filter(|other| *other != slot && self.holds(*other)).count();
+            assert!(there > 1, "a holder was given up that the majority needs");
             self.had.extend(self.has.insert(slot, life).map(|former| (former, slot)));
             self.moments.iter_mut().for_each(|moment| moment.slots &= !(1 << slot));
             self.moments.retain(|moment| moment.slots != 0);
@@ -70,7 +87,8 @@ impl Mirror {
             }
         }
         let in_sync = (0..3).filter(|slot| !self.behind.contains_key(slot)).fold(0, |all, slot| all | 1 << slot);
+        let holding = (0..3).filter(|slot| self.holds(*slot)).fold(0, |all, slot| all | 1 << slot);
         let left = self.behind.get(&slot).map_or(0, |times| u64::from(*times) * GIB);
-        Progress { in_sync, is_taken: self.has.get(&slot) == Some(&life), left }
+        Progress { in_sync, holding, is_taken: self.has.get(&slot) == Some(&life), left }
     }
 }

@@ -12,6 +12,7 @@ use super::crash::{put_back, used, with_faults};
 use super::drives::{GIB, HEAD, SimDrive};
 use super::emptying::emptied;
 use super::hosts::Host;
+use super::mirror::Mirror;
 use super::world::*;
 use crate::words::read_all;
 
@@ -130,6 +131,156 @@ async fn a_holder_stays_while_another_one_is_not_in_sync() {
         world.at_rest().await;
         host.inspect(|host| host.abort());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_stays_where_the_others_are_no_majority() {
+    // The witness beside a lost replica, a replica beside a lost witness, one that is behind beside a lost one.
+    for (replicas, away, slot, behind) in [(2, 1, 2, vec![1]), (2, 2, 0, vec![]), (3, 1, 2, vec![1, 2])] {
+        for is_attached in [false, true] {
+            let world = World::new(&[100, 100, 100, 100]).await;
+            done(&world.create(&new_volume("old", 5, replicas)).await);
+            let old = keep(&world, "old").await;
+            let change = |change: &dyn Fn(&mut Mirror)| {
+                change(world.drives.mirrors.lock().unwrap().get_mut(&old.id).unwrap());
+            };
+            change(&|mirror| mirror.away = [away].into());
+            change(&|mirror| mirror.behind.extend(behind.iter().map(|slot| (*slot, u32::MAX))));
+            let host = if is_attached { Some(Host::new(&world).await.live()) } else { None };
+            let id = replace(&world, "old", old.holders[slot].drive.as_str()).await.expect("begun");
+            let ended = world.end(id).await;
+            assert_eq!(ended.state, OperationState::Failed, "{ended:?}");
+            assert!(ended.undo.as_ref().is_some_and(|why| why.contains(&format!("slot {away} "))), "{ended:?}");
+            assert_eq!(volume(&world, "old").await.holders, old.holders);
+            world.at_rest().await;
+            // They are a majority again.
+            change(&|mirror| (mirror.away, mirror.behind) = Default::default());
+            let id = replace(&world, "old", old.holders[slot].drive.as_str()).await.expect("begun");
+            done(&world.end(id).await);
+            world.at_rest().await;
+            host.inspect(|host| host.abort());
+        }
+    }
+}
+
+/// The host has kept the former holder, and is started again: without it there is no majority.
+#[tokio::test(start_paused = true)]
+async fn a_former_holder_that_the_volume_needs_gets_its_place_back() {
+    for is_out in [false, true] {
+        let world = used().await;
+        let old = keep(&world, "old").await;
+        let mut host = Host::new(&world).await;
+        let id = replace(&world, "old", old.holders[0].drive.as_str()).await.expect("begun");
+        let worker = world.worker();
+        while volume(&world, "old").await.holders[0] == old.holders[0] {
+            host.ask().await.expect("it has the volume");
+            sleep(Duration::from_millis(500)).await;
+        }
+        worker.abort();
+        host.die();
+        let new = volume(&world, "old").await.holders[0].drive.to_string();
+        let other = nqn(old.holders[1].drive.as_str());
+        world.drives.with(&other, |drive| drive.is_away = true);
+        if is_out {
+            world.drives.with(&nqn(&new), |drive| drive.is_away = true);
+            set(&world, &new, DriveState::Out).await;
+        }
+        let ended = world.end(id).await;
+        assert_eq!(ended.state, OperationState::Failed, "{ended:?}");
+        assert!(ended.undo.as_ref().is_some_and(|why| why.contains("has its place again")), "{ended:?}");
+        let now = volume(&world, "old").await;
+        assert_eq!(now.holders, old.holders);
+        // When all are there it is replaced as any other one, and what was to replace it goes, too.
+        world.drives.with(&other, |drive| drive.is_away = false);
+        world.add_drive("f0", "n0", SimDrive::new(100)).await;
+        let id = replace(&world, "old", old.holders[0].drive.as_str()).await.expect("begun");
+        done(&world.end(id).await);
+        if is_out {
+            world.drives.state.lock().unwrap().remove(&nqn(&new));
+            world.provisioner.remove_drive(&once(), &name(&new)).await.expect("nothing of it is known any more");
+        }
+        world.at_rest().await;
+    }
+}
+
+/// A host that wants the volume does not wait for the undoing of a replacement.
+#[tokio::test(start_paused = true)]
+async fn an_undo_holds_no_volume() {
+    let world = used().await;
+    let old = keep(&world, "old").await;
+    world.drives.mirrors.lock().unwrap().get_mut(&old.id).unwrap().behind.insert(2, 1_000_000);
+    let id = replace(&world, "old", old.holders[0].drive.as_str()).await.expect("begun");
+    let worker = world.worker();
+    while !world.keys_and_values("/volume/").await[0].1.contains(r#""held":true"#) {
+        sleep(Duration::from_millis(100)).await;
+    }
+    // The new one can't be deleted.
+    for drive in ["d0", "e0", "d1", "e1", "d2", "e2"].map(nqn) {
+        let holds = old.holders.iter().any(|holder| nqn(holder.drive.as_str()) == drive);
+        world.drives.with(&drive, |drive| drive.is_away = !holds);
+    }
+    sleep(Duration::from_secs(120)).await;
+    assert!(operation(&world, id).await.undo.is_some());
+    let host = Nqn::new("nqn.2026-11.io.yagura:host:b").unwrap();
+    world.provisioner.attach(&once(), &owner(), &name("old"), &host, false).await.expect("nobody holds it");
+    worker.abort();
+}
+
+/// Another volume was recovered from it meanwhile.
+#[tokio::test(start_paused = true)]
+async fn what_belongs_to_another_volume_is_not_deleted_with_a_replacement() {
+    let belongs = |world: &World, uid: Uuid, to: Uuid| {
+        let (drive, found, _) = world.drives.namespaces()[&uid].clone();
+        world.drives.with(&drive, |drive| drive.namespaces.insert(found.nsid, (found, Some((to, 0)))));
+    };
+    // What was to replace a holder, in the undo.
+    let world = used().await;
+    let old = keep(&world, "old").await;
+    world.drives.mirrors.lock().unwrap().get_mut(&old.id).unwrap().behind.insert(2, 1_000_000);
+    let before = world.drives.namespaces();
+    let id = replace(&world, "old", old.holders[0].drive.as_str()).await.expect("begun");
+    let worker = world.worker();
+    while !world.keys_and_values("/volume/").await[0].1.contains(r#""held":true"#) {
+        sleep(Duration::from_millis(100)).await;
+    }
+    let made = *world.drives.namespaces().keys().find(|uid| !before.contains_key(uid)).expect("it is made");
+    belongs(&world, made, Uuid::from_u128(7));
+    sleep(Duration::from_secs(180)).await;
+    let waits = operation(&world, id).await.waits;
+    assert!(waits.as_ref().is_some_and(|why| why.contains("belongs to another volume")), "{waits:?}");
+    assert!(world.drives.namespaces().contains_key(&made));
+    belongs(&world, made, old.id);
+    sleep(Duration::from_secs(60)).await;
+    worker.abort();
+    assert_eq!(operation(&world, id).await.state, OperationState::Failed);
+    // What had the place before, in a delete.
+    let world = used().await;
+    let old = volume(&world, "old").await;
+    let mut host = Host::new(&world).await;
+    replace(&world, "old", old.holders[0].drive.as_str()).await.expect("begun");
+    let worker = world.worker();
+    while !world.drives.mirrors.lock().unwrap()[&old.id].behind.contains_key(&0) {
+        host.ask().await.expect("it has the volume");
+        sleep(Duration::from_millis(500)).await;
+    }
+    let new = volume(&world, "old").await.holders[0].drive.to_string();
+    set(&world, &new, DriveState::Out).await;
+    let host = host.live();
+    while volume(&world, "old").await.operation.is_some() {
+        sleep(Duration::from_secs(1)).await;
+    }
+    host.abort();
+    worker.abort();
+    world.drives.in_use.lock().unwrap().clear();
+    world.drives.used.lock().unwrap().insert(old.id, Usage::Before);
+    let former = uid(&old.holders[0]);
+    belongs(&world, former, Uuid::from_u128(7));
+    let attachment = volume(&world, "old").await.attachment.expect("attached").id;
+    world.provisioner.detach(&once(), &owner(), &name("old"), Some(attachment), false).await.expect("detached");
+    let id = world.provisioner.delete_volume(&once(), &owner(), &name("old"), false).await.expect("begun");
+    let ended = world.end(id).await;
+    assert!(ended.undo.as_ref().is_some_and(|why| why.contains("another volume")), "{ended:?}");
+    assert!(world.drives.namespaces().contains_key(&former));
 }
 
 #[tokio::test(start_paused = true)]
