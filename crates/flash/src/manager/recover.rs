@@ -340,8 +340,8 @@ impl Core {
         data.into_iter().chain(pages).for_each(|sector| state.lines.add_valid(sector));
     }
 
-    /// What the map names in chunks that are offline is lost, and says so. The root that recovery writes is behind it: nothing older
-    /// comes back.
+    /// What the map names in chunks that are offline is lost, and says so. The root that recovery writes is behind it: nothing
+    /// older comes back.
     fn give_up_lost(&self, state: &mut State, reports: &[ChunkReport]) {
         let geometry = self.codec.geometry;
         let is_gone = |sector: Sector| reports[geometry.locate(sector).0.0 as usize].state == ChunkState::Offline;

@@ -5,9 +5,9 @@
 //!  behind it          for each chunk its state (32 bytes) and the out-of-band bytes of its sectors, padded to whole blocks
 //!  behind that        the sectors of all chunks
 //! ```
-//! A block is 4 KiB. The state of a chunk is written last, when what it speaks of is stable: a sector behind its write pointer is not
-//! written, whatever is there. So who is killed or loses power in a write has written the whole of it or nothing; and the state is
-//! stable before the command ends, as a device promises.
+//! A block is 4 KiB. The state of a chunk is written last, when what it speaks of is stable: a sector behind its write pointer is
+//! not written, whatever is there. So who is killed or loses power in a write has written the whole of it or nothing; and the
+//! state is stable before the command ends, as a device promises.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
