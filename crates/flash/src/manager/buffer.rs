@@ -117,16 +117,18 @@ impl Buffer {
         self.cells.range(Logical::Data(first)..=Logical::Data(end)).next().is_some()
     }
 
+    /// Ranges of records, the newest first.
     fn records(&self) -> impl Iterator<Item = &Range> {
         let cell = self.cells.get(&Logical::Record);
         let both = cell.into_iter().flat_map(|cell| [&cell.waiting, &cell.programming]).flatten();
-        both.flat_map(|entry| match &entry.content {
+        let ranges = both.map(|entry| match &entry.content {
             Content::Record(ranges) => &ranges[..],
             Content::Data(_) | Content::Page => &[],
-        })
+        });
+        ranges.flat_map(|ranges| ranges.iter().rev())
     }
 
-    /// What a record that is not stable yet says of a sector.
+    /// What records that are not stable yet say of a sector last.
     pub fn recorded(&self, first: u32, count: u32) -> Option<Range> {
         self.records().find(|range| range.overlaps(first, count)).copied()
     }
@@ -257,8 +259,9 @@ impl Buffer {
                 self.owed.remove(&gone.ticket);
                 self.counts[class(gone)] -= 1;
             }
+            // The older ranges first: of those that overlap the last one takes effect.
             if let (Content::Record(ranges), Content::Record(older)) = (&mut newer.content, &entry.content) {
-                ranges.extend(older);
+                ranges.splice(..0, older.iter().copied());
             }
             newer.ticket = entry.ticket;
             newer.is_owed |= entry.is_owed;
@@ -349,5 +352,22 @@ mod tests {
         buffer.failed(Logical::Record);
         let [(_, entry)] = &buffer.take(Stream::Hot, 2)[..] else { panic!("both are one record") };
         assert!(matches!(&entry.content, Content::Record(ranges) if ranges.len() == RANGES_MAX), "{entry:?}");
+    }
+
+    #[test]
+    fn of_ranges_that_overlap_the_newest_is_in_force_also_when_a_program_failed() {
+        let mut buffer = Buffer::default();
+        let range = |is_spoilt: bool| Range { first: 5, count: 1, is_spoilt };
+        let enter = |buffer: &mut Buffer, is_spoilt| buffer.enter_range(range(is_spoilt), Stream::Hot);
+        assert!(enter(&mut buffer, false).is_ok() && enter(&mut buffer, true).is_ok());
+        assert_eq!(buffer.recorded(5, 1), Some(range(true)), "in one record");
+        buffer.take(Stream::Hot, 1);
+        assert!(enter(&mut buffer, false).is_ok());
+        assert_eq!(buffer.recorded(5, 1), Some(range(false)), "in the one that waits");
+        buffer.failed(Logical::Record);
+        assert_eq!(buffer.recorded(5, 1), Some(range(false)));
+        let [(_, entry)] = &buffer.take(Stream::Hot, 2)[..] else { panic!("both are one record") };
+        let expected = [false, true, false].map(range);
+        assert!(matches!(&entry.content, Content::Record(ranges) if ranges[..] == expected), "{entry:?}");
     }
 }

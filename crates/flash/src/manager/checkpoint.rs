@@ -11,11 +11,11 @@
 use std::rc::Rc;
 
 use device::Error;
-use engine::Buf;
 
 use super::buffer::{Content, Stream};
 use super::core::{Core, RootArea, SEQUENCES_PER_ROOT};
-use super::tag::Logical;
+use super::root;
+use super::tag::{Logical, Tag};
 use crate::address::Chunk;
 use crate::device::FlashError;
 use crate::geometry::SECTOR_BYTES;
@@ -47,7 +47,7 @@ impl Core {
         let root = self.root(up_to, is_closed);
         // Before it is on flash nobody goes by it, and behind it the next one is as good: pages that come meanwhile are in none.
         let held = std::mem::take(&mut self.state.borrow_mut().held);
-        let attributes = root.attributes.clone();
+        let attribute_changes = self.state.borrow().attribute_changes;
         let result = self.write_root(&root.encode()).await;
         let mut guard = self.state.borrow_mut();
         let state = &mut *guard;
@@ -71,10 +71,11 @@ impl Core {
         held.into_iter().for_each(|sector| state.lines.remove_valid(sector));
         state.lines.unpin(up_to);
         state.since_root = 0;
-        if state.attributes_next.as_ref() == Some(&attributes) {
+        if attribute_changes == state.attribute_changes {
             state.attributes_next = None;
         }
-        state.attributes = attributes;
+        state.attributes = root.attributes;
+        state.attribute_changes_kept = attribute_changes;
         drop(guard);
         self.changed.notify_all();
         Ok(())
@@ -84,7 +85,7 @@ impl Core {
     ///
     /// The slot with the root in force is never reset: what would be lost with it is everything.
     async fn write_root(&self, bytes: &[u8]) -> Result<bool, FlashError> {
-        let unit_bytes = self.codec.unit as usize * SECTOR_BYTES;
+        let unit_bytes = self.codec.payload() as usize * SECTOR_BYTES;
         let sectors = bytes.len().div_ceil(unit_bytes) as u32 * self.codec.unit;
         for is_last in [false, true] {
             let area = self.state.borrow().root.clone();
@@ -116,13 +117,14 @@ impl Core {
     }
 
     async fn append_copy(&self, chunk: Chunk, offset: u32, bytes: &[u8]) -> Result<(), FlashError> {
-        let unit_bytes = self.codec.unit as usize * SECTOR_BYTES;
-        for (index, part) in (0..).zip(bytes.chunks(unit_bytes)) {
-            let mut data = Buf::zeroed(unit_bytes);
-            data[..part.len()].copy_from_slice(part);
-            let oob = Buf::zeroed(self.codec.oob_bytes(self.codec.unit));
-            let first = self.codec.geometry.sector(chunk, offset + index * self.codec.unit);
-            self.device.write(first, data.freeze(), oob.freeze()).await?;
+        let codec = root::codec(self.codec.geometry);
+        let tag = |sequence| Tag { logical: Logical::Root, sequence };
+        let mut sectors = (0..).map(tag).zip(bytes.chunks(SECTOR_BYTES)).peekable();
+        let mut at = offset;
+        while sectors.peek().is_some() {
+            let (data, oob) = codec.build(sectors.by_ref().take(codec.payload() as usize));
+            self.device.write(codec.geometry.sector(chunk, at), data, oob).await?;
+            at += codec.unit;
         }
         Ok(())
     }

@@ -228,7 +228,7 @@ impl Core {
         match logical {
             Logical::Data(sector) => state.map.get(sector),
             Logical::Page(page) => state.map.page_place(page),
-            Logical::Record | Logical::Padding => Place::Nothing,
+            Logical::Record | Logical::Root | Logical::Padding => Place::Nothing,
         }
     }
 
@@ -291,7 +291,7 @@ impl Core {
                 }
             }
             Logical::Page(page) => state.map.mark_dirty(page),
-            Logical::Record | Logical::Padding => {}
+            Logical::Record | Logical::Root | Logical::Padding => {}
         }
         drop(guard);
         self.pump();

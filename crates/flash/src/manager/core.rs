@@ -82,6 +82,10 @@ pub(super) struct State {
     pub root: RootArea,
     pub attributes: Attributes,
     pub attributes_next: Option<Attributes>,
+    /// Changes of attributes that were asked for.
+    pub attribute_changes: u64,
+    /// How many of them are in the root in force.
+    pub attribute_changes_kept: u64,
     pub totals: Totals,
     /// Sectors programmed since the last root.
     pub since_root: u64,
@@ -216,6 +220,8 @@ impl Core {
             root,
             attributes: Attributes::default(),
             attributes_next: None,
+            attribute_changes: 0,
+            attribute_changes_kept: 0,
             totals: Totals::default(),
             since_root: 0,
             wants_root: false,

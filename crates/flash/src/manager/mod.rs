@@ -8,6 +8,7 @@ mod checkpoint;
 mod collect;
 mod core;
 mod error;
+mod find;
 mod join;
 mod lines;
 mod map;
@@ -21,7 +22,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
-use device::{Attributes, Error};
+use device::Error;
 use engine::View;
 use engine::task::{self, Task};
 
@@ -64,7 +65,7 @@ pub struct Figures {
     pub lines: [usize; 4],
     /// The least and the most resets of a line.
     pub wear: [u32; 2],
-    /// Roots that were written.
+    /// The number of the root in force; each opening leaves one number out.
     pub roots: u64,
     /// No more writes are taken.
     pub is_read_only: bool,
@@ -185,16 +186,18 @@ impl Manager {
     /// # Errors
     /// Its bounds, or the device has failed.
     pub async fn set_attribute(&self, key: &'static str, value: &[u8]) -> Result<(), Error> {
-        let wanted = {
+        let change = {
             let mut state = self.core.state.borrow_mut();
             state.check()?;
             let wanted = state.attributes_next.as_ref().unwrap_or(&state.attributes).with(key, value)?;
             state.attributes_next = Some(wanted);
             state.wants_root = true;
-            state.attributes_next.as_ref().and_then(|next: &Attributes| next.get(key)).cloned()
+            state.attribute_changes += 1;
+            state.attribute_changes
         };
         self.core.changed.notify_all();
-        while self.core.state.borrow().attributes.get(key).cloned() != wanted {
+        // Counted, not compared: another setter may have brought back the value that was there, or set one that no root ever has.
+        while self.core.state.borrow().attribute_changes_kept < change {
             self.core.wait().await?;
         }
         Ok(())

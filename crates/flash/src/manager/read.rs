@@ -10,9 +10,9 @@ use engine::Buf;
 use super::core::Core;
 use super::join::join_all;
 use super::map::Place;
-use super::tag::{Logical, TAG_BYTES, Tag};
+use super::tag::{Codec, Logical, TAG_BYTES, Tag};
 use crate::address::Sector;
-use crate::device::FlashError;
+use crate::device::{FlashDevice, FlashError};
 use crate::geometry::SECTOR_BYTES;
 
 /// Tries of a read that fails. Chosen: what failed by chance goes well the second time.
@@ -26,19 +26,28 @@ struct Run {
     count: u32,
 }
 
+/// Reads sectors of one chunk with their out-of-band bytes, several times if it must.
+pub(super) async fn read_several_times(
+    device: &dyn FlashDevice,
+    codec: &Codec,
+    first: Sector,
+    count: u32,
+) -> Result<(Buf, Buf), FlashError> {
+    let (mut data, mut oob) = (Buf::with_len(count as usize * SECTOR_BYTES), Buf::with_len(codec.oob_bytes(count)));
+    let mut result = Ok(());
+    for _ in 0..TRIES {
+        (result, data, oob) = device.read(first, data, oob).await;
+        if !matches!(result, Err(FlashError::ReadFailed(_))) {
+            break;
+        }
+    }
+    result.map(|()| (data, oob))
+}
+
 impl Core {
     /// Reads sectors of one chunk with their out-of-band bytes, several times if it must.
     pub async fn read_flash(&self, first: Sector, count: u32) -> Result<(Buf, Buf), FlashError> {
-        let (mut data, mut oob) =
-            (Buf::with_len(count as usize * SECTOR_BYTES), Buf::with_len(self.codec.oob_bytes(count)));
-        let mut result = Ok(());
-        for _ in 0..TRIES {
-            (result, data, oob) = self.device.read(first, data, oob).await;
-            if !matches!(result, Err(FlashError::ReadFailed(_))) {
-                break;
-            }
-        }
-        result.map(|()| (data, oob))
+        read_several_times(&*self.device, &self.codec, first, count).await
     }
 
     /// One sector with what its tag says. `None`: it can't be read, or its tag is of something else.

@@ -10,12 +10,13 @@ use std::rc::Rc;
 use engine::task::LocalFuture;
 
 use super::buffer::{Range, STREAMS, Stream};
-use super::core::{Core, ManagerOptions, Parts, Reserve, RootArea, SEQUENCES_PER_ROOT};
+use super::core::{Core, ManagerOptions, Parts, Reserve, RootArea, SEQUENCES_PER_ROOT, State};
 use super::error::ManagerError;
+use super::find::newest_root;
 use super::join::join_all;
 use super::lines::{LineState, Lines};
 use super::map::{Map, Place, pages_of};
-use super::root::{Root, length};
+use super::root::Root;
 use super::tag::{Codec, Logical, Tag};
 use super::write::decode_record;
 use crate::address::{Chunk, Sector};
@@ -53,7 +54,8 @@ struct Entry {
 fn check_device(device: &dyn FlashDevice) -> Result<(), ManagerError> {
     let geometry = device.geometry();
     geometry.checked().map_err(|error| FlashError::Medium(error.to_string()))?;
-    let needed = STREAMS as u32 * geometry.units() + 2;
+    // A line for each stream, and both slots of roots with two copies each.
+    let needed = STREAMS as u32 * geometry.units() + 4;
     if geometry.open_max > 0 && geometry.open_max < needed {
         return Err(ManagerError::OpenLimit { open_max: geometry.open_max, needed });
     }
@@ -135,50 +137,6 @@ async fn lay_out(device: Rc<dyn FlashDevice>, options: &FormatOptions) -> Result
     core.checkpoint(true).await.map_err(|error| ManagerError::Stopped(error.to_string()))
 }
 
-/// The newest root that is whole, and the slot that it is in.
-async fn newest_root(device: &dyn FlashDevice, reports: &[ChunkReport]) -> Result<Option<Root>, ManagerError> {
-    let geometry = device.geometry();
-    let mut newest: Option<Root> = None;
-    for chunk in (0..geometry.units())
-        .flat_map(|unit| (0..geometry.chunks.min(2)).map(move |number| geometry.chunk(unit, number)))
-    {
-        let report = reports[chunk.0 as usize];
-        let written = if report.state == ChunkState::Offline { 0 } else { report.write_pointer };
-        let mut offset = 0;
-        while offset < written {
-            let mut step = geometry.write_unit;
-            let first = geometry.sector(chunk, offset);
-            if let Some(bytes) = sectors(device, first, 1).await?
-                && let Some(length) = length(&bytes)
-                && let count = (length / SECTOR_BYTES) as u32
-                && count <= written - offset
-                && let Some(bytes) = sectors(device, first, count).await?
-                && let Some(root) = Root::decode(&bytes)
-            {
-                step = count.next_multiple_of(geometry.write_unit);
-                if newest.as_ref().is_none_or(|before| before.number < root.number) {
-                    newest = Some(root);
-                }
-            } else if offset == 0 {
-                break; // a chunk of the log
-            }
-            offset += step;
-        }
-    }
-    Ok(newest)
-}
-
-/// Sectors of one chunk; `None`: they can't be read.
-async fn sectors(device: &dyn FlashDevice, first: Sector, count: u32) -> Result<Option<engine::Buf>, ManagerError> {
-    let (result, data, _) =
-        device.read(first, engine::Buf::with_len(count as usize * SECTOR_BYTES), engine::Buf::default()).await;
-    match result {
-        Ok(()) => Ok(Some(data)),
-        Err(FlashError::ReadFailed(_) | FlashError::NotWritten(_)) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
-}
-
 /// Opens a device that was formatted.
 pub(super) async fn open(device: Rc<dyn FlashDevice>, options: ManagerOptions) -> Result<Rc<Core>, ManagerError> {
     check_device(&*device)?;
@@ -192,12 +150,6 @@ pub(super) async fn open(device: Rc<dyn FlashDevice>, options: ManagerOptions) -
 
 fn check_root(root: &Root, device: &dyn FlashDevice) -> Result<Codec, ManagerError> {
     let geometry = device.geometry();
-    if root.geometry != geometry {
-        return Err(ManagerError::OtherGeometry { recorded: Box::new(root.geometry), found: Box::new(geometry) });
-    }
-    if root.serial != device.serial() {
-        return Err(ManagerError::OtherDevice);
-    }
     let codec = Codec::new(geometry, root.identity);
     let places = root.directory.iter().map(|&place| Place::decode(place));
     let in_range = places.filter_map(Place::sector).all(|sector| sector.0 < geometry.sectors_total());
@@ -212,13 +164,12 @@ fn check_root(root: &Root, device: &dyn FlashDevice) -> Result<Codec, ManagerErr
 
 async fn recover(device: Rc<dyn FlashDevice>, options: ManagerOptions) -> Result<Rc<Core>, ManagerError> {
     let reports = device.report().await?;
-    let root = newest_root(&*device, &reports).await?.ok_or(ManagerError::NotFormatted)?;
+    let (root, slot) = newest_root(&*device, &reports).await?.ok_or(ManagerError::NotFormatted)?;
     let codec = check_root(&root, &*device)?;
     let lines = Lines::new(codec, &reports, &root.apart.concat());
     let is_good =
         |chunk: &Chunk| !matches!(reports[chunk.0 as usize].state, ChunkState::Offline | ChunkState::ReadOnly);
     let chunks = [0, 1].map(|slot: usize| root.apart[slot].iter().copied().filter(is_good).collect());
-    let slot = slot_of(&*device, &root, &reports).await?;
     // As if the slot was full: the other one is begun, and no chunk is gone on with that a crash may have torn.
     let offset = codec.geometry.sectors;
     let area = RootArea {
@@ -226,7 +177,8 @@ async fn recover(device: Rc<dyn FlashDevice>, options: ManagerOptions) -> Result
         chunks,
         slot,
         offset,
-        number: root.number,
+        // A crash may have torn the next one, in a way that makes it whole to whom reads it later: its number is not given again.
+        number: root.number + 1,
         up_to: root.up_to,
         limit: root.limit,
     };
@@ -237,7 +189,7 @@ async fn recover(device: Rc<dyn FlashDevice>, options: ManagerOptions) -> Result
     let core = Core::new(device, parts, options);
     load_pages(&core).await?;
     let entries = if root.is_closed { Vec::new() } else { core.scan(&root, &reports).await? };
-    core.replay(entries);
+    core.replay(entries, &reports);
     core.settle(&root, &reports).await?;
     {
         let mut state = core.state.borrow_mut();
@@ -252,16 +204,6 @@ async fn recover(device: Rc<dyn FlashDevice>, options: ManagerOptions) -> Result
         Ok(()) | Err(device::Error::ReadOnly(_)) => Ok(core),
         Err(error) => Err(ManagerError::Stopped(error.to_string())),
     }
-}
-
-/// The slot that the root in force is in.
-async fn slot_of(device: &dyn FlashDevice, root: &Root, reports: &[ChunkReport]) -> Result<usize, ManagerError> {
-    let mut alone = reports.to_vec();
-    for chunk in &root.apart[1] {
-        alone[chunk.0 as usize].state = ChunkState::Offline;
-    }
-    let first = newest_root(device, &alone).await?;
-    Ok(usize::from(first.is_none_or(|first| first.number != root.number)))
 }
 
 async fn load_pages(core: &Rc<Core>) -> Result<(), ManagerError> {
@@ -368,7 +310,7 @@ impl Core {
         Ok(found)
     }
 
-    fn replay(&self, entries: Vec<Entry>) {
+    fn replay(&self, entries: Vec<Entry>, reports: &[ChunkReport]) {
         let mut guard = self.state.borrow_mut();
         let state = &mut *guard;
         for entry in entries {
@@ -389,12 +331,27 @@ impl Core {
                     }
                     state.lines.pin(line, entry.sequence);
                 }
-                Logical::Data(_) | Logical::Page(_) | Logical::Padding => {}
+                Logical::Data(_) | Logical::Page(_) | Logical::Root | Logical::Padding => {}
             }
         }
+        self.give_up_lost(state, reports);
         let data: Vec<Sector> = state.map.places().map(|(_, sector)| sector).collect();
         let pages: Vec<Sector> = state.map.page_places().map(|(_, sector)| sector).collect();
         data.into_iter().chain(pages).for_each(|sector| state.lines.add_valid(sector));
+    }
+
+    /// What the map names in chunks that are offline is lost, and says so. The root that recovery writes is behind it: nothing
+    /// older comes back.
+    fn give_up_lost(&self, state: &mut State, reports: &[ChunkReport]) {
+        let geometry = self.codec.geometry;
+        let is_gone = |sector: Sector| reports[geometry.locate(sector).0.0 as usize].state == ChunkState::Offline;
+        let lost: Vec<u32> = state.map.places().filter(|&(_, at)| is_gone(at)).map(|(logical, _)| logical).collect();
+        if let Some(first) = lost.first() {
+            tracing::error!(sectors = lost.len(), first, "sectors were in chunks that are offline, and are lost");
+        }
+        lost.into_iter().for_each(|logical| {
+            state.map.set(logical, Place::Spoilt);
+        });
     }
 
     /// Lines are free, open or closed again. What was open is gone on with, behind what a crash may have torn: closed early, each
@@ -419,6 +376,7 @@ impl Core {
                     is_open |= report.state == ChunkState::Open;
                     let goes_on = matches!(report.state, ChunkState::Open | ChunkState::Free);
                     if !goes_on || !slot.written.is_multiple_of(self.codec.unit) {
+                        unfinished.push(slot.chunk);
                         slot.written = self.codec.geometry.sectors;
                     }
                 }

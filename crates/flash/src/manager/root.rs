@@ -20,6 +20,7 @@
 
 use device::{Attributes, sealed};
 
+use super::tag::Codec;
 use crate::address::Chunk;
 use crate::geometry::{Geometry, SECTOR_BYTES};
 
@@ -65,6 +66,11 @@ pub(super) struct Root {
     pub attributes: Attributes,
     /// Chunks set apart for roots when the device was formatted.
     pub apart: [Vec<Chunk>; 2],
+}
+
+/// How roots are written: in units with tags, as the log is. Their tags are of no format: which one it is the root tells.
+pub(super) fn codec(geometry: Geometry) -> Codec {
+    Codec::new(geometry, [0; 16])
 }
 
 /// Whether a root may begin with this sector, and how many bytes it then has.

@@ -1,8 +1,8 @@
 //! Tags: what is known of a sector from the 16 bytes beside it, and units: how tags and sectors lie on flash.
 //!
 //! ```text
-//!  40 bits  which logical sector it is; the highest values are padding, records and pages of the map
-//!  56 bits  its sequence: when it was programmed, of all sectors ever
+//!  40 bits  which logical sector it is; the highest values are padding, records, roots and pages of the map
+//!  56 bits  its sequence: when it was programmed, of all sectors ever; of a root which part of it this is
 //!  32 bits  CRC-32C over the format's identity, the 96 bits before and the sector
 //! ```
 //! A tag that matches its sector was written with it, by this format of the device. Where the device has no out-of-band area the
@@ -20,6 +20,7 @@ pub(super) const TAG_BYTES: usize = 16;
 const IN_BAND_UNIT_SECTORS: u32 = 32;
 
 const PAGES: u64 = 1 << 39;
+const ROOT: u64 = (1 << 40) - 3;
 const RECORD: u64 = (1 << 40) - 2;
 const PADDING: u64 = (1 << 40) - 1;
 
@@ -32,6 +33,8 @@ pub(super) enum Logical {
     Page(u32),
     /// What was deallocated or made unreadable.
     Record,
+    /// A part of a root, which part the sequence says: none is in the log.
+    Root,
     /// Nothing: the rest of a write unit.
     Padding,
 }
@@ -42,12 +45,14 @@ impl Logical {
             Logical::Data(sector) => u64::from(sector),
             Logical::Page(page) => PAGES | u64::from(page),
             Logical::Record => RECORD,
+            Logical::Root => ROOT,
             Logical::Padding => PADDING,
         }
     }
 
     fn decode(bits: u64) -> Option<Logical> {
         match bits {
+            ROOT => Some(Logical::Root),
             RECORD => Some(Logical::Record),
             PADDING => Some(Logical::Padding),
             _ => match (bits & PAGES != 0, u32::try_from(bits & !PAGES)) {
@@ -229,8 +234,14 @@ mod tests {
 
     #[test]
     fn every_kind_of_sector_has_a_number_of_its_own() {
-        for logical in [Logical::Data(0), Logical::Data(u32::MAX), Logical::Page(0), Logical::Record, Logical::Padding]
-        {
+        for logical in [
+            Logical::Data(0),
+            Logical::Data(u32::MAX),
+            Logical::Page(0),
+            Logical::Root,
+            Logical::Record,
+            Logical::Padding,
+        ] {
             assert_eq!(Logical::decode(logical.encode()), Some(logical));
         }
         assert_eq!(Logical::decode(1 << 38), None);

@@ -197,7 +197,7 @@ impl Core {
                     state.apply_record(&ranges);
                     state.lines.pin(line, job.first_sequence + index as u64);
                 }
-                (Logical::Record | Logical::Padding, _) => {}
+                (Logical::Record | Logical::Root | Logical::Padding, _) => {}
             }
         }
     }

@@ -5,8 +5,9 @@
 //!  behind it          for each chunk its state (32 bytes) and the out-of-band bytes of its sectors, padded to whole blocks
 //!  behind that        the sectors of all chunks
 //! ```
-//! A block is 4 KiB. The state of a chunk is written last: a sector behind its write pointer is not written, whatever is there.
-//! So a process that is killed in a write has written the whole of it or nothing.
+//! A block is 4 KiB. The state of a chunk is written last, when what it speaks of is stable: a sector behind its write pointer is
+//! not written, whatever is there. So who is killed or loses power in a write has written the whole of it or nothing; and the
+//! state is stable before the command ends, as a device promises.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -136,7 +137,7 @@ impl Content {
             }
             Content::Kept(kept) => {
                 let _lock = kept.locks.lock(u64::from(chunk.0), 1, Mode::Exclusive).await;
-                kept.write_state(chunk, then).await
+                kept.write_state(chunk, then, Durability::Stable).await
             }
         }
     }
@@ -176,8 +177,8 @@ impl Kept {
         result.map_err(medium).map(|()| buf)
     }
 
-    async fn put(&self, block: u64, buf: Buf) -> Result<(), FlashError> {
-        self.namespace.write(self.lba(block), buf.freeze(), Durability::Cached).await.map_err(medium)
+    async fn put(&self, block: u64, buf: Buf, durability: Durability) -> Result<(), FlashError> {
+        self.namespace.write(self.lba(block), buf.freeze(), durability).await.map_err(medium)
     }
 
     async fn read(&self, chunk: Chunk, offset: u32, data: Buf, mut oob: Buf) -> (Result<(), FlashError>, Buf, Buf) {
@@ -209,7 +210,7 @@ impl Kept {
         oob: &[u8],
         then: ChunkReport,
     ) -> Result<(), FlashError> {
-        self.put(self.data(chunk, offset), Buf::copy_from(data)).await?;
+        self.put(self.data(chunk, offset), Buf::copy_from(data), Durability::Cached).await?;
         let _lock = self.locks.lock(u64::from(chunk.0), 1, Mode::Exclusive).await;
         let from = STATE_BYTES + (offset * self.geometry.oob_bytes) as usize;
         let mut done = 0;
@@ -219,14 +220,15 @@ impl Kept {
             let within = (from + done) % SECTOR_BYTES;
             let take = (SECTOR_BYTES - within).min(oob.len() - done);
             block[within..within + take].copy_from_slice(&oob[done..done + take]);
-            self.put(at, block).await?;
+            self.put(at, block, Durability::Cached).await?;
             done += take;
         }
-        self.write_state(chunk, then).await
+        self.namespace.flush().await.map_err(medium)?;
+        self.write_state(chunk, then, Durability::Stable).await
     }
 
     /// The caller has the lock of the chunk.
-    async fn write_state(&self, chunk: Chunk, report: ChunkReport) -> Result<(), FlashError> {
+    async fn write_state(&self, chunk: Chunk, report: ChunkReport, durability: Durability) -> Result<(), FlashError> {
         let mut block = self.get(self.side(chunk), SECTOR_BYTES).await?;
         block[0] = match report.state {
             ChunkState::Free => 0,
@@ -237,7 +239,7 @@ impl Kept {
         };
         block[4..8].copy_from_slice(&report.write_pointer.to_le_bytes());
         block[8..12].copy_from_slice(&report.wear.to_le_bytes());
-        self.put(self.side(chunk), block).await
+        self.put(self.side(chunk), block, durability).await
     }
 
     async fn report(&self, chunk: Chunk) -> Result<ChunkReport, FlashError> {
@@ -305,10 +307,10 @@ pub(super) async fn lay_out(
     for chunk in (0..geometry.chunks_total()).map(Chunk) {
         let state = if bad.contains(&chunk) { ChunkState::Offline } else { ChunkState::Free };
         let report = ChunkReport { state, ..FRESH };
-        kept.write_state(chunk, report).await?;
+        kept.write_state(chunk, report, Durability::Cached).await?;
         reports.push(report);
     }
-    kept.put(0, kept.head(serial)).await?;
+    kept.put(0, kept.head(serial), Durability::Cached).await?;
     kept.namespace.flush().await.map_err(medium)?;
     Ok((Content::Kept(kept), reports))
 }

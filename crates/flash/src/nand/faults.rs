@@ -26,6 +26,8 @@ pub enum Fault {
     Erase(Chunk),
     /// The sector can't be read until its chunk is erased.
     Read(Sector),
+    /// The next read of the sector fails.
+    ReadOnce(Sector),
 }
 
 /// What becomes of a sector that was being programmed.
@@ -106,9 +108,12 @@ impl Faults {
         let range = Fault::Read(first)..=Fault::Read(Sector(first.0 + count - 1));
         let armed = self.armed.range(range).next().and_then(|fault| match fault {
             Fault::Read(sector) => Some(*sector),
-            Fault::Program(_) | Fault::Erase(_) => None,
+            Fault::Program(_) | Fault::Erase(_) | Fault::ReadOnce(_) => None,
         });
-        armed.or_else(|| self.chance(self.chances.read_ppm).then_some(first))
+        let mut once =
+            self.armed.extract_if(Fault::ReadOnce(first)..=Fault::ReadOnce(Sector(first.0 + count - 1)), |_| true);
+        let is_hit = once.by_ref().count() > 0;
+        armed.or_else(|| is_hit.then_some(first)).or_else(|| self.chance(self.chances.read_ppm).then_some(first))
     }
 
     /// The sectors of an erased chunk can be read when they are written again.

@@ -163,7 +163,7 @@ fn devices_that_can_not_be_used_are_refused_by_name() {
         let large = FormatOptions { capacity: Some(1 << 20), ..FormatOptions::default() };
         assert!(matches!(format(config.geometry, large).await, Err(ManagerError::TooSmall { .. })));
         let limited = format(Geometry { open_max: 4, ..config.geometry }, FormatOptions::default()).await;
-        assert_eq!(limited, Err(ManagerError::OpenLimit { open_max: 4, needed: 18 }));
+        assert_eq!(limited, Err(ManagerError::OpenLimit { open_max: 4, needed: 20 }));
         let narrow = Geometry { oob_bytes: 0, write_unit: 1, sectors: 1, ..config.geometry };
         assert_eq!(format(narrow, FormatOptions::default()).await, Err(ManagerError::NoTags));
         let nand = formatted(config).await;

@@ -5,3 +5,4 @@ mod crash;
 mod life;
 mod model;
 mod nand;
+mod opening;

@@ -1,9 +1,11 @@
 //! The rules of a device, by the model.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use device::{AnyNamespace, Memory};
+use device::{AnyNamespace, Durability, Error, Lba, Memory, Namespace, NamespaceInfo};
 use engine::{Buf, View, time};
 use flash::nand::{Fault, Nand, NandConfig, NandError, Powered};
 use flash::presets::Preset;
@@ -163,5 +165,97 @@ fn time_passes_as_the_parts_of_the_device_allow() {
         let took = began.elapsed();
         let (least, most) = (bus * 2 + timing.program, bus * 2 + timing.program + Duration::from_micros(100));
         assert!((least..most).contains(&took), "{took:?} is not within {least:?} and {most:?}");
+    });
+}
+
+/// A namespace with a cache that a loss of power empties.
+struct Cached {
+    medium: Memory,
+    cache: Arc<Mutex<BTreeMap<u64, Vec<u8>>>>,
+}
+
+impl Cached {
+    fn block(&self) -> usize {
+        self.medium.info().block_size as usize
+    }
+}
+
+impl Namespace for Cached {
+    device::namespace_without!(verify, write_uncorrectable, hint_lifetime, writability, used_blocks, link, attributes);
+
+    fn info(&self) -> NamespaceInfo {
+        NamespaceInfo { volatile_cache: true, ..self.medium.info() }
+    }
+
+    async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
+        let (result, mut buf) = self.medium.read(lba, buf).await;
+        for (lba, part) in (lba.0..).zip(buf.chunks_exact_mut(self.block())) {
+            if let Some(bytes) = self.cache.lock().expect("no test panics in it").get(&lba) {
+                part.copy_from_slice(bytes);
+            }
+        }
+        (result, buf)
+    }
+
+    async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
+        for (lba, part) in (lba.0..).zip(data.chunks_exact(self.block())) {
+            match durability {
+                Durability::Cached => {
+                    self.cache.lock().expect("no test panics in it").insert(lba, part.to_vec());
+                }
+                Durability::Stable => {
+                    self.cache.lock().expect("no test panics in it").remove(&lba);
+                    self.medium.write(Lba(lba), Buf::copy_from(part).freeze(), durability).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn flush(&self) -> Result<(), Error> {
+        let cached = std::mem::take(&mut *self.cache.lock().expect("no test panics in it"));
+        for (lba, bytes) in cached {
+            self.medium.write(Lba(lba), Buf::copy_from(&bytes).freeze(), Durability::Stable).await?;
+        }
+        Ok(())
+    }
+
+    async fn compare(&self, _lba: Lba, _expected: View) -> Result<(), Error> {
+        Err(Error::Unsupported("Compare"))
+    }
+
+    async fn compare_and_write(&self, _lba: Lba, _old: View, _new: View, _: Durability) -> Result<(), Error> {
+        Err(Error::Unsupported("Compare and Write"))
+    }
+
+    async fn write_zeroes(&self, _lba: Lba, _blocks: u64, _: Durability) -> Result<(), Error> {
+        Err(Error::Unsupported("Write Zeroes"))
+    }
+
+    async fn deallocate(&self, _lba: Lba, _blocks: u64) -> Result<(), Error> {
+        Err(Error::Unsupported("Deallocate"))
+    }
+}
+
+/// The promise of a device: a write that has ended is stable, and so is a reset.
+#[test]
+fn a_model_on_a_namespace_keeps_what_it_has_acknowledged_when_the_namespace_loses_its_cache() {
+    simulated(1, async {
+        let geometry = small().geometry;
+        let medium = Memory::new(Nand::bytes_on_namespace(geometry), 512, [1; 16]).expect("it fits");
+        let cache = Arc::new(Mutex::new(BTreeMap::new()));
+        let namespace = AnyNamespace::other(Cached { medium, cache: cache.clone() });
+        let device = Nand::create(namespace.clone(), small()).await.expect("laid out").power_on();
+        assert_eq!((write(&device, 0, 1).await, write(&device, UNIT, 2).await), (Ok(()), Ok(())));
+        assert_eq!(write(&device, geometry.sectors, 3).await, Ok(()));
+        assert_eq!(device.reset(Chunk(1)).await, Ok(()));
+        assert_eq!((write(&device, 2 * geometry.sectors, 4).await, device.finish(Chunk(2)).await), (Ok(()), Ok(())));
+        let before = device.report().await;
+        drop(device);
+        cache.lock().expect("no test panics in it").clear();
+        let device = Nand::open(namespace, small()).await.expect("it is there").power_on();
+        assert_eq!(device.report().await, before);
+        assert_eq!((read(&device, 0).await, read(&device, UNIT + 1).await), (Ok((1, !1)), Ok((2, !2))));
+        assert_eq!(read(&device, 2 * geometry.sectors).await, Ok((4, !4)));
     });
 }
