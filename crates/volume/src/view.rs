@@ -17,6 +17,7 @@ use fabric::host::{AnyRemote, CopyTag};
 use crate::blocks::{read_block, read_label};
 use crate::error::Error;
 use crate::label::{Life, RECORD_BLOCK, REPLICAS_MAX};
+use crate::origin::Origin;
 use crate::reach::Reach;
 use crate::record::{Record, RecordBlock, Set, Snapshot};
 use crate::snapshot_name::{SnapshotId, SnapshotName};
@@ -29,6 +30,8 @@ struct Opened {
     namespace: AnyRemote,
     data_first: u64,
     blocks: u64,
+    /// Of what the volume was a copy at that moment.
+    origin: Option<Origin>,
 }
 
 /// See the module.
@@ -41,6 +44,7 @@ pub struct SnapshotView {
     /// The lives of the holders, where a record says them.
     lives: Option<[Life; REPLICAS_MAX]>,
     info: NamespaceInfo,
+    part: Option<Origin>,
     open: RefCell<[Option<Opened>; REPLICAS_MAX]>,
 }
 
@@ -56,7 +60,13 @@ impl SnapshotView {
         name: SnapshotName,
     ) -> LocalFuture<'static, Result<SnapshotView, Error>> {
         let snapshot = Snapshot { name, slots: record.snapshot(name) };
-        SnapshotView::open_of(reaches, volume, snapshot, Some(record.lives))
+        let opened = SnapshotView::open_of(reaches, volume, snapshot, Some(record.lives));
+        // The record that says that an import is at its end comes with the own snapshot, which has the one from before.
+        let is_own = record.origin.and_then(|origin| origin.own()) == Some(name);
+        Box::pin(async move {
+            let opened = opened.await?;
+            Ok(SnapshotView { part: opened.part.filter(|_| !is_own), ..opened })
+        })
     }
 
     /// The snapshot of a volume that a catalogue has written down: which replicas have it. (A tag is given once, so that a copy
@@ -89,7 +99,8 @@ impl SnapshotView {
                         let copies = std::array::from_fn(|at| (at == slot).then(|| copy.clone()));
                         let open = RefCell::new(copies);
                         let id = SnapshotId { volume, name };
-                        return Ok(SnapshotView { reaches, slots, id, tag, lives, info, open });
+                        let part = copy.origin.filter(|origin| matches!(origin, Origin::InPart { .. }));
+                        return Ok(SnapshotView { reaches, slots, id, tag, lives, info, part, open });
                     }
                     Err(error) => last = error,
                 }
@@ -101,6 +112,11 @@ impl SnapshotView {
     /// Which snapshot it is.
     pub fn id(&self) -> SnapshotId {
         self.id
+    }
+
+    /// Of what the volume was a part when the snapshot was taken; `None`: it was no part.
+    pub(crate) fn part(&self) -> Option<Origin> {
+        self.part
     }
 
     /// Ranges of blocks in which the snapshot may differ from another one of the same volume (`None`: from zeroes), ascending, as a
@@ -198,7 +214,8 @@ async fn open(
     let bytes = bytes.map_err(|source| Error::Device { holder: holder.clone(), source })?;
     let record = RecordBlock::decode(&bytes, label.life);
     let record = record.map_err(|source| Error::Record { holder, source })?.accepted;
-    Ok(Opened { namespace, data_first: label.data_first, blocks: record.size(label.shape.blocks) })
+    let (data_first, blocks) = (label.data_first, record.size(label.shape.blocks));
+    Ok(Opened { namespace, data_first, blocks, origin: record.origin })
 }
 
 /// Where a namespace of a slot's target may differ from the slot's copy of a snapshot, in blocks of the namespace.
