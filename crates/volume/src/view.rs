@@ -125,7 +125,11 @@ impl SnapshotView {
         Box::pin(async move {
             for slot in self.slots.iter() {
                 let Ok(newer) = self.copy(slot).await else { continue };
-                match told(&newer.namespace, newer.data_first, base, slot).await {
+                let found = match told(&newer.namespace, newer.data_first, base, slot).await {
+                    Ok(found) => self.check_still(slot, &newer).await.map(|()| found),
+                    Err(error) => Err(error),
+                };
+                match found {
                     Ok(found) => return Some(within(found, newer.data_first, self.info.blocks)),
                     Err(error) => tracing::debug!(slot, %error, "a target can't tell where two snapshots differ"),
                 }
@@ -148,6 +152,15 @@ impl SnapshotView {
         }
         self.open.borrow_mut()[slot] = Some(copy.clone());
         Ok(copy)
+    }
+
+    /// A number is given again when its copy is deleted: what was said is of this copy if that is there still.
+    async fn check_still(&self, slot: usize, asked: &Opened) -> Result<(), DeviceError> {
+        self.open.borrow_mut()[slot] = None;
+        match self.copy(slot).await?.namespace.info().nguid == asked.namespace.info().nguid {
+            true => Ok(()),
+            false => Err(DeviceError::NotConnected("the copy that was asked".to_owned())),
+        }
     }
 
     /// Has one copy after the other try, those first that are there already.
@@ -234,13 +247,7 @@ pub(crate) async fn told(
         return Err(DeviceError::Unsupported("differences of namespaces that were formatted anew in between"));
     }
     let found = newer.differences(Some(&before.namespace)).await?;
-    // A number is given again when its copy is deleted: what was said is of this copy if that is there still.
-    base.open.borrow_mut()[slot] = None;
-    let after = base.copy(slot).await?;
-    if after.namespace.info().nguid != before.namespace.info().nguid {
-        return Err(DeviceError::NotConnected("the copy that was compared with".to_owned()));
-    }
-    Ok(found)
+    base.check_still(slot, &before).await.map(|()| found)
 }
 
 /// What of ranges of a namespace is the volume's, in blocks of the volume.

@@ -1,16 +1,24 @@
 //! Volumes that are imported in part, and what they are where the import does not go on.
 
+use std::future::poll_fn;
 use std::net::SocketAddr;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
 
 use device::Namespace;
+use engine::task::LocalFuture;
+use engine::time;
 use fabric::host::{CopyTag, RemoteNamespace};
 use volume::{
-    AdoptOptions, BackupError, ExportOptions, Kind, Origin, Set, SnapshotId, SnapshotView, Volume, holder_bytes,
+    AdoptOptions, BackupError, Error, ExportOptions, ImportOptions, Kind, Origin, Record, Set, SnapshotId,
+    SnapshotView, Source, Volume, holder_bytes,
 };
 
-use crate::backup::{Held, Place, all, exported, import, is_whole, on_drives, snapshot, two, view};
-use crate::basics::put;
-use crate::cluster::BLOCK;
+use crate::backup::{Held, Place, all, exported, forced, import, is_whole, on_drives, snapshot, two, view};
+use crate::basics::{get, put};
+use crate::cluster::{BLOCK, attach as attach_cluster, format, run};
 use crate::drives::{BYTES, attach, by, create, operator, reach};
 
 /// A volume with a part of a snapshot, and a stream of all of the snapshot.
@@ -108,5 +116,89 @@ fn a_snapshot_of_a_part_is_not_exported_and_the_own_one_is() {
         is_whole(&copy, &second).await;
         let of_whole = snapshot(&copy).await;
         assert!(!exported(&of_whole, None).await.0.is_empty() && of_whole.info().bytes() == BYTES);
+    });
+}
+
+/// The snapshot that an import takes in the end has a place in the record from the beginning, or nothing is begun.
+#[test]
+fn a_full_record_is_noticed_before_anything_is_written() {
+    run(94, 1, 0, async |_, cluster| {
+        format(&cluster.places, 1).await;
+        let volume = attach_cluster(&cluster.places, "a").await;
+        put(&volume, 5, 1).await.expect("all is well");
+        let first = snapshot(&volume).await;
+        put(&volume, 5, 2).await.expect("all is well");
+        let second = snapshot(&volume).await;
+        let ((everything, _), (change, _)) = (exported(&first, None).await, exported(&second, Some(&first)).await);
+        let origin = Some(Origin::InPart { source: first.id(), base: None });
+        let max = Record { origin, ..Record::default() }.snapshots_max(BLOCK as u32);
+        while volume.snapshots().len() < max {
+            volume.snapshot().await.expect("there is room");
+        }
+        let refused = forced(&volume, &everything).await;
+        assert!(matches!(refused, Err(BackupError::Volume(Error::TooManySnapshots { .. }))), "{refused:?}");
+        assert_eq!((volume.origin(), get(&volume, 5).await), (None, Ok(2)), "nothing was begun");
+        volume.delete_snapshot(first.id().name).await.expect("it is attached");
+        forced(&volume, &everything).await.expect("there is room for one");
+        // The next one takes the place of that one.
+        assert_eq!(volume.snapshots().len(), max);
+        import(&volume, &change).await.expect("it is at the base");
+        assert_eq!((volume.snapshots().len(), get(&volume, 5).await), (max, Ok(2)));
+    });
+}
+
+/// Written by somebody who did not wait for the end: it is under way when the import looks at what the volume is.
+#[test]
+fn a_late_write_is_seen_by_an_import() {
+    on_drives(95, async |addresses| {
+        let (source, place) = two(&addresses).await;
+        let (everything, _) = exported(&snapshot(&source).await, None).await;
+        let copy = place.attach().await;
+        {
+            let mut write = pin!(put(&copy, 33, 3));
+            assert!(poll_fn(|context| Poll::Ready(write.as_mut().poll(context).is_pending())).await);
+        }
+        let refused = import(&copy, &everything).await;
+        assert!(matches!(refused, Err(BackupError::NotBlank { .. })), "{refused:?}");
+        assert_eq!((copy.origin(), get(&copy, 33).await), (None, Ok(3)));
+    });
+}
+
+/// A stream that stalls after so many bytes.
+struct Stalling(Vec<u8>, usize);
+
+impl Source for Stalling {
+    fn read(&mut self) -> LocalFuture<'_, Result<Vec<u8>, std::io::Error>> {
+        Box::pin(async {
+            if self.1 == 0 {
+                time::sleep(Duration::from_secs(60)).await;
+            }
+            let rest = self.0.split_off(self.0.len().min(if self.1 == 0 { usize::MAX } else { self.1 }));
+            self.1 = 0;
+            Ok(std::mem::replace(&mut self.0, rest))
+        })
+    }
+}
+
+#[test]
+fn an_import_that_waits_for_its_stream_goes_on_with_its_writes() {
+    on_drives(97, async |addresses| {
+        let source = Place::make(&addresses[..3], BYTES).await.attach().await;
+        for number in 0..28 {
+            put(&source, 9 * u64::from(number), 100 + number).await.expect("all is well");
+        }
+        let whole = snapshot(&source).await;
+        let (everything, _) = exported(&whole, None).await;
+        let copy = Rc::new(Place::make(&addresses[3..], BYTES).await.attach().await);
+        let (into, most) = (copy.clone(), everything.len() * 2 / 3);
+        let import = engine::task::spawn(async move {
+            let mut stream = Stalling(everything, most);
+            volume::import(&into, &mut stream, ImportOptions::default()).await.map(drop)
+        });
+        time::sleep(Duration::from_secs(5)).await;
+        // Of those that have come whole the last one.
+        assert_eq!(get(&copy, 9 * 17).await, Ok(117));
+        import.await.expect("the rest comes");
+        is_whole(&copy, &whole).await;
     });
 }
