@@ -6,6 +6,7 @@
 //! Invariants:
 //! - A clone that was never attached has no reservation, and a holder of a volume always has one: what has one is refused, whatever
 //!   its label says. So the source volume's own holders are never taken for clones.
+//! - Clones of a volume that was a part of a snapshot ([`Origin::InPart`]) are one: they are no volume to use.
 //! - What there is is looked at before anything is changed. Then each namespace says that it is being formatted, before it gets its
 //!   record; the labels come last. So one that is half done is a holder of neither volume.
 //! - The logs are born clean, and the clones are in sync: a snapshot is taken while nothing is in flight, so all copies are equal.
@@ -27,6 +28,7 @@ use crate::format::{check, label, prepare, record_block, sealed, uuid};
 use crate::inspect::inspect;
 use crate::label::{Born, Kind, Label, Life, RECORD_BLOCK, Shape};
 use crate::making::Making;
+use crate::origin::Origin;
 use crate::reach::Reach;
 use crate::record::{Ballot, FORMAT_ROUND, HOLDERS_MAX, Record, RecordBlock, Set};
 
@@ -88,8 +90,8 @@ pub fn adopt(reaches: Vec<Rc<dyn Reach>>, options: AdoptOptions) -> LocalFuture<
         let shape = Shape { volume: options.volume.unwrap_or_else(uuid), blocks, ..old };
         let lives: [Life; HOLDERS_MAX] = std::array::from_fn(|slot| if slot < reaches.len() { uuid() } else { 0 });
         let ballot = Ballot { round: FORMAT_ROUND, host: task::random_u64() };
-        let (in_sync, lives_before) = (options.clones, lives);
-        let record = Record { ballot, version: 1, in_sync, lives, lives_before, ..Record::default() };
+        let (in_sync, lives_before, origin) = (options.clones, lives, source.origin.and_then(Origin::inherited));
+        let record = Record { ballot, version: 1, in_sync, lives, lives_before, origin, ..Record::default() };
         let mut others = Vec::new();
         for (slot, reach) in reaches.iter().enumerate().filter(|(slot, _)| !options.clones.has(*slot)) {
             let other = look(reach, options.force, None).await?;

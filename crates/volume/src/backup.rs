@@ -3,6 +3,7 @@
 use engine::task::LocalFuture;
 
 use crate::error::Error;
+use crate::origin::Origin;
 use crate::snapshot_name::SnapshotId;
 use crate::stream::StreamError;
 
@@ -50,6 +51,14 @@ pub enum BackupError {
         from: SnapshotId,
         /// The other.
         to: SnapshotId,
+    },
+    /// It is no snapshot of a whole volume.
+    #[error("{of} is of a volume that was {is}: go on with that import, and take another snapshot when it has ended")]
+    InPart {
+        /// Which snapshot.
+        of: SnapshotId,
+        /// What the volume was.
+        is: Origin,
     },
     /// The volume has something that the stream would destroy.
     #[error("the volume is not blank, {is}: all of it would be lost (say so by `force`)")]

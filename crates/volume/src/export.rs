@@ -90,7 +90,8 @@ pub fn differences<'a>(
 /// Writes a snapshot as a stream: what it differs from an older one in, or all of it.
 ///
 /// # Errors
-/// A snapshot can't be read, or the stream not be written; `from` is not the older one. What was written then is no whole stream.
+/// A snapshot can't be read, or the stream not be written; `from` is not the older one; the volume was a part
+/// of another snapshot when this one was taken. What was written then is no whole stream.
 pub fn export<'a>(
     to: &'a SnapshotView,
     from: Option<&'a SnapshotView>,
@@ -99,6 +100,10 @@ pub fn export<'a>(
 ) -> LocalFuture<'a, Result<Exported, BackupError>> {
     Box::pin(async move {
         check(to, from)?;
+        // Imported, it would be taken for whole.
+        if let Some(is) = to.part() {
+            return Err(BackupError::InPart { of: to.id(), is });
+        }
         let info = to.info();
         let header = Header {
             to: to.id(),

@@ -12,7 +12,10 @@
 //! So an import that broke off is begun again with the same stream, or another one from the same base; a volume that is imported in
 //! part is good for nothing else, and what is written to it meanwhile is lost.
 
+use std::future::poll_fn;
 use std::ops::Range;
+use std::pin::pin;
+use std::task::Poll;
 
 use device::{Durability, Error as DeviceError, Lba, Namespace};
 use engine::pace::Pace;
@@ -291,14 +294,14 @@ impl<'a> Applying<'a> {
 
     async fn all(mut self, stream: &mut Stream<'_>) -> Result<Counts, BackupError> {
         let counts = loop {
-            match stream.item().await? {
+            match self.beside(stream.item()).await?? {
                 Item::Data { offset, bytes } => self.data(offset, &bytes).await?,
                 Item::Zeroes { offset, bytes } => self.zeroes(offset / self.block, bytes / self.block).await?,
                 Item::End(counts) => break counts,
                 Item::Header(_) => {}
             }
         };
-        stream.end().await?;
+        self.beside(stream.end()).await??;
         self.reach(self.volume.info().blocks).await?;
         while !self.under_way.is_empty() {
             self.one_ended().await?;
@@ -332,7 +335,8 @@ impl<'a> Applying<'a> {
         let volume = self.volume;
         for piece in bytes.chunks((piece_blocks(volume) * self.block) as usize) {
             if let (pace, Some(rate)) = &self.pace {
-                time::sleep_until(pace.turn(piece.len() as u64, *rate, std::time::Duration::ZERO)).await;
+                let turn = pace.turn(piece.len() as u64, *rate, std::time::Duration::ZERO);
+                self.beside(time::sleep_until(turn)).await?;
             }
             let (lba, view) = (Lba(self.at), Buf::copy_from(piece).freeze());
             self.begin(Box::pin(volume.write(lba, view, Durability::Stable))).await?;
@@ -348,6 +352,24 @@ impl<'a> Applying<'a> {
         let pushed = self.under_way.push(change);
         debug_assert!(pushed.is_ok(), "there was room");
         Ok(())
+    }
+
+    /// Waits for something else. What is under way goes on meanwhile: it has locks of blocks.
+    async fn beside<T>(&mut self, until: impl Future<Output = T>) -> Result<T, BackupError> {
+        let mut until = pin!(until);
+        poll_fn(|context| {
+            if let Poll::Ready(done) = until.as_mut().poll(context) {
+                return Poll::Ready(Ok(done));
+            }
+            loop {
+                match pin!(self.under_way.next()).poll(context) {
+                    Poll::Ready(Some((_, Err(source)))) => return Poll::Ready(Err(failed(self.volume, source))),
+                    Poll::Ready(Some((_, Ok(())))) => {}
+                    Poll::Ready(None) | Poll::Pending => return Poll::Pending,
+                }
+            }
+        })
+        .await
     }
 
     async fn one_ended(&mut self) -> Result<(), BackupError> {

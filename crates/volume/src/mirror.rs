@@ -365,12 +365,16 @@ impl Mirror {
     }
 
     /// These replicas have taken a snapshot: of a volume that has all bytes of `source` by now, if it was imported. The same record
-    /// says so, and has the volume's own snapshot of what it was a copy of before no more. False: none of them counts any more.
+    /// says so, and has the volume's own snapshot of what it was a copy of before no more. False: none of them counts any more, or
+    /// the one from before can not go yet.
     pub(crate) fn add_snapshot(&mut self, name: SnapshotName, slots: Set, source: Option<SnapshotId>) -> bool {
         let slots = Set::of(HOLDERS_MAX, |slot| slots.has(slot) && self.is_holder(slot));
-        let may = self.is_attached() && !slots.is_empty();
         let origin = source.map(|source| Origin::Whole { source, own: Some(name) });
         let old = self.given_up(origin);
+        // There may be no room for both.
+        let own = origin.and(self.current.origin).and_then(|origin| origin.own());
+        let stays = own.is_some_and(|own| old.is_none() && !self.current.snapshot(own).is_empty());
+        let may = self.is_attached() && !slots.is_empty() && !stays;
         if may {
             self.propose(|record| {
                 record.snapshots.retain(|snapshot| Some(snapshot.name) != old);

@@ -50,6 +50,15 @@ impl Origin {
         }
     }
 
+    /// What a volume is that begins with the bytes of such a one, and has none of its snapshots: a part stays a part. Of what was
+    /// whole nothing is said, since that is said with an own snapshot alone.
+    pub(crate) fn inherited(self) -> Option<Origin> {
+        match self {
+            Origin::InPart { source, .. } => Some(Origin::InPart { source, base: None }),
+            Origin::Whole { .. } => None,
+        }
+    }
+
     pub(crate) fn encode(&self, writer: &mut Writer<'_>) {
         let (state, source, base) = match *self {
             Origin::Whole { source, .. } => (WHOLE, source, None),
@@ -89,7 +98,7 @@ impl Origin {
 impl std::fmt::Display for Origin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Origin::Whole { source, .. } => write!(f, "imported from {source}"),
+            Origin::Whole { source, .. } => write!(f, "imported from {source}, and perhaps written since"),
             Origin::InPart { source, base: None } => write!(f, "in part imported from {source}"),
             Origin::InPart { source, base: Some((base, _)) } => {
                 write!(f, "in part brought from {base} to {source}")

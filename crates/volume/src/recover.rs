@@ -12,6 +12,7 @@
 //!   record. A recovery that breaks off is begun again.
 //! - A volume that could be attached is not recovered: it is still the old one, and may be in use.
 //! - The log says intent everywhere: the others are filled with all of it.
+//! - What was a part of a snapshot ([`Origin::InPart`]) is one in the new volume as well: the copy is no volume to use.
 //! - The new volume is as large as any holder's record says that the old one was, if the copy has the room for that. Where no
 //!   record can be read the caller has to say it: the label knows only what the volume was made with, and it may have grown.
 
@@ -29,6 +30,7 @@ use crate::inspect::{Inspected, inspect};
 use crate::label::{Born, Kind, Label, Life, RECORD_BLOCK, Shape};
 use crate::making::Making;
 use crate::mirror::{Promise, choose};
+use crate::origin::Origin;
 use crate::reach::Reach;
 use crate::record::{Ballot, HOLDERS_MAX, Record, RecordBlock, Set};
 
@@ -76,8 +78,8 @@ pub fn recover(
         let shape = Shape { volume: uuid(), blocks, ..old.shape };
         let lives: [Life; HOLDERS_MAX] = std::array::from_fn(|slot| if slot < reaches.len() { uuid() } else { 0 });
         let ballot = Ballot { round: 1, host: task::random_u64() };
-        let record =
-            Record { ballot, version: 1, in_sync: Set::one(from), lives, lives_before: lives, ..Record::default() };
+        let (in_sync, lives_before, origin) = (Set::one(from), lives, inherited(&known, from));
+        let record = Record { ballot, version: 1, in_sync, lives, lives_before, origin, ..Record::default() };
         make_others(&reaches, &copy, (from, &shape), &record).await?;
         let new = Label { shape, born: Born::Intent, life: lives[from], ..old };
         let mut making = Making::begin(&copy, sealed(&shape, |bytes| new.encode(bytes))).await?;
@@ -94,6 +96,15 @@ pub fn recover(
         making.step(write).await?;
         Ok(shape)
     })
+}
+
+/// Of what the new volume is a part. The copy may have been away when the import began, by the newest record, or when it ended, by
+/// its own.
+fn inherited(known: &Known, from: usize) -> Option<Origin> {
+    let records = || known.promises.iter().flatten().map(|promise| &promise.record);
+    let own = known.promises[from].as_ref().map(|promise| &promise.record);
+    let said = [records().max_by_key(|record| record.order()), own];
+    said.into_iter().flatten().find_map(|record| record.origin?.inherited())
 }
 
 /// Blocks of the new volume.

@@ -46,10 +46,7 @@ pub(crate) async fn take(shared: &Rc<Shared>, source: Option<SnapshotId>) -> Res
         if attempt > 0 {
             time::sleep(PAUSE).await;
         }
-        let max = shared.mirror.borrow().current().snapshots_max(shared.shape.block_size);
-        if shared.mirror.borrow().current().snapshots.len() >= max {
-            return Err(Error::TooManySnapshots { max });
-        }
+        check_room(shared, source)?;
         settled(shared).await?;
         if !all_current(shared).await {
             "a replica that is needed does not take the record".clone_into(&mut reasons);
@@ -71,6 +68,17 @@ pub(crate) async fn take(shared: &Rc<Shared>, source: Option<SnapshotId>) -> Res
         }
     }
     Err(Error::NotTaken { reasons })
+}
+
+/// The record has room for one more snapshot; that of what was imported takes the place of the volume's own one of before.
+fn check_room(shared: &Shared, source: Option<SnapshotId>) -> Result<(), Error> {
+    let mirror = shared.mirror.borrow();
+    let record = mirror.current();
+    let origin = source.map(|source| Origin::InPart { source, base: None }).or(record.origin);
+    let max = Record { origin, ..Record::default() }.snapshots_max(shared.shape.block_size);
+    let own = source.and(record.origin).and_then(|origin| origin.own());
+    let stay = record.snapshots.iter().filter(|snapshot| Some(snapshot.name) != own).count();
+    if stay < max { Ok(()) } else { Err(Error::TooManySnapshots { max }) }
 }
 
 /// Waits until no region may differ between replicas, as long as at least one is settled from time to time, and until the record is
@@ -220,6 +228,10 @@ async fn ask(shared: &Rc<Shared>, (conns, until): (Vec<Rc<Conn>>, Instant), tag:
 /// The record says from now on of what the volume is a copy: when this has ended, to every host.
 pub(crate) async fn set_origin(shared: &Rc<Shared>, origin: Origin) -> Result<(), Error> {
     let mut since = None;
+    if let Origin::InPart { source, .. } = origin {
+        // For the snapshot at the end: not to be found out when all is written.
+        check_room(shared, Some(source))?;
+    }
     loop {
         let changed = shared.changed.notified();
         shared.check_whole()?;

@@ -17,6 +17,7 @@ use fabric::host::{AnyRemote, CopyTag};
 use crate::blocks::{read_block, read_label};
 use crate::error::Error;
 use crate::label::{Life, RECORD_BLOCK, REPLICAS_MAX};
+use crate::origin::Origin;
 use crate::reach::Reach;
 use crate::record::{Record, RecordBlock, Set, Snapshot};
 use crate::snapshot_name::{SnapshotId, SnapshotName};
@@ -29,6 +30,8 @@ struct Opened {
     namespace: AnyRemote,
     data_first: u64,
     blocks: u64,
+    /// Of what the volume was a copy at that moment.
+    origin: Option<Origin>,
 }
 
 /// See the module.
@@ -41,6 +44,7 @@ pub struct SnapshotView {
     /// The lives of the holders, where a record says them.
     lives: Option<[Life; REPLICAS_MAX]>,
     info: NamespaceInfo,
+    part: Option<Origin>,
     open: RefCell<[Option<Opened>; REPLICAS_MAX]>,
 }
 
@@ -56,7 +60,13 @@ impl SnapshotView {
         name: SnapshotName,
     ) -> LocalFuture<'static, Result<SnapshotView, Error>> {
         let snapshot = Snapshot { name, slots: record.snapshot(name) };
-        SnapshotView::open_of(reaches, volume, snapshot, Some(record.lives))
+        let opened = SnapshotView::open_of(reaches, volume, snapshot, Some(record.lives));
+        // The record that says that an import is at its end comes with the own snapshot, which has the one from before.
+        let is_own = record.origin.and_then(|origin| origin.own()) == Some(name);
+        Box::pin(async move {
+            let opened = opened.await?;
+            Ok(SnapshotView { part: opened.part.filter(|_| !is_own), ..opened })
+        })
     }
 
     /// The snapshot of a volume that a catalogue has written down: which replicas have it. (A tag is given once, so that a copy
@@ -89,7 +99,8 @@ impl SnapshotView {
                         let copies = std::array::from_fn(|at| (at == slot).then(|| copy.clone()));
                         let open = RefCell::new(copies);
                         let id = SnapshotId { volume, name };
-                        return Ok(SnapshotView { reaches, slots, id, tag, lives, info, open });
+                        let part = copy.origin.filter(|origin| matches!(origin, Origin::InPart { .. }));
+                        return Ok(SnapshotView { reaches, slots, id, tag, lives, info, part, open });
                     }
                     Err(error) => last = error,
                 }
@@ -103,13 +114,22 @@ impl SnapshotView {
         self.id
     }
 
+    /// Of what the volume was a part when the snapshot was taken; `None`: it was no part.
+    pub(crate) fn part(&self) -> Option<Origin> {
+        self.part
+    }
+
     /// Ranges of blocks in which the snapshot may differ from another one of the same volume (`None`: from zeroes), ascending, as a
     /// target says that has both; elsewhere they are the same. `None`: no target that is reached has both and can tell.
     pub fn differences<'a>(&'a self, base: Option<&'a SnapshotView>) -> LocalFuture<'a, Option<Vec<Range<u64>>>> {
         Box::pin(async move {
             for slot in self.slots.iter() {
                 let Ok(newer) = self.copy(slot).await else { continue };
-                match told(&newer.namespace, newer.data_first, base, slot).await {
+                let found = match told(&newer.namespace, newer.data_first, base, slot).await {
+                    Ok(found) => self.check_still(slot, &newer).await.map(|()| found),
+                    Err(error) => Err(error),
+                };
+                match found {
                     Ok(found) => return Some(within(found, newer.data_first, self.info.blocks)),
                     Err(error) => tracing::debug!(slot, %error, "a target can't tell where two snapshots differ"),
                 }
@@ -132,6 +152,15 @@ impl SnapshotView {
         }
         self.open.borrow_mut()[slot] = Some(copy.clone());
         Ok(copy)
+    }
+
+    /// A number is given again when its copy is deleted: what was said is of this copy if that is there still.
+    async fn check_still(&self, slot: usize, asked: &Opened) -> Result<(), DeviceError> {
+        self.open.borrow_mut()[slot] = None;
+        match self.copy(slot).await?.namespace.info().nguid == asked.namespace.info().nguid {
+            true => Ok(()),
+            false => Err(DeviceError::NotConnected("the copy that was asked".to_owned())),
+        }
     }
 
     /// Has one copy after the other try, those first that are there already.
@@ -198,7 +227,8 @@ async fn open(
     let bytes = bytes.map_err(|source| Error::Device { holder: holder.clone(), source })?;
     let record = RecordBlock::decode(&bytes, label.life);
     let record = record.map_err(|source| Error::Record { holder, source })?.accepted;
-    Ok(Opened { namespace, data_first: label.data_first, blocks: record.size(label.shape.blocks) })
+    let (data_first, blocks) = (label.data_first, record.size(label.shape.blocks));
+    Ok(Opened { namespace, data_first, blocks, origin: record.origin })
 }
 
 /// Where a namespace of a slot's target may differ from the slot's copy of a snapshot, in blocks of the namespace.
@@ -217,13 +247,7 @@ pub(crate) async fn told(
         return Err(DeviceError::Unsupported("differences of namespaces that were formatted anew in between"));
     }
     let found = newer.differences(Some(&before.namespace)).await?;
-    // A number is given again when its copy is deleted: what was said is of this copy if that is there still.
-    base.open.borrow_mut()[slot] = None;
-    let after = base.copy(slot).await?;
-    if after.namespace.info().nguid != before.namespace.info().nguid {
-        return Err(DeviceError::NotConnected("the copy that was compared with".to_owned()));
-    }
-    Ok(found)
+    base.check_still(slot, &before).await.map(|()| found)
 }
 
 /// What of ranges of a namespace is the volume's, in blocks of the volume.

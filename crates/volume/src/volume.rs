@@ -194,6 +194,9 @@ impl Volume {
         Box::pin(async move {
             // What is settled from another replica is not known to the one that is asked.
             snapshot::settled(&self.shared).await?;
+            // A change whose caller has gone goes on: it is to be seen, and not to come after what is told.
+            let locked = self.shared.lock(0, u64::MAX, Mode::Shared).await;
+            drop(locked.map_err(|source| crate::Error::Device { holder: self.shared.name(), source })?);
             let readable = self.shared.mirror.borrow().readable();
             for conn in readable.iter().filter_map(|slot| self.shared.usable(slot)) {
                 let data_first = conn.label.data_first;

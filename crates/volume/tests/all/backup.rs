@@ -19,7 +19,7 @@ use crate::drives::{BYTES, DRIVE, attach, create, operator, reach, serve};
 
 /// Written into memory.
 #[derive(Default)]
-struct Held(Vec<u8>);
+pub struct Held(pub Vec<u8>);
 
 impl Sink for Held {
     fn write(&mut self, bytes: Vec<u8>) -> LocalFuture<'_, Result<(), std::io::Error>> {
@@ -29,7 +29,7 @@ impl Sink for Held {
 }
 
 /// Read from memory, some at a time.
-struct Given<'a>(&'a [u8]);
+pub struct Given<'a>(pub &'a [u8]);
 
 impl Source for Given<'_> {
     fn read(&mut self) -> LocalFuture<'_, Result<Vec<u8>, std::io::Error>> {
@@ -39,22 +39,22 @@ impl Source for Given<'_> {
     }
 }
 
-async fn exported(to: &SnapshotView, from: Option<&SnapshotView>) -> (Vec<u8>, Exported) {
+pub async fn exported(to: &SnapshotView, from: Option<&SnapshotView>) -> (Vec<u8>, Exported) {
     let mut held = Held::default();
     let exported = volume::export(to, from, ExportOptions::default(), &mut held).await;
     (held.0, exported.expect("both can be read"))
 }
 
-async fn import(volume: &Volume, bytes: &[u8]) -> Result<Imported, BackupError> {
+pub async fn import(volume: &Volume, bytes: &[u8]) -> Result<Imported, BackupError> {
     volume::import(volume, &mut Given(bytes), ImportOptions::default()).await
 }
 
-async fn forced(volume: &Volume, bytes: &[u8]) -> Result<Imported, BackupError> {
+pub async fn forced(volume: &Volume, bytes: &[u8]) -> Result<Imported, BackupError> {
     volume::import(volume, &mut Given(bytes), ImportOptions { force: true, ..ImportOptions::default() }).await
 }
 
 /// All bytes of a volume, or of a snapshot.
-async fn all(of: &impl Namespace) -> Vec<u8> {
+pub async fn all(of: &impl Namespace) -> Vec<u8> {
     let mut bytes = Vec::new();
     for lba in (0..of.info().blocks).step_by(16) {
         let (read, buf) = of.read(Lba(lba), Buf::with_len(16 * BLOCK)).await;
@@ -64,21 +64,21 @@ async fn all(of: &impl Namespace) -> Vec<u8> {
     bytes
 }
 
-async fn snapshot(volume: &Volume) -> SnapshotView {
+pub async fn snapshot(volume: &Volume) -> SnapshotView {
     let name = volume.snapshot().await.expect("it is offered");
     view(volume, name).await
 }
 
-async fn view(volume: &Volume, name: SnapshotName) -> SnapshotView {
+pub async fn view(volume: &Volume, name: SnapshotName) -> SnapshotView {
     volume.snapshot_view(name).await.expect("it is there")
 }
 
-fn is_in_part(volume: &Volume) -> bool {
+pub fn is_in_part(volume: &Volume) -> bool {
     matches!(volume.origin(), Some(Origin::InPart { .. }))
 }
 
 /// The volume has all bytes of the snapshot, says so, and keeps one snapshot of its own for that.
-async fn is_whole(volume: &Volume, of: &SnapshotView) {
+pub async fn is_whole(volume: &Volume, of: &SnapshotView) {
     assert!(all(volume).await == all(of).await, "the bytes differ");
     let Some(Origin::Whole { source, own: Some(own) }) = volume.origin() else {
         panic!("it is {:?}", volume.origin());
@@ -89,14 +89,14 @@ async fn is_whole(volume: &Volume, of: &SnapshotView) {
 
 /// Where a volume is.
 #[derive(Clone)]
-struct Place {
-    addresses: Vec<SocketAddr>,
-    nsids: Vec<u32>,
+pub struct Place {
+    pub addresses: Vec<SocketAddr>,
+    pub nsids: Vec<u32>,
 }
 
 impl Place {
     /// A volume of so many bytes.
-    async fn make(addresses: &[SocketAddr], bytes: u64) -> Place {
+    pub async fn make(addresses: &[SocketAddr], bytes: u64) -> Place {
         let (addresses, mut nsids) = (addresses.to_vec(), Vec::new());
         for &address in &addresses {
             let manager = operator(address).await;
@@ -110,7 +110,7 @@ impl Place {
         Place { addresses, nsids }
     }
 
-    async fn attach(&self) -> Volume {
+    pub async fn attach(&self) -> Volume {
         attach(&self.addresses, &self.nsids).await
     }
 }
@@ -126,14 +126,14 @@ fn drives(world: &World) -> Vec<SocketAddr> {
     addresses
 }
 
-fn on_drives(seed: u64, scenario: impl AsyncFnOnce(Vec<SocketAddr>) + 'static) {
+pub fn on_drives(seed: u64, scenario: impl AsyncFnOnce(Vec<SocketAddr>) + 'static) {
     let world = World::new(seed, SimConfig::default());
     let addresses = drives(&world);
     run_in(&world, world.spawn_on(world.node("host"), async move { scenario(addresses).await }));
 }
 
 /// A volume with some data in it, attached, and another one that is blank.
-async fn two(addresses: &[SocketAddr]) -> (Volume, Place) {
+pub async fn two(addresses: &[SocketAddr]) -> (Volume, Place) {
     let source = Place::make(&addresses[..3], BYTES).await.attach().await;
     for lba in [0, 5, 6, 100, 254] {
         put(&source, lba, 1 + lba as u8).await.expect("all is well");

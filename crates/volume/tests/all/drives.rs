@@ -38,7 +38,7 @@ pub async fn serve(address: SocketAddr) {
     target.serve(listen(address).await.expect("a free port"), Vec::new()).await;
 }
 
-fn by(address: SocketAddr, host: &str, nsid: u32) -> FabricOptions {
+pub fn by(address: SocketAddr, host: &str, nsid: u32) -> FabricOptions {
     let host = HostIdentity { nqn: name(host), ..HostIdentity::random() };
     FabricOptions { host, ..FabricOptions::new(address, name("drive"), nsid) }
 }

@@ -11,6 +11,7 @@ mod faulty;
 mod fencing;
 mod gated;
 mod growing;
+mod parts;
 mod real;
 mod shelf;
 mod sim;
