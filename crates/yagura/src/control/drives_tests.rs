@@ -179,6 +179,67 @@ fn a_volume_grows_and_its_snapshot_is_cloned() {
     });
 }
 
+/// A volume's stream, in memory.
+#[derive(Default)]
+struct Held(Vec<u8>);
+
+impl ::volume::Sink for Held {
+    fn write(&mut self, bytes: Vec<u8>) -> LocalFuture<'_, Result<(), std::io::Error>> {
+        self.0.extend(bytes);
+        Box::pin(async { Ok(()) })
+    }
+}
+
+impl ::volume::Source for Held {
+    fn read(&mut self) -> LocalFuture<'_, Result<Vec<u8>, std::io::Error>> {
+        Box::pin(async { Ok(std::mem::take(&mut self.0)) })
+    }
+}
+
+/// The volume of one holder gets its own bytes once more, by an import: the snapshot that the import keeps for itself.
+fn imported(place: &Place, nsid: u32) -> Moment {
+    let (told, said) = mpsc::channel();
+    let address = place.address.as_str().parse().expect("an address");
+    std::thread::spawn(move || {
+        Reactor::run(ReactorConfig::default(), async move {
+            let name = CONTROL.parse().expect("a name");
+            let holder = NvmeReach::at(address, SUBSYSTEM.parse().expect("a name"), nsid, name);
+            let volume = ::volume::attach(vec![Rc::new(holder)], ::volume::Options::default()).await.expect("attached");
+            let name = volume.snapshot().await.expect("drives have them");
+            let (view, mut held) = (volume.snapshot_view(name).await.expect("it is there"), Held::default());
+            ::volume::export(&view, None, ::volume::ExportOptions::default(), &mut held).await.expect("exported");
+            volume.delete_snapshot(name).await.expect("it is attached");
+            let options = ::volume::ImportOptions { force: true, ..Default::default() };
+            ::volume::import(&volume, &mut held, options).await.expect("imported");
+            told.send(crate::volume::work::moments(&volume)[0]).expect("the test waits");
+            volume.detach().await.expect("it is attached");
+        })
+    });
+    said.recv().expect("imported")
+}
+
+#[test]
+fn the_own_snapshot_of_an_import_is_nobody_elses() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = target(folder.path().join("drive"));
+    run(async {
+        let drives = drives(Some(CONTROL));
+        drives.create(&place, drives.holder_bytes(HolderKind::Replica, 4 << 20), soon()).await.expect("made");
+        let namespace = drives.look(&place).await.expect("a look").namespaces[0];
+        let (id, until) = (Uuid::from_u128(77), Until::new(Instant::now() + CALL_TIME));
+        let holder = [Blank { kind: HolderKind::Replica, place: place.clone(), namespace }];
+        drives.format(id, 4 << 20, &holder, &until).await.expect("formatted");
+        let own = imported(&place, namespace.nsid);
+        let holders = holder.map(Some);
+        let work = async |work: Work| drives.work(id, &holders, &work, &until).await.expect("done");
+        // The import has taken it since the control plane looked.
+        let taken = work(Work::Take { before: vec![] }).await;
+        assert!(taken.taken.is_some_and(|taken| !taken.is(&own)), "{taken:?}");
+        assert_eq!(taken.snapshots.len(), 2);
+        assert!(work(Work::Forget { moment: own }).await.snapshots.iter().any(|there| there.is(&own)));
+    });
+}
+
 /// A host that attaches the volume of one holder, for as long as the sender is not told; then it reads, and is gone without a word.
 fn host(place: &Place, nsid: u32) -> (MailSender<()>, mpsc::Receiver<bool>) {
     let (end, ended) = mailbox::<()>(1);

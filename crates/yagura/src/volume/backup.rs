@@ -20,8 +20,9 @@ use crate::aside::aside;
 use crate::cli::{SnapshotsOf, VolumeDiffArgs, VolumeExportArgs, VolumeImportArgs};
 use crate::exit::Failure;
 use crate::nvme::files;
-use crate::output;
+use crate::race::{First, first_of};
 use crate::size::Size;
+use crate::{output, stop};
 
 /// Bytes that are read from a stream at once. Chosen: an extent with its head, and a little more.
 const READ_BYTES: usize = 1 << 20;
@@ -208,6 +209,26 @@ fn about(path: &Path, error: std::io::Error) -> Failure {
     Failure::from(error).during(path.display())
 }
 
+/// The file is on the disk, under its name.
+fn stable(path: &Path) -> Result<(), std::io::Error> {
+    File::open(path)?.sync_all()?;
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+/// `None`: a signal came first. What was begun is to be ended in good order then.
+async fn or_stopped<T>(work: impl Future<Output = T>) -> Result<Option<T>, Failure> {
+    let letter = stop::letters(1, false)?.pop().ok_or_else(|| Failure::usage("invariant: one letter was asked for"))?;
+    Ok(match first_of(work, letter.recv()).await {
+        First::A(done) => Some(done),
+        First::B(_) => None,
+    })
+}
+
+fn stopped() -> Failure {
+    Failure::refused("stopped by a signal")
+}
+
 /// `yagura volume export`
 pub async fn export(args: &VolumeExportArgs) -> Result<(), Failure> {
     if is_pipe(&args.file) && std::io::stdout().is_terminal() {
@@ -223,19 +244,19 @@ pub async fn export(args: &VolumeExportArgs) -> Result<(), Failure> {
     let bar = output::progress("export", 0, args.quiet);
     let progress = shown(&bar);
     let options = ExportOptions { bytes_per_second: args.rate.map(|rate| rate.0), progress: Some(&progress) };
-    let exported = ::volume::export(&to, from.as_ref(), options, &mut sink).await;
+    let exported = or_stopped(::volume::export(&to, from.as_ref(), options, &mut sink)).await?;
     bar.finish_and_clear();
     let path = args.file.clone();
     let Exported { header, counts, is_compared } = match exported {
-        Ok(exported) => exported,
-        Err(error) => {
+        Some(Ok(exported)) => exported,
+        not => {
             // What was written is no whole stream, and would be in the way of the next one.
             if !is_pipe(&path)
                 && let Err(error) = std::fs::remove_file(&path)
             {
                 tracing::warn!("{}: {error}", path.display());
             }
-            return Err(sink.failure(error));
+            return Err(not.and_then(Result::err).map_or_else(stopped, |error| sink.failure(error)));
         }
     };
     let transferred = Transferred { is_compared, ..Transferred::of(&header, counts) };
@@ -244,8 +265,7 @@ pub async fn export(args: &VolumeExportArgs) -> Result<(), Failure> {
         eprintln!("{}", transferred.describe());
         return Ok(());
     }
-    let stable = aside(move || File::open(&path).and_then(|file| file.sync_all()).map_err(|error| about(&path, error)));
-    stable.await??;
+    aside(move || stable(&path).map_err(|error| about(&path, error))).await??;
     output::report(args.common.json, &transferred, Transferred::describe)
 }
 
@@ -310,7 +330,7 @@ async fn imported(
     // What the control plane lets the volume be used holds for this host, too.
     let rate = [args.rate.map(|rate| rate.0), limit].into_iter().flatten().min();
     let options = ImportOptions { force: args.force, bytes_per_second: rate, progress: Some(&progress) };
-    let imported = ::volume::import(volume, &mut source, options).await;
+    let imported = or_stopped(::volume::import(volume, &mut source, options)).await?;
     bar.finish_and_clear();
-    imported.map_err(|error| source.failure(error))
+    imported.ok_or_else(stopped)?.map_err(|error| source.failure(error))
 }

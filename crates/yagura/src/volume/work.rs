@@ -36,6 +36,11 @@ pub fn moments(volume: &Volume) -> Vec<Moment> {
     volume.snapshots().iter().map(moment_of).collect()
 }
 
+/// Whether an import has taken the snapshot for itself ([`::volume::import`]): it is nobody else's.
+fn is_own(volume: &Volume, moment: &Moment) -> bool {
+    volume.origin().and_then(|origin| origin.own()) == Some(name_of(moment))
+}
+
 /// Does it. What is done already is left as it is.
 pub async fn work(volume: &Volume, work: &Work) -> Result<Done, Undone> {
     let (mut taken, mut progress) = (None, None);
@@ -47,13 +52,15 @@ pub async fn work(volume: &Volume, work: &Work) -> Result<Done, Undone> {
             }
         }
         Work::Take { before } => {
-            let is_new = |moment: &Moment| !before.iter().any(|known| known.is(moment));
+            let is_new = |moment: &Moment| !before.iter().any(|known| known.is(moment)) && !is_own(volume, moment);
             taken = moments(volume).into_iter().find(is_new);
             if taken.is_none() {
                 let name = volume.snapshot().await.map_err(undone)?;
                 taken = moments(volume).into_iter().find(|moment| name_of(moment) == name);
             }
         }
+        // Whoever has noted that one forgets it; it goes with the next import.
+        Work::Forget { moment } if is_own(volume, moment) => {}
         Work::Forget { moment } => volume.delete_snapshot(name_of(moment)).await.map_err(undone)?,
         // The mirror takes the new holder in by itself, once it is reached.
         Work::Replace(replacement) => progress = Some(progress_of(volume, replacement)),

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::control::{Control, HOST, node_of};
 use crate::membership::address;
-use crate::support::{Server, finished, run, yagura};
+use crate::support::{Server, finished, kill, run, yagura};
 
 fn done(arguments: &[&str]) -> String {
     let (status, stdout, stderr) = run(arguments);
@@ -231,4 +232,42 @@ fn a_volume_in_use_is_backed_up_by_its_name() {
         let drive = control.done("show", &["drives", name]);
         assert_eq!(drive["unrecorded"], Value::Array(vec![]), "{drive}");
     }
+}
+
+/// A file that is no whole stream is gone, and the volume is a part, which is let go.
+#[test]
+fn a_signal_ends_an_export_and_an_import_in_good_order() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let directory = folder.path();
+    let (_drives, holders): (Vec<_>, Vec<_>) = ["a", "b"].iter().map(|name| drive(directory, name)).unzip();
+    let volume = |holder: &String| Volume { holders: vec![holder.clone()], directory };
+    let (source, copy) = (volume(&holders[0]), volume(&holders[1]));
+    for volume in [&source, &copy] {
+        volume.done("create", &["--size=8MiB"]);
+    }
+    source.write(&["--pattern=1", "--length=8MiB"]);
+    let snapshot = source.snapshot();
+    let [full, part] = ["full", "part"].map(|name| directory.join(name));
+    let (full_name, part_name) = (full.display().to_string(), part.display().to_string());
+    source.done("export", &["--take", "--snapshot", &snapshot, &full_name]);
+    let stopped = |arguments: &[&str], is_begun: &dyn Fn() -> bool| {
+        let child = yagura(arguments).stderr(Stdio::piped()).spawn().expect("started");
+        while !is_begun() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // A moment later it is in the middle.
+        std::thread::sleep(Duration::from_millis(500));
+        kill(child.id(), "INT");
+        let ended = child.wait_with_output().expect("it ends");
+        (ended.status.code(), String::from_utf8_lossy(&ended.stderr).into_owned())
+    };
+    let words = source.words("export", &["--take", "--rate=1MiB", "--snapshot", &snapshot, &part_name]);
+    let (status, said) = stopped(&words, &|| part.exists());
+    assert!(status == Some(4) && said.contains("signal") && !part.exists(), "{status:?}: {said}");
+    let began = std::time::Instant::now();
+    let words = copy.words("import", &["--take", "--rate=1MiB", &full_name]);
+    let (status, said) = stopped(&words, &|| began.elapsed() > Duration::from_secs(3));
+    assert!(status == Some(4) && said.contains("signal") && said.contains("in part imported"), "{status:?}: {said}");
+    copy.imports(&full_name);
+    assert!(copy.bytes() == source.bytes(), "the copy has other bytes than the volume");
 }
