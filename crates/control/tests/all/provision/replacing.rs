@@ -197,6 +197,9 @@ async fn a_former_holder_that_the_volume_needs_gets_its_place_back() {
         done(&world.end(id).await);
         if is_out {
             world.drives.state.lock().unwrap().remove(&nqn(&new));
+            // What others had there is gone with it.
+            let left = world.drives.namespaces();
+            world.drives.sacred.lock().unwrap().retain(|uid| left.contains_key(uid));
             world.provisioner.remove_drive(&once(), &name(&new)).await.expect("nothing of it is known any more");
         }
         world.at_rest().await;
