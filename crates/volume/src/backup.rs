@@ -58,7 +58,7 @@ pub enum BackupError {
         /// Which snapshot.
         of: SnapshotId,
         /// What the volume was.
-        is: Origin,
+        is: Box<Origin>,
     },
     /// The volume has something that the stream would destroy.
     #[error("the volume is not blank, {is}: all of it would be lost (say so by `force`)")]

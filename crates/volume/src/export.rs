@@ -102,7 +102,7 @@ pub fn export<'a>(
         check(to, from)?;
         // Imported, it would be taken for whole.
         if let Some(is) = to.part() {
-            return Err(BackupError::InPart { of: to.id(), is });
+            return Err(BackupError::InPart { of: to.id(), is: Box::new(is) });
         }
         let info = to.info();
         let header = Header {
