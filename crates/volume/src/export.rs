@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use device::{Error as DeviceError, Lba, Namespace};
+use device::{Error as DeviceError, Lba, Namespace, NamespaceInfo};
 use engine::pace::Pace;
 use engine::task::LocalFuture;
 use engine::{Buf, time};
@@ -185,6 +185,11 @@ fn merged(ranges: impl Iterator<Item = (Range<u64>, bool)>) -> Vec<(Range<u64>, 
     all
 }
 
+/// Blocks of an extent at most, which one command reads or writes.
+pub(crate) fn piece_blocks(info: &NamespaceInfo) -> u64 {
+    (EXTENT_BYTES_MAX as u64 / u64::from(info.block_size)).min(info.transfer_blocks_max.into()).max(1)
+}
+
 /// Whether all bytes are zero.
 pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     // Sixteen at a time: the compiler makes no such loop of the bytes.
@@ -226,8 +231,7 @@ impl<'a> Pieces<'a> {
         }
         let info = self.to.info();
         let block = u64::from(info.block_size);
-        let most = (EXTENT_BYTES_MAX as u64 / block).min(u64::from(info.transfer_blocks_max)).max(1);
-        let (lba, blocks) = (self.range.start, most.min(self.range.end - self.range.start));
+        let (lba, blocks) = (self.range.start, piece_blocks(&info).min(self.range.end - self.range.start));
         self.range.start += blocks;
         let length = (blocks * block) as usize;
         if let (pace, Some(rate)) = &self.pace {

@@ -24,10 +24,10 @@ use engine::{Buf, time};
 
 use crate::backup::{BackupError, Progress, Source};
 use crate::error::Error;
-use crate::export::{is_zero, read_or_zeroes};
+use crate::export::{is_zero, piece_blocks, read_or_zeroes};
 use crate::origin::Origin;
 use crate::snapshot_name::{SnapshotId, SnapshotName};
-use crate::stream::{Counts, Decoder, EXTENT_BYTES_MAX, Header, Item};
+use crate::stream::{Counts, Decoder, Header, Item};
 use crate::view::SnapshotView;
 use crate::volume::Volume;
 
@@ -207,15 +207,9 @@ async fn put_back(volume: &Volume, own: &SnapshotView, ranges: Vec<Range<u64>>) 
     Ok(())
 }
 
-/// Blocks of an extent at most, which one command reads or writes.
-fn piece_blocks(volume: &Volume) -> u64 {
-    let info = volume.info();
-    (EXTENT_BYTES_MAX as u64 / u64::from(info.block_size)).min(info.transfer_blocks_max.into()).max(1)
-}
-
 /// Ranges of blocks in pieces: the first block of each, and how many.
 fn pieces(volume: &Volume, ranges: Vec<Range<u64>>) -> impl Iterator<Item = (u64, u64)> + use<> {
-    let most = piece_blocks(volume);
+    let most = piece_blocks(&volume.info());
     ranges.into_iter().flat_map(move |Range { start, end }| {
         (start..end).step_by(most as usize).map(move |lba| (lba, most.min(end - lba)))
     })
@@ -333,7 +327,7 @@ impl<'a> Applying<'a> {
     async fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<(), BackupError> {
         self.reach(offset / self.block).await?;
         let volume = self.volume;
-        for piece in bytes.chunks((piece_blocks(volume) * self.block) as usize) {
+        for piece in bytes.chunks((piece_blocks(&volume.info()) * self.block) as usize) {
             if let (pace, Some(rate)) = &self.pace {
                 let turn = pace.turn(piece.len() as u64, *rate, std::time::Duration::ZERO);
                 self.beside(time::sleep_until(turn)).await?;

@@ -1,145 +1,19 @@
 //! Snapshots as streams, and streams into volumes: over drives, whose targets tell where snapshots differ, and over what tells
 //! nothing.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use device::{Durability, Lba, Namespace};
-use engine::Buf;
 use engine::sim::{SimConfig, World};
-use engine::task::LocalFuture;
-use volume::{
-    BackupError, ExportOptions, Exported, FormatOptions, ImportOptions, Imported, Kind, Origin, Set, Sink, SnapshotId,
-    SnapshotName, SnapshotView, Source, StreamError, Volume, holder_bytes,
-};
+use volume::{BackupError, ExportOptions, Kind, Origin, Set, SnapshotId, StreamError, Volume, holder_bytes};
 
 use crate::basics::{block, get, put};
-use crate::cluster::{BLOCK, BLOCKS, attach as attach_cluster, disk, format, run, run_in};
-use crate::drives::{BYTES, DRIVE, attach, create, operator, reach, serve};
-
-/// Written into memory.
-#[derive(Default)]
-pub struct Held(pub Vec<u8>);
-
-impl Sink for Held {
-    fn write(&mut self, bytes: Vec<u8>) -> LocalFuture<'_, Result<(), std::io::Error>> {
-        self.0.extend(bytes);
-        Box::pin(async { Ok(()) })
-    }
-}
-
-/// Read from memory, some at a time.
-pub struct Given<'a>(pub &'a [u8]);
-
-impl Source for Given<'_> {
-    fn read(&mut self) -> LocalFuture<'_, Result<Vec<u8>, std::io::Error>> {
-        let (some, rest) = self.0.split_at(self.0.len().min(10_000));
-        self.0 = rest;
-        Box::pin(async { Ok(some.to_vec()) })
-    }
-}
-
-pub async fn exported(to: &SnapshotView, from: Option<&SnapshotView>) -> (Vec<u8>, Exported) {
-    let mut held = Held::default();
-    let exported = volume::export(to, from, ExportOptions::default(), &mut held).await;
-    (held.0, exported.expect("both can be read"))
-}
-
-pub async fn import(volume: &Volume, bytes: &[u8]) -> Result<Imported, BackupError> {
-    volume::import(volume, &mut Given(bytes), ImportOptions::default()).await
-}
-
-pub async fn forced(volume: &Volume, bytes: &[u8]) -> Result<Imported, BackupError> {
-    volume::import(volume, &mut Given(bytes), ImportOptions { force: true, ..ImportOptions::default() }).await
-}
-
-/// All bytes of a volume, or of a snapshot.
-pub async fn all(of: &impl Namespace) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for lba in (0..of.info().blocks).step_by(16) {
-        let (read, buf) = of.read(Lba(lba), Buf::with_len(16 * BLOCK)).await;
-        read.expect("it is there");
-        bytes.extend_from_slice(&buf);
-    }
-    bytes
-}
-
-pub async fn snapshot(volume: &Volume) -> SnapshotView {
-    let name = volume.snapshot().await.expect("it is offered");
-    view(volume, name).await
-}
-
-pub async fn view(volume: &Volume, name: SnapshotName) -> SnapshotView {
-    volume.snapshot_view(name).await.expect("it is there")
-}
-
-pub fn is_in_part(volume: &Volume) -> bool {
-    matches!(volume.origin(), Some(Origin::InPart { .. }))
-}
-
-/// The volume has all bytes of the snapshot, says so, and keeps one snapshot of its own for that.
-pub async fn is_whole(volume: &Volume, of: &SnapshotView) {
-    assert!(all(volume).await == all(of).await, "the bytes differ");
-    let Some(Origin::Whole { source, own: Some(own) }) = volume.origin() else {
-        panic!("it is {:?}", volume.origin());
-    };
-    assert_eq!(source, of.id());
-    assert_eq!(volume.snapshots().iter().map(|snapshot| snapshot.name).collect::<Vec<_>>(), [own]);
-}
-
-/// Where a volume is.
-#[derive(Clone)]
-pub struct Place {
-    pub addresses: Vec<SocketAddr>,
-    pub nsids: Vec<u32>,
-}
-
-impl Place {
-    /// A volume of so many bytes.
-    pub async fn make(addresses: &[SocketAddr], bytes: u64) -> Place {
-        let (addresses, mut nsids) = (addresses.to_vec(), Vec::new());
-        for &address in &addresses {
-            let manager = operator(address).await;
-            nsids.push(create(&manager, holder_bytes(Kind::Replica, bytes, BLOCK as u32)).await);
-        }
-        let reaches = addresses.iter().zip(&nsids).map(|(&address, &nsid)| reach(address, nsid)).collect();
-        let replicas = addresses.len() as u8;
-        let lease = Duration::from_secs(3);
-        let options = FormatOptions { replicas, bytes: Some(bytes), lease, ..FormatOptions::default() };
-        volume::format(reaches, options).await.expect("they are blank");
-        Place { addresses, nsids }
-    }
-
-    pub async fn attach(&self) -> Volume {
-        attach(&self.addresses, &self.nsids).await
-    }
-}
-
-/// Three drives for one volume, and one for others.
-fn drives(world: &World) -> Vec<SocketAddr> {
-    let nodes: Vec<_> = (0..4).map(|index| world.node(&format!("drive{index}"))).collect();
-    let addresses: Vec<_> = nodes.iter().map(|&node| SocketAddr::new(world.addr(node), 4420)).collect();
-    for (&node, &address) in nodes.iter().zip(&addresses) {
-        world.disk(node, DRIVE, 64 << 20, disk());
-        world.spawn_on(node, serve(address)).detach();
-    }
-    addresses
-}
-
-pub fn on_drives(seed: u64, scenario: impl AsyncFnOnce(Vec<SocketAddr>) + 'static) {
-    let world = World::new(seed, SimConfig::default());
-    let addresses = drives(&world);
-    run_in(&world, world.spawn_on(world.node("host"), async move { scenario(addresses).await }));
-}
-
-/// A volume with some data in it, attached, and another one that is blank.
-pub async fn two(addresses: &[SocketAddr]) -> (Volume, Place) {
-    let source = Place::make(&addresses[..3], BYTES).await.attach().await;
-    for lba in [0, 5, 6, 100, 254] {
-        put(&source, lba, 1 + lba as u8).await.expect("all is well");
-    }
-    (source, Place::make(&addresses[3..], BYTES).await)
-}
+use crate::cluster::{BLOCK, BLOCKS, attach as attach_cluster, format, run, run_in};
+use crate::drives::{BYTES, operator};
+use crate::streams::{
+    Held, Place, all, changed, drives, exported, forced, import, is_in_part, is_whole, on_drives, snapshot, streams,
+    two,
+};
 
 #[test]
 fn a_snapshot_and_its_changes_arrive_in_another_volume() {
@@ -194,10 +68,7 @@ fn a_snapshot_and_its_changes_arrive_in_another_volume() {
 fn a_volume_that_was_written_since_takes_no_difference() {
     on_drives(82, async |addresses| {
         let (source, place) = two(&addresses).await;
-        let first = snapshot(&source).await;
-        put(&source, 5, 77).await.expect("all is well");
-        let second = snapshot(&source).await;
-        let ((everything, _), (change, _)) = (exported(&first, None).await, exported(&second, Some(&first)).await);
+        let ([_, second], (everything, change)) = changed(&source, 77).await;
         let copy = place.attach().await;
         import(&copy, &everything).await.expect("it is blank");
         // Written, and as it was: nobody can tell, and nothing is lost.
@@ -231,7 +102,7 @@ fn an_import_that_broke_off_is_begun_again() {
             put(&source, lba, 77).await.expect("all is well");
         }
         let second = snapshot(&source).await;
-        let ((everything, _), (change, _)) = (exported(&first, None).await, exported(&second, Some(&first)).await);
+        let (everything, change) = streams(&first, &second).await;
         let copy = place.attach().await;
         for cut in [130, everything.len() / 2, everything.len() - 1] {
             let refused = import(&copy, &everything[..cut]).await;
@@ -263,10 +134,7 @@ fn an_import_that_broke_off_is_begun_again() {
 fn a_damaged_stream_is_never_taken_for_whole() {
     on_drives(84, async |addresses| {
         let (source, place) = two(&addresses).await;
-        let first = snapshot(&source).await;
-        put(&source, 5, 77).await.expect("all is well");
-        let second = snapshot(&source).await;
-        let ((everything, _), (change, _)) = (exported(&first, None).await, exported(&second, Some(&first)).await);
+        let ([_, second], (everything, change)) = changed(&source, 77).await;
         let copy = place.attach().await;
         let damaged = |bytes: &[u8], at: usize| {
             let mut bytes = bytes.to_vec();
@@ -345,7 +213,7 @@ fn what_has_grown_is_imported_into_what_has_grown() {
         grow(&from, &source).await;
         put(&source, 400, 4).await.expect("all is well");
         let second = snapshot(&source).await;
-        let ((everything, _), (change, _)) = (exported(&first, None).await, exported(&second, Some(&first)).await);
+        let (everything, change) = streams(&first, &second).await;
         let copy = place.attach().await;
         import(&copy, &everything).await.expect("it is blank");
         assert!(matches!(import(&copy, &change).await, Err(BackupError::TooSmall { .. })));
@@ -393,10 +261,7 @@ fn a_volume_without_snapshots_takes_everything_and_no_difference() {
         format(&cluster.places, 1).await;
         let volume = attach_cluster(&cluster.places, "a").await;
         put(&volume, 5, 1).await.expect("all is well");
-        let first = snapshot(&volume).await;
-        put(&volume, 5, 2).await.expect("all is well");
-        let second = snapshot(&volume).await;
-        let ((everything, _), (change, _)) = (exported(&first, None).await, exported(&second, Some(&first)).await);
+        let ([first, _], (everything, change)) = changed(&volume, 2).await;
         volume.detach().await.expect("it is attached");
         cluster.places.shelf.lacks(0);
         let volume = attach_cluster(&cluster.places, "b").await;

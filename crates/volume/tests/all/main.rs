@@ -16,5 +16,6 @@ mod real;
 mod shelf;
 mod sim;
 mod snapshots;
+mod streams;
 mod taking;
 mod unreadable;

@@ -16,10 +16,10 @@ use volume::{
     SnapshotView, Source, Volume, holder_bytes,
 };
 
-use crate::backup::{Held, Place, all, exported, forced, import, is_whole, on_drives, snapshot, two, view};
 use crate::basics::{get, put};
 use crate::cluster::{BLOCK, attach as attach_cluster, format, run};
 use crate::drives::{BYTES, attach, by, create, operator, reach};
+use crate::streams::{Held, Place, all, changed, exported, forced, import, is_whole, on_drives, snapshot, two, view};
 
 /// A volume with a part of a snapshot, and a stream of all of the snapshot.
 async fn part(addresses: &[SocketAddr]) -> (Place, Volume, SnapshotId, Vec<u8>) {
@@ -96,10 +96,7 @@ fn a_clone_of_a_part_is_a_part() {
 fn a_snapshot_of_a_part_is_not_exported_and_the_own_one_is() {
     on_drives(93, async |addresses| {
         let (source, place) = two(&addresses).await;
-        let first = snapshot(&source).await;
-        put(&source, 5, 77).await.expect("all is well");
-        let second = snapshot(&source).await;
-        let ((everything, _), (change, _)) = (exported(&first, None).await, exported(&second, Some(&first)).await);
+        let ([first, second], (everything, change)) = changed(&source, 77).await;
         let copy = place.attach().await;
         let own = import(&copy, &everything).await.expect("it is blank").own.expect("drives have snapshots");
         let is_first = async |own: &SnapshotView| {
@@ -126,10 +123,7 @@ fn a_full_record_is_noticed_before_anything_is_written() {
         format(&cluster.places, 1).await;
         let volume = attach_cluster(&cluster.places, "a").await;
         put(&volume, 5, 1).await.expect("all is well");
-        let first = snapshot(&volume).await;
-        put(&volume, 5, 2).await.expect("all is well");
-        let second = snapshot(&volume).await;
-        let ((everything, _), (change, _)) = (exported(&first, None).await, exported(&second, Some(&first)).await);
+        let ([first, _], (everything, change)) = changed(&volume, 2).await;
         let origin = Some(Origin::InPart { source: first.id(), base: None });
         let max = Record { origin, ..Record::default() }.snapshots_max(BLOCK as u32);
         while volume.snapshots().len() < max {
