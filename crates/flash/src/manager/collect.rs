@@ -18,10 +18,9 @@ use super::core::{Core, Policy, State};
 use super::join::join_all;
 use super::lines::{Line, LineState};
 use super::map::Place;
-use super::tag::{Logical, Tag};
+use super::tag::Logical;
 use crate::address::Sector;
 use crate::device::FlashError;
-use crate::geometry::SECTOR_BYTES;
 
 /// Lines that are reset between two looks at how much their wear differs. Chosen: moving what stays then costs an eighth at most.
 const RESETS_PER_WEAR: u32 = 8;
@@ -189,14 +188,8 @@ impl Core {
     async fn empty_unit(self: &Rc<Core>, line: u32, first: Sector) -> Result<(), Error> {
         let found = match self.read_flash(first, self.codec.unit).await {
             Ok((data, oob)) => {
-                let tags = self.codec.tags(&data, &oob);
-                let data = data.freeze();
-                let of = |(index, tag): (u32, Option<Tag>)| {
-                    let sector = self.codec.payload_sector(first, index);
-                    let at = (sector.0 - first.0) as usize * SECTOR_BYTES;
-                    tag.map(|tag| (sector, tag.logical, Some(data.slice(at..at + SECTOR_BYTES))))
-                };
-                (0..).zip(tags).filter_map(of).collect()
+                let tagged = self.codec.tagged(first, data, &oob);
+                tagged.map(|(sector, tag, bytes)| (sector, tag.logical, Some(bytes))).collect()
             }
             Err(error @ (FlashError::PowerLost | FlashError::Medium(_))) => {
                 self.fail(&error);

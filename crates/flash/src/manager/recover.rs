@@ -21,7 +21,6 @@ use super::tag::{Codec, Logical, Tag};
 use super::write::decode_record;
 use crate::address::{Chunk, Sector};
 use crate::device::{ChunkReport, ChunkState, FlashDevice, FlashError};
-use crate::geometry::SECTOR_BYTES;
 
 /// Pages of the map that are read at a time. Chosen: enough for all parallel units of most devices.
 const PAGES_AT_ONCE: usize = 64;
@@ -267,11 +266,11 @@ impl Core {
             let found = self.scan_unit(first).await?;
             if offset == 0
                 && is_behind
-                && found.iter().any(|(tag, ..)| tag.logical != Logical::Padding && tag.sequence <= up_to)
+                && found.iter().any(|(_, tag, _)| tag.logical != Logical::Padding && tag.sequence <= up_to)
             {
                 return Ok(()); // it was not begun anew since
             }
-            for (tag, sector, bytes) in found {
+            for (sector, tag, bytes) in found {
                 if tag.logical == Logical::Padding || tag.sequence <= up_to {
                     continue;
                 }
@@ -286,23 +285,17 @@ impl Core {
     }
 
     /// The sectors of a unit whose tags match.
-    async fn scan_unit(&self, first: Sector) -> Result<Vec<(Tag, Sector, engine::View)>, ManagerError> {
+    async fn scan_unit(&self, first: Sector) -> Result<Vec<(Sector, Tag, engine::View)>, ManagerError> {
         let mut found = Vec::new();
         match self.read_flash(first, self.codec.unit).await {
             Ok((data, oob)) => {
-                let tags = self.codec.tags(&data, &oob);
-                let data = data.freeze();
-                for (index, tag) in (0..).zip(tags) {
-                    let sector = self.codec.payload_sector(first, index);
-                    let at = (sector.0 - first.0) as usize * SECTOR_BYTES;
-                    found.extend(tag.map(|tag| (tag, sector, data.slice(at..at + SECTOR_BYTES))));
-                }
+                found.extend(self.codec.tagged(first, data, &oob));
             }
             Err(FlashError::ReadFailed(_)) => {
                 for index in 0..self.codec.payload() {
                     let sector = self.codec.payload_sector(first, index);
                     let tagged = self.read_tagged(sector).await;
-                    found.extend(tagged.map(|(tag, bytes)| (tag, sector, bytes.freeze())));
+                    found.extend(tagged.map(|(tag, bytes)| (sector, tag, bytes.freeze())));
                 }
             }
             Err(error) => return Err(error.into()),

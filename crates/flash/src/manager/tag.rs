@@ -185,6 +185,16 @@ impl Codec {
         let sector = |index: usize| &data[(usize::from(self.in_band()) + index) * SECTOR_BYTES..][..SECTOR_BYTES];
         (0..self.payload() as usize).map(|index| self.open(self.tag_of(index, data, oob), sector(index))).collect()
     }
+
+    /// The sectors of a unit's payload whose tags match, each with its place and its bytes. The unit begins at `first`.
+    pub fn tagged(&self, first: Sector, data: Buf, oob: &[u8]) -> impl Iterator<Item = (Sector, Tag, View)> + use<> {
+        let (codec, tags, data) = (*self, self.tags(&data, oob), data.freeze());
+        (0..).zip(tags).filter_map(move |(index, tag)| {
+            let sector = codec.payload_sector(first, index);
+            let at = (sector.0 - first.0) as usize * SECTOR_BYTES;
+            tag.map(|tag| (sector, tag, data.slice(at..at + SECTOR_BYTES)))
+        })
+    }
 }
 
 /// Sectors of a write unit: what the device asks for, or more where tags would cost too much.
