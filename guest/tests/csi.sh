@@ -4,6 +4,7 @@
 ulimit -l unlimited
 CONTROL=nqn.2026-11.io.yagura:control
 HOST=nqn.2026-11.io.yagura:guest
+HOSTS=("$HOST")
 SOCKET=/tmp/csi.sock
 
 # The driver starts its own program again, so that it is run as it is: with the guest's own loader and those libraries alone that
@@ -16,15 +17,6 @@ cp /share/yagura /tmp/yagura
 yagura() { LD_LIBRARY_PATH=/tmp/lib /tmp/yagura "$@"; }
 # In the background, so that `$!` is the program itself.
 start() { LD_LIBRARY_PATH=/tmp/lib exec /tmp/yagura "$@" >>/tmp/log 2>&1 </dev/null; }
-control() { yagura control "$@" --control http://127.0.0.1:7420 --token-file /tmp/token >/tmp/said; }
-listens() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
-
-node() {
-  (start target --listen "127.0.0.1:$2" --nqn "nqn.2026-11.io.yagura:$1" --drive "/tmp/drive-$1" \
-    --host "nqn=$CONTROL,manage=all" --host "nqn=$HOST") &
-  last=$!
-  await listens "$2"
-}
 
 driver() {
   rm -f $SOCKET
@@ -68,21 +60,7 @@ no_device() { [ -z "$(ls /sys/class/nvme 2>/dev/null)" ]; }
 
 modprobe nvme-tcp
 step "three storage nodes, a control plane"
-for name in a b c; do yagura drive format /tmp/drive-$name --size 192MiB >/dev/null; done
-node a 4421
-node b 4422
-node c 4423
-node_c=$last
-(start control serve --catalogue /tmp/catalogue --operator-token /tmp/token --host-nqn $CONTROL) &
-await listens 7420
-await test -s /tmp/token
-port=4421
-for name in a b c; do
-  control node $name
-  control drive $name --node $name --address 127.0.0.1:$port --nqn nqn.2026-11.io.yagura:$name
-  port=$((port + 1))
-done
-control tenant shop
+three_nodes 192MiB
 
 driver
 step "a volume of 32 MiB is made"

@@ -73,3 +73,37 @@ refused() {
   if "$@" > /tmp/said 2>&1; then fail "this succeeded: $*"; fi
   grep -qiE -- "$text" /tmp/said || fail "$* is refused otherwise than '$text': $(cat /tmp/said)"
 }
+
+# For volumes by name, in a test that has `yagura`, `start`, CONTROL, and in HOSTS the names of the hosts that use them.
+control() { yagura control "$@" --control http://127.0.0.1:7420 --token-file /tmp/token >/tmp/said; }
+listens() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+# node NAME PORT: a storage node; its process is $last.
+node() {
+  local flags=(--host "nqn=$CONTROL,manage=all") host
+  for host in "${HOSTS[@]}"; do flags+=(--host "nqn=$host"); done
+  (start target --listen "127.0.0.1:$2" --nqn "nqn.2026-11.io.yagura:$1" --drive "/tmp/drive-$1" "${flags[@]}" >>/tmp/log) &
+  last=$!
+  await listens "$2"
+}
+
+# three_nodes SIZE: storage nodes a, b and c with a drive each, and a control plane that knows them and tenant `shop`.
+three_nodes() {
+  local name port=4421
+  for name in a b c; do yagura drive format "/tmp/drive-$name" --size "$1" >/dev/null; done
+  for name in a b c; do
+    node $name $port
+    port=$((port + 1))
+  done
+  node_c=$last
+  (start control serve --catalogue /tmp/catalogue --operator-token /tmp/token --host-nqn "$CONTROL" >>/tmp/log) &
+  await listens 7420
+  await test -s /tmp/token
+  port=4421
+  for name in a b c; do
+    control node $name
+    control drive $name --node $name --address 127.0.0.1:$port --nqn nqn.2026-11.io.yagura:$name
+    port=$((port + 1))
+  done
+  control tenant shop
+}

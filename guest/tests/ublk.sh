@@ -6,20 +6,12 @@ ulimit -l unlimited
 CONTROL=nqn.2026-11.io.yagura:control
 HOST=nqn.2026-11.io.yagura:guest
 OTHER=nqn.2026-11.io.yagura:other
+HOSTS=("$HOST" "$OTHER")
 
 yagura() { /share/lib/loader --library-path /share/lib /share/yagura "$@"; }
 # In the background, so that `$!` is the program itself.
 start() { exec /share/lib/loader --library-path /share/lib /share/yagura "$@" 2>>/tmp/log <"$input"; }
 input=/dev/null
-control() { yagura control "$@" --control http://127.0.0.1:7420 --token-file /tmp/token >/tmp/said; }
-listens() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
-
-node() {
-  (start target --listen "127.0.0.1:$2" --nqn "nqn.2026-11.io.yagura:$1" --drive "/tmp/drive-$1" \
-    --host "nqn=$CONTROL,manage=all" --host "nqn=$HOST" --host "nqn=$OTHER" >>/tmp/log) &
-  last=$!
-  await listens "$2"
-}
 
 # begin HOST FLAG…: the volume is being attached.
 begin() {
@@ -56,21 +48,7 @@ verified() {
 raw() { dd if="$device" of="/tmp/$1" bs=1M skip="$2" count="$3" iflag=direct status=none; }
 
 step "three storage nodes, a control plane, a volume of 48 MiB"
-for name in a b c; do yagura drive format /tmp/drive-$name --size 96MiB >/dev/null; done
-node a 4421
-node b 4422
-node c 4423
-node_c=$last
-(start control serve --catalogue /tmp/catalogue --operator-token /tmp/token --host-nqn $CONTROL >>/tmp/log) &
-await listens 7420
-await test -s /tmp/token
-port=4421
-for name in a b c; do
-  control node $name
-  control drive $name --node $name --address 127.0.0.1:$port --nqn nqn.2026-11.io.yagura:$name
-  port=$((port + 1))
-done
-control tenant shop
+three_nodes 96MiB
 control create db --tenant shop --size 48MiB
 
 step "without the kernel's part that is said"
