@@ -62,12 +62,15 @@ struct Point {
     disk: Side,
 }
 
+fn verb(write: bool) -> &'static str {
+    if write { "write" } else { "read" }
+}
+
 /// Runs the row.
 pub fn run(options: &Options, progress: &Progress, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     let folder = tempfile::tempdir_in(&options.folder).context("cannot make a folder for the replicas")?;
     let bench = Bench::start(folder.path(), options)?;
     bench.fill(progress)?;
-    let verb = |write: bool| if write { "write" } else { "read" };
     let mut points = Vec::new();
     for write in [false, true] {
         for &depth in &options.depths {
@@ -122,8 +125,7 @@ fn latencies(points: &[Point], conditions: Vec<String>) -> Row {
     // Who always has as many under way waits that long on average (Little's law).
     let mean = |point: &Point, sample: &Sample| (CLIENTS * point.depth) as f64 / sample.rate * 1e3;
     let of_point = |point: &Point| {
-        let what = if point.write { "write" } else { "read" };
-        let name = format!("{what}, depth {CLIENTS} × {}: mean latency, Ceph / volumes", point.depth);
+        let name = format!("{}, depth {CLIENTS} × {}: mean latency, Ceph / volumes", verb(point.write), point.depth);
         Ratio::new(name, &point.ceph, &point.ours, |sample| 1.0 / sample.rate)
     };
     let title = "volumes beside Ceph: mean latency against depth".to_owned();
@@ -141,8 +143,7 @@ fn curves(points: &[Point], figure: impl Fn(&Point, &Sample) -> f64, unit: &str)
                 (point.depth as f64, side.median(|sample| figure(point, sample)))
             };
             let points = points.iter().filter(|point| point.write == write).map(at).collect();
-            let what = if write { "write" } else { "read" };
-            curves.push(Curve { name: format!("{who}: {what}, {unit}"), points });
+            curves.push(Curve { name: format!("{who}: {}, {unit}", verb(write)), points });
         }
     }
     curves
@@ -150,7 +151,7 @@ fn curves(points: &[Point], figure: impl Fn(&Point, &Sample) -> f64, unit: &str)
 
 fn ratios(point: &Point) -> [Ratio; 4] {
     let Point { write, depth, ours, ceph, disk } = point;
-    let what = format!("{}, depth {CLIENTS} × {depth}", if *write { "write" } else { "read" });
+    let what = format!("{}, depth {CLIENTS} × {depth}", verb(*write));
     let cpu = |sample: &Sample| sample.client_cpu_us + sample.server_cpu_us.unwrap_or(0.0);
     // A write is written three times.
     let (allowed, aim, of) = if *write { (3.0, 0.9, "a third of the disk's") } else { (1.0, 0.95, "the disk's") };

@@ -63,6 +63,14 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(30)
 }
 
+/// A namespace with room for a replica of 4 MiB, the first one of a drive.
+async fn made(drives: &NvmeDrives, place: &Place) -> Blank {
+    let bytes = drives.holder_bytes(HolderKind::Replica, 4 << 20);
+    drives.create(place, bytes, soon()).await.expect("made");
+    let namespace = drives.look(place).await.expect("a look").namespaces[0];
+    Blank { kind: HolderKind::Replica, place: place.clone(), namespace }
+}
+
 const KIB_64: u64 = 64 << 10;
 
 #[test]
@@ -117,9 +125,7 @@ fn a_volume_grows_and_its_snapshot_is_cloned() {
     let place = target(folder.path().join("drive"));
     run(async {
         let drives = drives(Some(CONTROL));
-        let bytes = drives.holder_bytes(HolderKind::Replica, 4 << 20);
-        drives.create(&place, bytes, soon()).await.expect("made");
-        let made = drives.look(&place).await.expect("a look").namespaces[0];
+        let made = made(&drives, &place).await.namespace;
         let (volume, until) = (Uuid::from_u128(77), Until::new(Instant::now() + CALL_TIME));
         let blank = |namespace| Blank { kind: HolderKind::Replica, place: place.clone(), namespace };
         drives.format(volume, 4 << 20, &[blank(made)], &until).await.expect("formatted");
@@ -224,12 +230,10 @@ fn the_own_snapshot_of_an_import_is_nobody_elses() {
     let place = target(folder.path().join("drive"));
     run(async {
         let drives = drives(Some(CONTROL));
-        drives.create(&place, drives.holder_bytes(HolderKind::Replica, 4 << 20), soon()).await.expect("made");
-        let namespace = drives.look(&place).await.expect("a look").namespaces[0];
+        let holder = [made(&drives, &place).await];
         let (id, until) = (Uuid::from_u128(77), Until::new(Instant::now() + CALL_TIME));
-        let holder = [Blank { kind: HolderKind::Replica, place: place.clone(), namespace }];
         drives.format(id, 4 << 20, &holder, &until).await.expect("formatted");
-        let own = imported(&place, namespace.nsid);
+        let own = imported(&place, holder[0].namespace.nsid);
         let holders = holder.map(Some);
         let work = async |work: Work| drives.work(id, &holders, &work, &until).await.expect("done");
         // The import has taken it since the control plane looked.
@@ -266,10 +270,8 @@ fn a_host_that_has_the_volume_is_told_from_one_that_is_gone() {
     let place = target(folder.path().join("drive"));
     run(async {
         let drives = drives(Some(CONTROL));
-        drives.create(&place, drives.holder_bytes(HolderKind::Replica, 4 << 20), soon()).await.expect("made");
-        let namespace = drives.look(&place).await.expect("a look").namespaces[0];
-        let (id, holder) =
-            (Uuid::from_u128(77), [Blank { kind: HolderKind::Replica, place: place.clone(), namespace }]);
+        let (id, holder) = (Uuid::from_u128(77), [made(&drives, &place).await]);
+        let namespace = holder[0].namespace;
         assert_eq!(drives.usage(id, None, &holder, soon()).await, Ok(Usage::Never), "it is blank");
         drives.format(id, 4 << 20, &holder, &Until::new(soon())).await.expect("formatted");
         assert_eq!(drives.usage(id, None, &holder, soon()).await, Ok(Usage::Never));
