@@ -59,12 +59,7 @@ test: deps-test
 	scripts/gate.sh
 
 test-all: test
-	$(MAKE) guest
-	$(MAKE) fuzz
-	$(MAKE) sim
-	$(MAKE) entries
-	$(MAKE) model
-	$(MAKE) mutants
+	MAKE="$(MAKE)" scripts/test-all.sh
 
 sim: deps-build
 	$(if $(SEED),SEED=$(SEED),SEEDS=$(SEEDS)) scripts/sim.sh
