@@ -6,11 +6,10 @@
 use std::ops::Range;
 
 use device::{Error as DeviceError, Lba, Namespace, NamespaceInfo};
-use engine::pace::Pace;
 use engine::task::LocalFuture;
-use engine::{Buf, time};
+use engine::Buf;
 
-use crate::backup::{BackupError, Progress, Sink};
+use crate::backup::{BackupError, Progress, Rate, Sink};
 use crate::stream::{Counts, EXTENT_BYTES_MAX, Encoder, Header};
 use crate::view::SnapshotView;
 
@@ -204,7 +203,7 @@ struct Pieces<'a> {
     /// Blocks that are left, ascending.
     left: std::vec::IntoIter<Range<u64>>,
     range: Range<u64>,
-    pace: (Pace, Option<u64>),
+    rate: Rate,
     progress: Option<Progress<'a>>,
     done: u64,
     all: u64,
@@ -220,8 +219,8 @@ impl<'a> Pieces<'a> {
         let info = to.info();
         let ranges = told.unwrap_or_else(|| vec![Range { start: 0, end: info.blocks }]);
         let all = ranges.iter().map(|range| range.end - range.start).sum::<u64>() * u64::from(info.block_size);
-        let (left, range, pace) = (ranges.into_iter(), 0..0, (Pace::default(), rate));
-        Pieces { to, from, left, range, pace, progress, done: 0, all }
+        let (left, range, rate) = (ranges.into_iter(), 0..0, Rate::new(rate));
+        Pieces { to, from, left, range, rate, progress, done: 0, all }
     }
 
     async fn next(&mut self) -> Result<Option<Piece>, BackupError> {
@@ -234,12 +233,13 @@ impl<'a> Pieces<'a> {
         let (lba, blocks) = (self.range.start, piece_blocks(&info).min(self.range.end - self.range.start));
         self.range.start += blocks;
         let length = (blocks * block) as usize;
-        if let (pace, Some(rate)) = &self.pace {
-            time::sleep_until(pace.turn(length as u64, *rate, std::time::Duration::ZERO)).await;
-        }
+        self.rate.take(length).await;
         let bytes = read(self.to, lba, length).await?;
         let before = match self.from {
-            Some(from) => Some(read_or_zeroes(from, lba, length).await?),
+            Some(from) => {
+                self.rate.take(length).await;
+                Some(read_or_zeroes(from, lba, length).await?)
+            }
             None => None,
         };
         self.done += length as u64;

@@ -18,11 +18,10 @@ use std::pin::pin;
 use std::task::Poll;
 
 use device::{Durability, Error as DeviceError, Lba, Namespace};
-use engine::pace::Pace;
+use engine::Buf;
 use engine::task::{LocalFuture, TaskSet};
-use engine::{Buf, time};
 
-use crate::backup::{BackupError, Progress, Source};
+use crate::backup::{BackupError, Progress, Rate, Source};
 use crate::error::Error;
 use crate::export::{is_zero, piece_blocks, read_or_zeroes};
 use crate::origin::Origin;
@@ -39,7 +38,7 @@ const AT_ONCE: usize = 8;
 pub struct ImportOptions<'a> {
     /// A stream of everything into a volume that is not blank: what it has is lost.
     pub force: bool,
-    /// Bytes that are written a second, at most.
+    /// Bytes of the volume that are read, compared and written a second, at most.
     pub bytes_per_second: Option<u64>,
     /// Hears how far into the volume it is.
     pub progress: Option<Progress<'a>>,
@@ -72,25 +71,26 @@ pub fn import<'a>(
             return Err(BackupError::Volume(Error::Impossible("invariant: a stream begins with its header")));
         };
         check_size(volume, &header)?;
+        let rate = Rate::new(options.bytes_per_second);
         // What was acknowledged already is found by who did not hear of it.
         if let Some(Origin::Whole { source, own: Some(own) }) = volume.origin().filter(|_| !options.force)
             && source == header.to
         {
-            unchanged(volume, source, own).await?;
+            unchanged(volume, source, own, &rate).await?;
             return Ok(Imported { header, counts: None, own: Some(own) });
         }
         let start = match header.base() {
             None => Start { base: None, back: None },
-            Some(base) => at_base(volume, base).await?,
+            Some(base) => at_base(volume, base, &rate).await?,
         };
         if header.from.is_none() {
-            check_blank(volume, options.force).await?;
+            check_blank(volume, options.force, &rate).await?;
         }
         volume.set_origin(Origin::InPart { source: header.to, base: start.base }).await?;
         if let Some((own, ranges)) = start.back {
-            put_back(volume, &own, ranges).await?;
+            put_back(volume, &own, ranges, &rate).await?;
         }
-        let counts = Applying::new(volume, &header, options).all(&mut stream).await?;
+        let counts = Applying::new(volume, &header, &rate, options.progress).all(&mut stream).await?;
         volume.flush().await.map_err(|source| failed(volume, source))?;
         let own = match volume.snapshot_of(header.to).await {
             Ok(own) => Some(own),
@@ -132,10 +132,10 @@ struct Start {
 }
 
 /// The volume has the bytes of the base, or is to be put back to them.
-async fn at_base(volume: &Volume, needs: SnapshotId) -> Result<Start, BackupError> {
+async fn at_base(volume: &Volume, needs: SnapshotId, rate: &Rate) -> Result<Start, BackupError> {
     match volume.origin() {
         Some(Origin::Whole { source, own: Some(own) }) if source == needs => {
-            unchanged(volume, needs, own).await?;
+            unchanged(volume, needs, own, rate).await?;
             Ok(Start { base: Some((needs, own)), back: None })
         }
         Some(Origin::InPart { base: Some((base, own)), .. }) if base == needs => {
@@ -162,11 +162,12 @@ async fn may_differ(volume: &Volume, from: Option<&SnapshotView>) -> Result<Vec<
 }
 
 /// The volume has the bytes of its own snapshot, and behind the end of the snapshot zeroes.
-async fn unchanged(volume: &Volume, since: SnapshotId, own: SnapshotName) -> Result<(), BackupError> {
+async fn unchanged(volume: &Volume, since: SnapshotId, own: SnapshotName, rate: &Rate) -> Result<(), BackupError> {
     let view = own_snapshot(volume, since, own).await?;
     let block = u64::from(volume.info().block_size);
     for (lba, blocks) in pieces(volume, may_differ(volume, Some(&view)).await?) {
         let bytes = (blocks * block) as usize;
+        rate.take(2 * bytes).await;
         let (now, before) = (read(volume, lba, bytes).await?, read_or_zeroes(&view, lba, bytes).await?);
         if now[..] != before[..] {
             let differs = now.iter().zip(before.iter()).position(|(now, before)| now != before);
@@ -177,7 +178,7 @@ async fn unchanged(volume: &Volume, since: SnapshotId, own: SnapshotName) -> Res
 }
 
 /// A stream of everything would destroy nothing: the volume has nothing but zeroes, or a part of such a stream.
-async fn check_blank(volume: &Volume, force: bool) -> Result<(), BackupError> {
+async fn check_blank(volume: &Volume, force: bool, rate: &Rate) -> Result<(), BackupError> {
     match volume.origin() {
         _ if force => return Ok(()),
         Some(Origin::InPart { base: None, .. }) => return Ok(()),
@@ -186,7 +187,9 @@ async fn check_blank(volume: &Volume, force: bool) -> Result<(), BackupError> {
     }
     let block = u64::from(volume.info().block_size);
     for (lba, blocks) in pieces(volume, may_differ(volume, None).await?) {
-        if !is_zero(&read(volume, lba, (blocks * block) as usize).await?) {
+        let bytes = (blocks * block) as usize;
+        rate.take(bytes).await;
+        if !is_zero(&read(volume, lba, bytes).await?) {
             return Err(BackupError::NotBlank { is: format!("it has data in the MiB from byte {} on", lba * block) });
         }
     }
@@ -194,13 +197,23 @@ async fn check_blank(volume: &Volume, force: bool) -> Result<(), BackupError> {
 }
 
 /// The volume gets the bytes of its own snapshot where it may have others.
-async fn put_back(volume: &Volume, own: &SnapshotView, ranges: Vec<Range<u64>>) -> Result<(), BackupError> {
+async fn put_back(
+    volume: &Volume,
+    own: &SnapshotView,
+    ranges: Vec<Range<u64>>,
+    rate: &Rate,
+) -> Result<(), BackupError> {
     let block = u64::from(volume.info().block_size);
     for (lba, blocks) in pieces(volume, ranges) {
-        let bytes = read_or_zeroes(own, lba, (blocks * block) as usize).await?;
+        let length = (blocks * block) as usize;
+        rate.take(length).await;
+        let bytes = read_or_zeroes(own, lba, length).await?;
         let done = match is_zero(&bytes) {
             true => volume.deallocate(Lba(lba), blocks).await,
-            false => volume.write(Lba(lba), bytes.freeze(), Durability::Stable).await,
+            false => {
+                rate.take(length).await;
+                volume.write(Lba(lba), bytes.freeze(), Durability::Stable).await
+            }
         };
         done.map_err(|source| failed(volume, source))?;
     }
@@ -269,20 +282,20 @@ struct Applying<'a> {
     /// Block of the volume up to which everything is done or under way.
     at: u64,
     under_way: TaskSet<LocalFuture<'a, Result<(), DeviceError>>>,
-    pace: (Pace, Option<u64>),
+    rate: &'a Rate,
     progress: Option<Progress<'a>>,
 }
 
 impl<'a> Applying<'a> {
-    fn new(volume: &'a Volume, header: &Header, options: ImportOptions<'a>) -> Applying<'a> {
+    fn new(volume: &'a Volume, header: &Header, rate: &'a Rate, progress: Option<Progress<'a>>) -> Applying<'a> {
         Applying {
             volume,
             block: volume.info().block_size.into(),
             is_all: header.from.is_none(),
             at: 0,
             under_way: TaskSet::new(AT_ONCE),
-            pace: (Pace::default(), options.bytes_per_second),
-            progress: options.progress,
+            rate,
+            progress,
         }
     }
 
@@ -328,10 +341,8 @@ impl<'a> Applying<'a> {
         self.reach(offset / self.block).await?;
         let volume = self.volume;
         for piece in bytes.chunks((piece_blocks(&volume.info()) * self.block) as usize) {
-            if let (pace, Some(rate)) = &self.pace {
-                let turn = pace.turn(piece.len() as u64, *rate, std::time::Duration::ZERO);
-                self.beside(time::sleep_until(turn)).await?;
-            }
+            let rate = self.rate;
+            self.beside(rate.take(piece.len())).await?;
             let (lba, view) = (Lba(self.at), Buf::copy_from(piece).freeze());
             self.begin(Box::pin(volume.write(lba, view, Durability::Stable))).await?;
             self.at += piece.len() as u64 / self.block;

@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use device::{Durability, Lba, Namespace};
 use engine::sim::{SimConfig, World};
-use volume::{BackupError, ExportOptions, Kind, Origin, Set, SnapshotId, StreamError, Volume, holder_bytes};
+use volume::{
+    BackupError, ExportOptions, ImportOptions, Kind, Origin, Set, SnapshotId, StreamError, Volume, holder_bytes,
+};
 
 use crate::basics::{block, get, put};
 use crate::cluster::{BLOCK, BLOCKS, attach as attach_cluster, format, run, run_in};
 use crate::drives::{BYTES, operator};
 use crate::streams::{
-    Held, Place, all, changed, drives, exported, forced, import, is_in_part, is_whole, on_drives, snapshot, streams,
-    two,
+    Given, Held, Place, all, changed, drives, exported, forced, import, is_in_part, is_whole, on_drives, snapshot,
+    streams, two,
 };
 
 #[test]
@@ -251,6 +253,47 @@ fn where_nobody_can_tell_snapshots_are_compared() {
         import(&volume, &change).await.expect("it is at the base");
         assert!(all(&volume).await == all(&second).await);
         assert_eq!(volume.info().blocks, BLOCKS);
+    });
+}
+
+/// Seconds that something takes.
+async fn seconds<T>(work: impl Future<Output = Result<T, BackupError>>) -> f64 {
+    let began = engine::time::now();
+    work.await.map(drop).expect("all is well");
+    (engine::time::now() - began).as_secs_f64()
+}
+
+/// Reading, comparing and putting back are bytes that are moved, like those of the stream: the rate holds for all of them.
+#[test]
+fn a_rate_holds_for_whatever_is_moved() {
+    run(95, 1, 0, async |_, cluster| {
+        format(&cluster.places, 1).await;
+        let volume = attach_cluster(&cluster.places, "a").await;
+        put(&volume, 5, 1).await.expect("all is well");
+        let ([first, second], (everything, change)) = changed(&volume, 2).await;
+        // A second for each time that all is moved; what is moved first has its turn at once.
+        let bytes_per_second = Some(volume.info().bytes());
+        let export = async |from| {
+            let options = ExportOptions { bytes_per_second, ..ExportOptions::default() };
+            seconds(volume::export(&second, from, options, &mut Held::default())).await
+        };
+        let imported = async |bytes: &[u8], force| {
+            let options = ImportOptions { force, bytes_per_second, ..ImportOptions::default() };
+            seconds(volume::import(&volume, &mut Given(bytes), options)).await
+        };
+        let is_about = |seconds: f64, expected: f64| assert!((seconds - expected).abs() < 0.3, "{seconds} s");
+        is_about(export(None).await, 0.0);
+        // Two snapshots are read.
+        is_about(export(Some(&first)).await, 1.0);
+        is_about(imported(&everything, true).await, 0.0);
+        // The volume and the base are read, then the change is written.
+        is_about(imported(&change, false).await, 2.0);
+        // That the volume has all of it already is seen by reading both.
+        is_about(imported(&change, false).await, 0.0);
+        forced(&volume, &everything).await.expect("all is given up");
+        assert!(import(&volume, &change[..change.len() - 1]).await.is_err(), "it is cut off");
+        // The base is read and written to the volume, then the change.
+        is_about(imported(&change, false).await, 2.0);
     });
 }
 

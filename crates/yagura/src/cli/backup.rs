@@ -84,7 +84,7 @@ pub struct VolumeImportArgs {
     /// Import everything into a volume that is not blank: what it holds is lost.
     #[arg(long)]
     pub force: bool,
-    /// Bytes a second that are written, at most.
+    /// Bytes a second that are read, compared and written, at most.
     #[arg(long, value_name = "SIZE")]
     pub rate: Option<Size>,
     /// No progress bar.
