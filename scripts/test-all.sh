@@ -11,6 +11,8 @@ STAGE_SECONDS=$((4 * 3600))
 
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 logs=$target/test-all
+# The gate has built the binary.
+export YAGURA=$target/debug/yagura
 rm -rf "$logs"
 mkdir -p "$logs"
 lanes=()

@@ -38,6 +38,7 @@ pub mod restart_row;
 pub mod scale_row;
 pub mod stream_row;
 pub mod text_client;
+pub mod volume_beside_row;
 pub mod volume_row;
 pub mod wire_row;
 pub mod workload;

@@ -84,11 +84,20 @@ pub fn once(arguments: &[&str]) -> anyhow::Result<()> {
 /// Starts one `yagura target`, on `core` if there is one, that offers subsystems, each a name and its namespace argument, at one
 /// address.
 pub fn targets(core: Option<usize>, subsystems: &[(String, String)]) -> anyhow::Result<Server> {
+    let one = |(nqn, namespace): &(String, String)| {
+        [format!("--subsystem=nqn={nqn}"), format!("--namespace={namespace},subsystem={nqn}")]
+    };
+    serve(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), core, subsystems.iter().flat_map(one))
+}
+
+/// Starts `yagura target` for all namespaces of a drive, at an address that is known if it comes back there.
+pub fn drive(at: SocketAddr, core: usize, nqn: &str, drive: &str) -> anyhow::Result<Server> {
+    serve(at, Some(core), [format!("--subsystem=nqn={nqn}"), format!("--drive={drive},subsystem={nqn}")])
+}
+
+fn serve(at: SocketAddr, core: Option<usize>, offers: impl IntoIterator<Item = String>) -> anyhow::Result<Server> {
     let mut command = Command::new(product()?);
-    command.args(["target", "--listen", "127.0.0.1:0", "--json"]);
-    for (nqn, namespace) in subsystems {
-        command.args(["--subsystem", &format!("nqn={nqn}"), "--namespace", &format!("{namespace},subsystem={nqn}")]);
-    }
+    command.args(["target", "--listen", &at.to_string(), "--json"]).args(offers);
     command.env("RUST_LOG", "error"); // what hostile peers provoke is not the row's report
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let child = match core {

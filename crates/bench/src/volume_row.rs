@@ -29,7 +29,7 @@ const VOLUME_BYTES: u64 = 1 << 30;
 const NAMESPACE_BYTES: u64 = VOLUME_BYTES + (64 << 20);
 const NQN: &str = "nqn.2026-11.io.yagura:bench-volume";
 /// Files in memory: a volume's replicas keep reservations, which a namespace in memory does not.
-const MEMORY: &str = "/dev/shm";
+pub(crate) const MEMORY: &str = "/dev/shm";
 /// From here on a medium is slow, and the wire no longer what counts (row B9), microseconds.
 const SLOW_US: f64 = 100.0;
 

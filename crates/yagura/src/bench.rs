@@ -6,7 +6,8 @@ use ::bench::figures::Row;
 use ::bench::progress::{Progress, Stop};
 use ::bench::{
     busy_flash_row, cache_row, ceph_row, connections_row, device_row, device_wire_row, fill_row, idle_row, kv_row,
-    kv_scale_row, neighbour_row, remote_row, restart_row, scale_row, stream_row, volume_row, wire_row,
+    kv_scale_row, neighbour_row, remote_row, restart_row, scale_row, stream_row, volume_beside_row, volume_row,
+    wire_row,
 };
 
 use crate::cli::{
@@ -44,7 +45,7 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
         BenchVerb::Volume(args) => {
             let (rounds, time) = (usize::from(args.rounds.rounds), time(&args.rounds));
             let options = volume_row::Options { folder: args.folder.clone(), rounds, time };
-            (&args.rounds, volume_row::run(&options, &progress).map(|row| rows.push(row)))
+            (&args.rounds, volume(&options, &progress, &mut rows))
         }
         BenchVerb::Ceph(args) => (&args.rounds, ceph(args, &progress, &mut rows)),
         BenchVerb::KvScale(rounds) => {
@@ -84,6 +85,12 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
         report(rounds, &rows)?;
     }
     ended.map_err(failure)
+}
+
+fn volume(options: &volume_row::Options, progress: &Progress, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    rows.push(volume_row::run(options, progress)?);
+    rows.push(volume_beside_row::run(options, progress)?);
+    Ok(())
 }
 
 fn ceph(args: &BenchCephArgs, progress: &Progress, rows: &mut Vec<Row>) -> anyhow::Result<()> {

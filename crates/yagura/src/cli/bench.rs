@@ -33,7 +33,7 @@ pub enum BenchVerb {
     CacheBusy(BenchCacheFlashArgs),
     /// Start of the cache over flash, with nothing there and with much (row B15).
     CacheStart(BenchCacheStartArgs),
-    /// A volume over three targets, beside one namespace and bare sockets (row B9).
+    /// A volume over three targets, beside one namespace and bare sockets; what a snapshot and a resync cost who uses it (row B9).
     Volume(BenchVolumeArgs),
     /// Volumes on drives beside Ceph and beside the disk itself, against depth (row B8). Needs Debian's Ceph.
     Ceph(BenchCephArgs),
