@@ -14,8 +14,9 @@ network="user,id=net,ipv6=off"
 [ -z "${HOST_FORWARD:-}" ] || network+=",hostfwd=tcp:127.0.0.1:$HOST_FORWARD-10.0.2.15:4420"
 [ -z "${HOST_FORWARD_SECOND:-}" ] || network+=",hostfwd=tcp:127.0.0.1:$HOST_FORWARD_SECOND-10.0.2.15:4421"
 
-# What the kernel measures by its own clock is, under emulation, how busy this machine is.
-watchdogs_off="nowatchdog rcupdate.rcu_cpu_stall_suppress=1"
+# What the kernel measures by its own clock is, under emulation, how busy this machine is. And it tries out an algorithm before its
+# first use, for which it gives itself a minute: for a Diffie-Hellman group of 8192 bits, beside much else, that was not enough.
+patient="nowatchdog rcupdate.rcu_cpu_stall_suppress=1 cryptomgr.notests=1"
 # What a process that such a signal has ended shows to its shell.
 SEGMENTATION_FAULT=139
 
@@ -32,7 +33,7 @@ emulate() {
     -accel tcg,thread=multi,tb-size=256 -cpu max -machine q35 -smp "${GUEST_CPUS:-2}" -m 768 \
     -nographic -no-reboot -nodefaults -serial stdio \
     -kernel "$image/vmlinux" -initrd "$image/initrd.gz" \
-    -append "console=ttyS0 quiet panic=-1 mitigations=off net.ifnames=0 $watchdogs_off run=$script name=$name" \
+    -append "console=ttyS0 quiet panic=-1 mitigations=off net.ifnames=0 $patient run=$script name=$name" \
     -drive "file=$image/root.ext4,format=raw,if=none,id=disk,snapshot=on" -device virtio-blk-pci,drive=disk \
     -virtfs "local,path=$share,mount_tag=share,security_model=none" \
     -netdev "$network" -device virtio-net-pci,netdev=net,romfile= \
