@@ -29,7 +29,7 @@ use crate::inspect::inspect;
 use crate::label::{Born, Kind, Label, Life, RECORD_BLOCK, Shape};
 use crate::making::Making;
 use crate::origin::Origin;
-use crate::reach::Reach;
+use crate::reach::{Reach, Takes};
 use crate::record::{Ballot, FORMAT_ROUND, HOLDERS_MAX, Record, RecordBlock, Set};
 
 /// How clones are made a volume.
@@ -167,6 +167,7 @@ async fn look_at_clone(reach: &Rc<dyn Reach>, slot: usize, of: u128) -> Result<F
     if info.blocks < needed || label.regions_of(blocks).is_none() {
         return Err(Error::TooSmall { holder: name, blocks: info.blocks, needed });
     }
-    let candidate = Candidate { reach: Rc::clone(reach), name, info, first, was_attached: false };
+    let (reach, takes) = (Rc::clone(reach), Takes::Unreserved);
+    let candidate = Candidate { reach, name, info, first, was_attached: false, takes };
     Ok(Found { candidate, label, record })
 }

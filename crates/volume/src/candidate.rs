@@ -9,7 +9,7 @@ use engine::task::LocalFuture;
 use crate::blocks::{read_block, read_blocks};
 use crate::error::Error;
 use crate::label::{Label, LabelError, RECORD_BLOCK};
-use crate::reach::Reach;
+use crate::reach::{Reach, Takes};
 use crate::record::{FORMAT_ROUND, RecordBlock};
 
 /// Bytes at either end of a namespace that are zeroes where it is blank. Chosen: partition tables, file systems, md, LVM and others
@@ -24,6 +24,8 @@ pub(crate) struct Candidate {
     pub(crate) first: View,
     /// It is a holder that a host has attached, or may have.
     pub(crate) was_attached: bool,
+    /// From whom it may be taken.
+    pub(crate) takes: Takes,
 }
 
 impl Candidate {
@@ -34,11 +36,28 @@ impl Candidate {
 
 /// Looks at a namespace. It is taken only by `force`, or where another host has it that may have made a part of the volume `of`.
 pub(crate) async fn look(reach: &Rc<dyn Reach>, force: bool, of: Option<u128>) -> Result<Candidate, Error> {
-    let (info, first, was_attached) = look_at(&**reach, force, of).await?;
-    Ok(Candidate { reach: Rc::clone(reach), name: reach.name(), info, first, was_attached })
+    let (to_read, takes) = match (force, of) {
+        (true, _) => (Some(Takes::Anything), Takes::Anything),
+        (false, Some(_)) => (Some(Takes::Holder), Takes::Unreserved),
+        (false, None) => (None, Takes::Unreserved),
+    };
+    let (info, first, was_attached) = look_at(&**reach, (force, to_read), of).await?;
+    Ok(Candidate { reach: Rc::clone(reach), name: reach.name(), info, first, was_attached, takes })
 }
 
-async fn look_at(reach: &dyn Reach, force: bool, of: Option<u128>) -> Result<(NamespaceInfo, View, bool), Error> {
+/// Looks at a holder whose copy is to become another volume. It is taken to be read; from another program by `force`.
+pub(crate) async fn look_at_copy(reach: &Rc<dyn Reach>, force: bool) -> Result<Candidate, Error> {
+    let takes = if force { Takes::Anything } else { Takes::Holder };
+    let (info, first, was_attached) = look_at(&**reach, (true, Some(takes)), None).await?;
+    Ok(Candidate { reach: Rc::clone(reach), name: reach.name(), info, first, was_attached, takes })
+}
+
+/// `to_read`: what may be taken to read it.
+async fn look_at(
+    reach: &dyn Reach,
+    (force, to_read): (bool, Option<Takes>),
+    of: Option<u128>,
+) -> Result<(NamespaceInfo, View, bool), Error> {
     let mut namespace = reach.look().await?;
     let (name, info) = (reach.name(), namespace.info());
     let failed = |source| Error::Device { holder: name.clone(), source };
@@ -48,12 +67,14 @@ async fn look_at(reach: &dyn Reach, force: bool, of: Option<u128>) -> Result<(Na
     let in_use = |by: String| Error::InUse { holder: name.clone(), by };
     let first = match read_block(&namespace, 0).await {
         Ok(first) => first,
-        // Who takes it by force sees what is there when it is taken.
-        Err(device::Error::Reserved(_)) if force || of.is_some() => {
-            namespace = reach.take().await?.namespace;
-            read_block(&namespace, 0).await.map_err(failed)?
-        }
-        Err(device::Error::Reserved(_)) => return Err(in_use("another host has its reservation".into())),
+        Err(device::Error::Reserved(_)) => match to_read {
+            // Who takes it sees what is there when it is taken.
+            Some(takes) => {
+                namespace = reach.take(takes).await?.namespace;
+                read_block(&namespace, 0).await.map_err(failed)?
+            }
+            None => return Err(in_use("another host has its reservation".into())),
+        },
         Err(source) => return Err(failed(source)),
     };
     let mut was_attached = false;
@@ -87,7 +108,7 @@ async fn look_at(reach: &dyn Reach, force: bool, of: Option<u128>) -> Result<(Na
 /// The namespace can't be reached or read, or lacks what a holder needs.
 pub fn is_blank(reach: &dyn Reach) -> LocalFuture<'_, Result<bool, Error>> {
     Box::pin(async move {
-        match look_at(reach, false, None).await {
+        match look_at(reach, (false, None), None).await {
             Ok(_) => Ok(true),
             Err(Error::InUse { .. }) => Ok(false),
             Err(error) => Err(error),

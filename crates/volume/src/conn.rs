@@ -30,7 +30,7 @@ use crate::error::Error;
 use crate::figures::{Figures, ReplicaFigures};
 use crate::label::{Kind, LOG_BLOCK, Label, RECORD_BLOCK};
 use crate::log::{INTENT, Log};
-use crate::reach::{Copies, Reach, Taken};
+use crate::reach::{Copies, Reach, Taken, Takes};
 use crate::record::{Ballot, Record, RecordBlock, RecordError};
 
 /// Weight of a new latency in the average, as a power of two. Guessed: the last eight count.
@@ -102,7 +102,7 @@ impl Conn {
         ended: Notify,
         figures: Figures,
     ) -> Result<Rc<Conn>, Error> {
-        let taken = reach.take().await?;
+        let taken = reach.take(Takes::Holder).await?;
         let name = reach.name();
         let label = read_label(&taken.namespace, &name).await?;
         if usize::from(label.slot) != slot || volume.is_some_and(|volume| volume != label.shape.volume) {

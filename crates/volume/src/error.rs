@@ -126,6 +126,17 @@ pub enum Error {
         /// By what.
         by: String,
     },
+    /// Another program has reserved the namespace.
+    #[error(
+        "{holder} is reserved by another program ({by}): have that release it, or look by `yagura nvme reservations report` whose it \
+         is and end it by `yagura nvme reservations preempt`"
+    )]
+    Foreign {
+        /// The holder.
+        holder: String,
+        /// What the reservation is.
+        by: String,
+    },
     /// What was asked for may lose what was acknowledged.
     #[error("{holder}: writes that were acknowledged may be lost, since {what} (say so by `force`)")]
     Loses {

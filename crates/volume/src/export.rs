@@ -6,8 +6,8 @@
 use std::ops::Range;
 
 use device::{Error as DeviceError, Lba, Namespace, NamespaceInfo};
-use engine::task::LocalFuture;
 use engine::Buf;
+use engine::task::LocalFuture;
 
 use crate::backup::{BackupError, Progress, Rate, Sink};
 use crate::stream::{Counts, EXTENT_BYTES_MAX, Encoder, Header};

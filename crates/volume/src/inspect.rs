@@ -7,7 +7,7 @@ use fabric::host::AnyRemote;
 use crate::blocks::{read_block, read_label};
 use crate::error::Error;
 use crate::label::{Label, RECORD_BLOCK};
-use crate::reach::Reach;
+use crate::reach::{Reach, Takes};
 use crate::record::RecordBlock;
 
 /// What stands in the first two blocks of a holder.
@@ -38,7 +38,7 @@ pub fn inspect(reach: &dyn Reach, takes: bool) -> LocalFuture<'_, Result<Inspect
         let name = reach.name();
         match read(&reach.look().await?, &name).await {
             Err(Error::Device { source: device::Error::Reserved(_), .. }) if takes => {
-                read(&reach.take().await?.namespace, &name).await
+                read(&reach.take(Takes::Holder).await?.namespace, &name).await
             }
             found => found,
         }

@@ -67,7 +67,7 @@ pub use label::{
 pub use nvmeof::NvmeReach;
 pub use options::Options;
 pub use origin::Origin;
-pub use reach::{Copies, Reach, Taken};
+pub use reach::{Copies, Reach, Taken, Takes};
 pub use record::{Ballot, FORMAT_ROUND, HOLDERS_MAX, Record, RecordBlock, RecordError, Set, Snapshot, snapshots_max};
 pub use recover::recover;
 pub use snapshot_name::{NotAName, SnapshotId, SnapshotName};

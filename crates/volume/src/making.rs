@@ -33,8 +33,8 @@ impl<'a> Making<'a> {
     pub(crate) async fn begin(of: &'a Candidate, first: View) -> Result<Making<'a>, Error> {
         // Twice: the second one preempts the first. A target that can't do that would be found out by the second host that
         // attaches.
-        of.reach.take().await?;
-        let taken = of.reach.take().await?;
+        of.reach.take(of.takes).await?;
+        let taken = of.reach.take(of.takes).await?;
         let mut making = Making { of, taken, first: of.first.clone() };
         making.turn_into(first).await?;
         Ok(making)
@@ -82,7 +82,7 @@ impl<'a> Making<'a> {
 
     /// `first`: what the first block may be beside what it was.
     async fn take_again(&mut self, first: Option<&View>) -> Result<(), Error> {
-        self.taken = self.of.reach.take().await?;
+        self.taken = self.of.reach.take(self.of.takes).await?;
         let found = read_block(&self.taken.namespace, 0).await.map_err(|error| self.of.failed(error))?;
         let is_ours = found[..] == self.first[..] || first.is_some_and(|first| found[..] == first[..]);
         if is_ours { Ok(()) } else { Err(self.lost()) }

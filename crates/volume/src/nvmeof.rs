@@ -9,12 +9,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use device::Namespace;
-use engine::task::{self, LocalFuture};
+use engine::task::LocalFuture;
 use fabric::host::{AnyRemote, ConnectError, CopyTag, HostIdentity, Options, RemoteNamespace};
 use nvme::Nqn;
 
+use crate::blocks::read_label;
 use crate::error::Error;
-use crate::reach::{Copies, Reach, Taken};
+use crate::reach::{Copies, Reach, Taken, Takes};
 use crate::reserve;
 
 /// How long a replica may take for a command. Chosen: a hundred times what a busy drive takes, and less than applications
@@ -55,8 +56,8 @@ impl NvmeReach {
     /// The namespace can't be reached or taken.
     pub fn release(&self) -> LocalFuture<'_, Result<(), Error>> {
         Box::pin(async move {
-            let (remote, key) = (self.connect().await?, key());
-            reserve::take(&remote, key, &self.name()).await?;
+            let (remote, key) = (self.connect().await?, reserve::key());
+            reserve::take(&remote, key, &self.name(), true).await?;
             let cleared = reserve::clear(&remote, key).await;
             cleared.map_err(|source| Error::Device { holder: self.name(), source })
         })
@@ -72,12 +73,19 @@ impl Reach for NvmeReach {
         Box::pin(async move { Ok(self.connect().await?.into()) })
     }
 
-    fn take(&self) -> LocalFuture<'_, Result<Taken, Error>> {
+    fn take(&self, takes: Takes) -> LocalFuture<'_, Result<Taken, Error>> {
         Box::pin(async move {
             let remote = Rc::new(self.connect().await?);
             // Before the first command: what changes it from now on is another connection.
             let epoch = remote.epoch();
-            reserve::take(&*remote, key(), &self.name()).await?;
+            if takes == Takes::Holder {
+                match read_label(&*remote, &self.name()).await {
+                    // What it is the key of the reservation says.
+                    Ok(_) | Err(Error::Device { source: device::Error::Reserved(_), .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            reserve::take(&*remote, reserve::key(), &self.name(), takes == Takes::Anything).await?;
             let copies = remote.extension().copies.then(|| Rc::clone(&remote) as Rc<dyn Copies>);
             let taken = Taken { namespace: AnyRemote::Remote(remote), epoch, copies };
             if !taken.is_up() {
@@ -115,11 +123,6 @@ fn failed(error: &ConnectError, holder: String) -> Error {
 /// Of a connection: never used before.
 fn identifier() -> [u8; 16] {
     device::random_nguid()
-}
-
-/// 0 means that there is no key.
-fn key() -> u64 {
-    task::random_u64() | 1
 }
 
 #[cfg(test)]

@@ -56,6 +56,20 @@ impl Taken {
     }
 }
 
+/// What may be taken, and from whom.
+///
+/// A namespace that is a holder has a reservation at all times, by a key that only hosts of volumes use. So what has none and no
+/// label is no holder, and what another key has is another program's: both may be named by mistake, and are left as they are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Takes {
+    /// What has a label of a volume, or a reservation of a host of one.
+    Holder,
+    /// What no other program has reserved.
+    Unreserved,
+    /// Whatever it is: somebody has said so.
+    Anything,
+}
+
 /// How one holder is reached. Each call makes a connection of its own.
 ///
 /// Nothing gives a reservation up: where nobody holds one everybody's commands are let through, also late ones of a host that
@@ -67,9 +81,9 @@ pub trait Reach: 'static {
     /// Connects, and takes nothing.
     fn look(&self) -> LocalFuture<'_, Result<AnyRemote, Error>>;
 
-    /// Connects as somebody who was never there before, and takes the reservation for exclusive access from whoever has it. It
-    /// survives power loss.
-    fn take(&self) -> LocalFuture<'_, Result<Taken, Error>>;
+    /// Connects as somebody who was never there before, and takes the reservation for exclusive access from whoever has it, if
+    /// `takes` says that it may. It survives power loss.
+    fn take(&self, takes: Takes) -> LocalFuture<'_, Result<Taken, Error>>;
 
     /// Connects to the snapshot of the holder that has this tag, and takes nothing.
     fn look_at_snapshot(&self, _tag: CopyTag) -> LocalFuture<'_, Result<AnyRemote, Error>> {

@@ -23,7 +23,7 @@ use engine::task::{self, LocalFuture};
 use fabric::host::AnyRemote;
 
 use crate::blocks::read_block;
-use crate::candidate::{Candidate, look};
+use crate::candidate::{Candidate, look, look_at_copy};
 use crate::error::Error;
 use crate::format::{check, label, prepare, sealed, uuid};
 use crate::inspect::{Inspected, inspect};
@@ -52,7 +52,7 @@ pub fn recover(
 ) -> LocalFuture<'static, Result<Shape, Error>> {
     Box::pin(async move {
         let reach = reaches.get(from).ok_or(Error::Impossible("the copy is one of the holders that are named"))?;
-        let copy = look(reach, true, None).await?;
+        let copy = look_at_copy(reach, force).await?;
         let old = Label::decode(&copy.first);
         let old = old.map_err(|source| Error::Label { holder: copy.name.clone(), source })?;
         if usize::from(old.slot) != from {

@@ -4,6 +4,7 @@
 //! - Whoever had the reservation has lost it, and the commands under way of that host are over, before this one is used.
 //! - What the target says it did is looked at: the holder is this connection, exclusive access is what it holds, and that survives
 //!   power loss. A target that took the command for something else would fence nobody.
+//! - Nothing is changed where another program has the reservation, as its key tells, unless somebody has said so.
 //! - Who fails leaves no registration behind, but where the reservation may be its own: with the registration of its holder the
 //!   reservation goes, and anybody's commands pass then. The next one to come preempts it.
 //!
@@ -11,7 +12,7 @@
 
 use std::time::Duration;
 
-use engine::time;
+use engine::{task, time};
 use fabric::host::RemoteNamespace;
 use nvme::Status;
 use nvme::reservation::{
@@ -29,6 +30,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Registrants of connections that are gone, beyond which they are cleared away. Chosen: well below the 64 that targets take.
 const STALE_MAX: usize = 8;
 const EXCLUSIVE: ReservationType = ReservationType::ExclusiveAccess;
+/// What the keys of all hosts of volumes begin with: two letters. Format: what is stored at targets by that is known again.
+const KEY_PREFIX: u64 = 0x5947 << 48;
+const KEY_PREFIX_MASK: u64 = 0xffff << 48;
 
 type Report = (ReservationStatus, Vec<RegisteredController>);
 
@@ -48,9 +52,18 @@ impl Reservations for RemoteNamespace {
     }
 }
 
-/// Takes the reservation of `at`, which is called `holder` in errors, by a key that was never used before.
-pub(crate) async fn take(at: &impl Reservations, key: u64, holder: &str) -> Result<(), Error> {
-    let of = Of { holder };
+/// A key that was never used before, and tells that a host of a volume has it.
+pub(crate) fn key() -> u64 {
+    KEY_PREFIX | task::random_u64() & !KEY_PREFIX_MASK
+}
+
+/// Takes the reservation of `at`, which is called `holder` in errors, by a key that was never used before; from another program's
+/// key by `force`.
+pub(crate) async fn take(at: &impl Reservations, key: u64, holder: &str, force: bool) -> Result<(), Error> {
+    let of = Of { holder, force };
+    // To register is a change, too.
+    let (head, registrants) = at.report().await.map_err(|error| of.failed(error, "a report of reservations"))?;
+    of.check(&head, holder_of(&head, &registrants))?;
     register(at, RegisterAction::Register, key).await.map_err(|error| of.failed(error, PERSISTENT))?;
     let mut may_have_it = false;
     let taken = preempt(at, key, of, &mut may_have_it).await;
@@ -72,11 +85,24 @@ const PERSISTENT: &str = "reservations that survive power loss";
 #[derive(Clone, Copy)]
 struct Of<'a> {
     holder: &'a str,
+    force: bool,
 }
 
 impl Of<'_> {
     fn conflict(self) -> device::Error {
         device::Error::Reserved(self.holder.to_owned())
+    }
+
+    /// What another program has reserved is not taken.
+    fn check(self, head: &ReservationStatus, key: Option<u64>) -> Result<(), Error> {
+        match key {
+            Some(key) if !self.force && key & KEY_PREFIX_MASK != KEY_PREFIX => {
+                let rtype =
+                    ReservationType::from_code(head.rtype).map_or("unknown type".into(), |rtype| rtype.to_string());
+                Err(Error::Foreign { holder: self.holder.to_owned(), by: format!("{rtype}, key {key:#x}") })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn lacks(self, what: &'static str) -> Error {
@@ -108,6 +134,7 @@ async fn preempt(at: &impl Reservations, key: u64, of: Of<'_>, may_have_it: &mut
     for _ in 0..TRIES_MAX {
         let (head, registrants) = at.report().await.map_err(|error| of.failed(error, "a report of reservations"))?;
         let holder = holder_of(&head, &registrants);
+        of.check(&head, holder)?;
         let (action, what) = match holder {
             Some(_) => (AcquireAction::PreemptAndAbort, "Preempt and Abort of reservations"),
             None => (AcquireAction::Acquire, "reservations for exclusive access"),
@@ -260,7 +287,7 @@ mod tests {
             .run_until(async move {
                 fake.registered.borrow_mut().push(7);
                 fake.holder.replace(Some(7));
-                let taken = take(&fake, 9, "it").await.map_err(|error| error.to_string());
+                let taken = take(&fake, 9, "it", true).await.map_err(|error| error.to_string());
                 (taken, fake.registered.take(), fake.holder.take())
             })
             .unwrap_or_else(|stalled| panic!("{stalled}"))
@@ -290,7 +317,7 @@ mod tests {
     /// It unregistered, and so gave up what it had got: late commands of hosts before passed.
     #[test]
     fn who_fails_with_the_reservation_keeps_it() {
-        let (taken, registered, holds) = taken(Fake { reports: Cell::new(Some(1)), ..honest() });
+        let (taken, registered, holds) = taken(Fake { reports: Cell::new(Some(2)), ..honest() });
         assert!(taken.as_ref().is_err_and(|error| error.contains("told to fail")), "{taken:?}");
         assert_eq!((registered, holds), (vec![7, 9], Some(9)));
     }

@@ -13,7 +13,7 @@ use engine::sync::Notify;
 use engine::task::LocalFuture;
 use engine::{Buf, View, time};
 use fabric::host::{AnyRemote, CopyTag, NamespaceCopy};
-use volume::{Copies, Reach, Taken, Volume};
+use volume::{Copies, Reach, Taken, Takes, Volume};
 
 use crate::cluster::{BLOCK, Cluster, attach, format_options, options, run, whole};
 
@@ -127,9 +127,9 @@ impl Reach for CountedReach {
         self.inner.look()
     }
 
-    fn take(&self) -> LocalFuture<'_, Result<Taken, volume::Error>> {
+    fn take(&self, takes: Takes) -> LocalFuture<'_, Result<Taken, volume::Error>> {
         Box::pin(async move {
-            let taken = self.inner.take().await?;
+            let taken = self.inner.take(takes).await?;
             self.counter.tick(self.node).await;
             let counted = Counted { inner: taken.namespace.clone(), counter: self.counter.clone(), node: self.node };
             let (counter, node) = (self.counter.clone(), self.node);

@@ -8,7 +8,7 @@ use device::{Durability, Error, Lba, Namespace};
 use engine::task::LocalFuture;
 use engine::{Buf, View, time};
 use fabric::host::AnyRemote;
-use volume::{Label, Options, Reach, Set, Taken, Volume};
+use volume::{Label, Options, Reach, Set, Taken, Takes, Volume};
 
 use crate::basics::{equal, get, put};
 use crate::cluster::{BLOCK, Cluster, format, options, run, whole};
@@ -116,9 +116,9 @@ impl Reach for ToldReach {
         self.0.look()
     }
 
-    fn take(&self) -> LocalFuture<'_, Result<Taken, volume::Error>> {
+    fn take(&self, takes: Takes) -> LocalFuture<'_, Result<Taken, volume::Error>> {
         Box::pin(async move {
-            let taken = self.0.take().await?;
+            let taken = self.0.take(takes).await?;
             self.1.taken.set(self.1.taken.get() + 1);
             let (_, block) = taken.namespace.read(Lba(0), Buf::with_len(BLOCK)).await;
             let data_first = Label::decode(&block).map_or(u64::MAX, |label| label.data_first.max(2));
@@ -265,7 +265,8 @@ fn a_write_to_who_was_left_out_does_not_arrive_later() {
 /// The same with reads: each of them ended the connection that the others used, too.
 #[test]
 fn a_replica_that_fails_each_read_is_left_out() {
-    run(32, 3, 0, async |_, cluster| {
+    // In this run it is the one that seems the best.
+    run(33, 3, 0, async |_, cluster| {
         let (volume, told) = attached(cluster, 3, options()).await;
         put(&volume, 5, 1).await.expect("all is well");
         told[1].reads.replace(vec![(5, Error::Aborted)]);
@@ -275,7 +276,7 @@ fn a_replica_that_fails_each_read_is_left_out() {
                 time::sleep(Duration::from_millis(1)).await;
             }
         };
-        assert!(within(30, reads).await.is_some(), "it is taken back for ever");
+        assert!(within(30, reads).await.is_some(), "it is taken back for ever, or never asked");
     });
 }
 

@@ -12,7 +12,7 @@ use engine::sync::Notify;
 use engine::task::LocalFuture;
 use engine::{Buf, View, time};
 use fabric::host::AnyRemote;
-use volume::{Label, Reach, Taken, Volume};
+use volume::{Label, Reach, Taken, Takes, Volume};
 
 use crate::basics::{equal, get, put};
 use crate::cluster::{BLOCK, Cluster, format, options, run};
@@ -73,9 +73,9 @@ impl Reach for GatedReach {
         self.0.look()
     }
 
-    fn take(&self) -> LocalFuture<'_, Result<Taken, volume::Error>> {
+    fn take(&self, takes: Takes) -> LocalFuture<'_, Result<Taken, volume::Error>> {
         Box::pin(async move {
-            let taken = self.0.take().await?;
+            let taken = self.0.take(takes).await?;
             let (result, label) = taken.namespace.read(Lba(0), Buf::with_len(BLOCK)).await;
             result.expect("it is up");
             let data_first = Label::decode(&label).expect("a holder").data_first;

@@ -8,7 +8,7 @@ use device::{Durability, Lba, Namespace};
 use engine::Buf;
 use engine::sim::{SimConfig, World};
 use engine::{task, time};
-use volume::{Error, Label, Options, Set, Volume};
+use volume::{Error, Label, Options, Set, Takes, Volume};
 
 use crate::basics::{get, put};
 use crate::cluster::{
@@ -272,7 +272,7 @@ fn a_replica_whose_log_is_too_small_does_not_join() {
         time::sleep(Duration::from_millis(100)).await;
         let small_regions = volume::FormatOptions { region_bytes: Some(BLOCK as u64), ..format_options(3) };
         volume::format(cluster.places.reaches("operator"), small_regions).await.expect("they are blank");
-        let namespace = cluster.places.reach(2, "operator").take().await.expect("it is up").namespace;
+        let namespace = cluster.places.reach(2, "operator").take(Takes::Holder).await.expect("it is up").namespace;
         let label = Label::decode(&world.peek(cluster.nodes[2], DISK, 0, BLOCK)).expect("a holder has a label");
         let mut block = Buf::with_len(BLOCK);
         Label { log_blocks: 1, ..label }.encode(&mut block);
@@ -308,7 +308,7 @@ fn a_copy_without_a_record_is_gone_on_with_as_large_as_others_say() {
             drop(volume);
             let lost = if other_is_up { 2..3 } else { 1..3 };
             lost.clone().for_each(|node| world.crash(cluster.nodes[node]));
-            let namespace = cluster.places.reach(0, "operator").take().await.expect("it is up").namespace;
+            let namespace = cluster.places.reach(0, "operator").take(Takes::Holder).await.expect("it is up").namespace;
             let damage = Buf::copy_from(&[3; BLOCK]).freeze();
             namespace.write(Lba(1), damage, Durability::Stable).await.expect("it is taken");
             drop(namespace);

@@ -11,7 +11,7 @@ use engine::sync::Notify;
 use engine::task::LocalFuture;
 use engine::{Buf, time};
 use fabric::host::{AnyRemote, CopyTag, NamespaceCopy};
-use volume::{Copies, Label, Reach, RecordBlock, SnapshotName, Taken};
+use volume::{Copies, Label, Reach, RecordBlock, SnapshotName, Taken, Takes};
 
 use crate::cluster::BLOCK;
 
@@ -175,9 +175,9 @@ impl Reach for ShelfReach {
         self.inner.look()
     }
 
-    fn take(&self) -> LocalFuture<'_, Result<Taken, volume::Error>> {
+    fn take(&self, takes: Takes) -> LocalFuture<'_, Result<Taken, volume::Error>> {
         Box::pin(async move {
-            let taken = self.inner.take().await?;
+            let taken = self.inner.take(takes).await?;
             let over = taken.namespace.clone();
             let copies = Rc::new(Client { shelf: self.shelf.clone(), node: self.node, over }) as Rc<dyn Copies>;
             let copies = Some(copies).filter(|_| !self.shelf.0[self.node].lacks.get());

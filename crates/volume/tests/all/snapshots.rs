@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use device::{Durability, Lba, Namespace};
 use engine::{Buf, task, time};
-use volume::{Error, Options, Set, SnapshotName, SnapshotView, Volume};
+use volume::{Error, Options, Set, SnapshotName, SnapshotView, Takes, Volume};
 
 use crate::basics::{block, get, put};
 use crate::cluster::{BLOCK, BLOCKS, Cluster, attach, format, options, run, whole};
@@ -252,7 +252,7 @@ fn what_a_host_that_died_has_left_is_deleted() {
         let (node, attached) = crate::basics::host(world, cluster, "a");
         let volume = attached.await;
         let foreign = SnapshotName::default().tag(99).expect("it fits");
-        let taken = cluster.places.reach(0, "x").take().await.expect("it is up");
+        let taken = cluster.places.reach(0, "x").take(Takes::Holder).await.expect("it is up");
         taken.copies.expect("it offers them").snapshot(foreign).await.expect("it is up");
         // It is taken back.
         time::sleep(Duration::from_secs(1)).await;

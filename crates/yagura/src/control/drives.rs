@@ -11,7 +11,7 @@ use std::time::{Duration, Instant as StdInstant};
 use ::control::provision::{
     Blank, Done, DriveError, Drives, HolderKind, Look, Namespace, Place, Replica, Reply, Until, Usage, Work,
 };
-use ::volume::{FORMAT_ROUND, FormatOptions, Kind, Taken};
+use ::volume::{FORMAT_ROUND, FormatOptions, Kind, Taken, Takes};
 use device::{Lba, Namespace as _};
 use engine::Buf;
 use engine::sync::{MailReceiver, MailSender, mailbox};
@@ -271,7 +271,7 @@ async fn usage(
             Err(error) => return Err(DriveError::Unreachable(error.to_string())),
         }
         in_time(until)?;
-        match holder.take().await {
+        match holder.take(Takes::Holder).await {
             Ok(connection) => taken.push(connection),
             Err(error) if is_host_there(&error) => return Ok(Usage::Now),
             Err(error) => return Err(DriveError::Unreachable(error.to_string())),

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Instant as StdInstant;
 
 use ::control::provision::{Blank, DriveError, NAMESPACES_MAX, Namespace, Until};
-use ::volume::{Error as VolumeError, NvmeReach, Reach, Taken};
+use ::volume::{Error as VolumeError, NvmeReach, Reach, Taken, Takes};
 use device::Namespace as _;
 use engine::task::LocalFuture;
 use fabric::host::{AnyRemote, ConnectError, Manager, Options};
@@ -49,10 +49,10 @@ impl Reach for Known {
         })
     }
 
-    fn take(&self) -> LocalFuture<'_, Result<Taken, VolumeError>> {
+    fn take(&self, takes: Takes) -> LocalFuture<'_, Result<Taken, VolumeError>> {
         Box::pin(async move {
             self.look().await?;
-            self.reach.take().await
+            self.reach.take(takes).await
         })
     }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use device::Namespace;
 use engine::task::LocalFuture;
 use fabric::host::{AnyRemote, CopyTag};
-use volume::{Error, NvmeReach, Reach, Taken};
+use volume::{Error, NvmeReach, Reach, Taken, Takes};
 
 use crate::cli::{NvmeHost, NvmeNamespace, VolumeHolders};
 use crate::exit::Failure;
@@ -108,8 +108,8 @@ impl Reach for Holder {
         Box::pin(async move { self.known().await?.look().await })
     }
 
-    fn take(&self) -> LocalFuture<'_, Result<Taken, Error>> {
-        Box::pin(async move { self.known().await?.take().await })
+    fn take(&self, takes: Takes) -> LocalFuture<'_, Result<Taken, Error>> {
+        Box::pin(async move { self.known().await?.take(takes).await })
     }
 
     fn look_at_snapshot(&self, tag: CopyTag) -> LocalFuture<'_, Result<AnyRemote, Error>> {
@@ -149,7 +149,7 @@ mod tests {
             let spec = HolderSpec { address, nqn: Some(nqn.to_owned()), nsid: 1 };
             let host = Flags::parse_from(["test", "--host-nqn=nqn.2026-11.io.yagura:host"]).host;
             holder(&spec, &host, Some([7; 16])).look().await.expect("it is the one");
-            for refused in [holder(&spec, &host, Some([8; 16])).take().await.err(), {
+            for refused in [holder(&spec, &host, Some([8; 16])).take(Takes::Holder).await.err(), {
                 holder(&spec, &host, Some([8; 16])).look().await.err()
             }] {
                 let said = refused.expect("it is another one").to_string();
