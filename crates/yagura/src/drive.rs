@@ -46,6 +46,7 @@ pub fn failure(error: DriveError) -> Failure {
         | DriveError::Io { .. }
         | DriveError::NotADrive { .. }
         | DriveError::IsADrive { .. }
+        | DriveError::InUse { .. }
         | DriveError::Damaged { .. }
         | DriveError::Undecided { .. }
         | DriveError::ReadOnly(_)

@@ -35,6 +35,15 @@ pub enum DriveError {
         /// The file or device.
         path: PathBuf,
     },
+    /// It is not blank.
+    #[error(
+        "{path}: there is something in its first or last MiB, a file system perhaps, which formatting would destroy; say --force to \
+         do it all the same"
+    )]
+    InUse {
+        /// The file or device.
+        path: PathBuf,
+    },
     /// What the drive knows of itself does not verify.
     #[error("{path}: {what} is damaged; nothing was changed. Copy the medium before anything else, then restore it")]
     Damaged {

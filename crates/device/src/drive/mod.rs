@@ -195,6 +195,9 @@ impl Drive {
             if !force && recover::holds_a_drive(path, &file).await {
                 return Err(DriveError::IsADrive { path: path.to_owned() });
             }
+            if !force && recover::is_in_use(path, &file).await? {
+                return Err(DriveError::InUse { path: path.to_owned() });
+            }
             let layout = Layout::new(crate::identity::random_nguid(), file.size(), unit, extent_bytes, journal_bytes);
             let layout = layout.ok_or_else(|| DriveError::TooSmall {
                 path: path.to_owned(),

@@ -96,6 +96,19 @@ pub(super) async fn holds_a_drive(path: &Path, file: &File) -> bool {
     }
 }
 
+/// Whether something else than zeroes stands in the first or the last MiB. Chosen: partition tables, file systems, md, LVM, members
+/// of a pool and holders of a volume have something in the one or in the other.
+pub(super) async fn is_in_use(path: &Path, file: &File) -> Result<bool, DriveError> {
+    let end = file.size() / PAGE as u64 * PAGE as u64;
+    let most = end.min(PART as u64);
+    for at in [0, end - most] {
+        if read(path, file, at, most).await?.iter().any(|&byte| byte != 0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Where a journal may be there is one, or there is a checkpoint where one may be. A medium that begins with zeroes has neither:
 /// what erased a journal's first page was meant to erase.
 async fn has_traces(path: &Path, file: &File) -> Result<bool, DriveError> {

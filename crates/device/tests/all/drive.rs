@@ -277,6 +277,25 @@ fn what_can_not_be_is_refused_by_name() {
     });
 }
 
+/// A file system that was named by mistake was gone without a question.
+#[test]
+fn what_is_not_blank_is_formatted_by_force_alone() {
+    real(async {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("disk");
+        for place in [1080, BYTES as usize - 4096] {
+            let mut bytes = vec![0; BYTES as usize];
+            bytes[place] = 7;
+            std::fs::write(&path, &bytes).expect("there is room");
+            let refused = Drive::format(&path, &options(4096)).await;
+            assert!(matches!(refused, Err(DriveError::InUse { .. })), "{refused:?}");
+            assert!(std::fs::read(&path).expect("it is there") == bytes, "it was changed");
+            let forced = FormatOptions { force: true, ..options(4096) };
+            drop(Drive::format(&path, &forced).await.expect("it was said so"));
+        }
+    });
+}
+
 /// A checksum cache smaller than what is in use: pages go and come, and carry what they had.
 #[test]
 fn a_small_cache_forgets_nothing() {
