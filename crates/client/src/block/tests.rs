@@ -1,0 +1,132 @@
+use super::*;
+use crate::testing::MemoryNamespaces;
+
+fn open(place: &str) -> Device {
+    let place = place.parse().expect("a place");
+    Device::open(place, &SecurityOptions::default()).expect("the targets answer")
+}
+
+fn volume(holders: &MemoryNamespaces) -> Device {
+    open(&format!("volume {}", holders.addresses().join(" ")))
+}
+
+/// Waits for one request, which is the only one.
+fn one(queue: &mut Queue) -> Completed {
+    let mut taken = Vec::new();
+    queue.wait(1, None, 8, &mut taken).expect("the device is there");
+    let [completed] = <[Completed; 1]>::try_from(taken).expect("one was under way");
+    completed
+}
+
+fn block(byte: u8, length: usize) -> Buf {
+    let mut buf = Buf::with_len(length);
+    buf.fill(byte);
+    buf
+}
+
+/// Blocks are written, flushed, read and discarded, with as many under way as the queue holds.
+fn is_used(device: &Device) {
+    let Geometry { bytes, block_size, transfer_bytes_max } = device.geometry();
+    assert!(bytes > 1 << 20 && transfer_bytes_max >= 128 << 10, "{bytes} {transfer_bytes_max}");
+    let (size, mut taken) = (block_size as usize, Vec::new());
+    let mut queue = device.queue(8).expect("a queue");
+    for tag in 0..8u8 {
+        let data = block(tag + 1, size);
+        let write = Operation::Write { data, stable: tag % 2 == 0 };
+        queue.submit(tag.into(), u64::from(tag) * size as u64, write).expect("there is room");
+    }
+    let full = queue.submit(8, 0, Operation::Flush);
+    assert!(full.is_err_and(|error| error.to_string().contains("the queue is full")));
+    queue.wait(8, None, 3, &mut taken).expect("they end");
+    assert_eq!(taken.len(), 3, "no more than asked for");
+    queue.wait(9, None, 9, &mut taken).expect("they end");
+    assert!(taken.iter().all(|completed| completed.result.is_ok() && completed.buf.is_some()), "{taken:?}");
+    let mut tags: Vec<_> = taken.iter().map(|completed| completed.tag).collect();
+    tags.sort_unstable();
+    assert_eq!(tags, (0..8).collect::<Vec<_>>());
+    queue.submit(9, 0, Operation::Flush).expect("there is room");
+    assert!(one(&mut queue).result.is_ok());
+    queue.submit(10, 2 * size as u64, Operation::Read(Buf::with_len(2 * size))).expect("there is room");
+    let read = one(&mut queue).buf.expect("the buffer comes back");
+    assert!(read[..size].iter().all(|&byte| byte == 3) && read[size..].iter().all(|&byte| byte == 4));
+    queue.submit(11, 0, Operation::Discard(8 * size as u64)).expect("there is room");
+    assert!(one(&mut queue).result.is_ok());
+    queue.wait(1, Some(Duration::ZERO), 1, &mut taken).expect("nothing is under way, so nothing is waited for");
+}
+
+#[test]
+fn a_namespace_is_used() {
+    let targets = MemoryNamespaces::blank(1).expect("a target");
+    let device = open(&format!("namespace {}", targets.addresses()[0]));
+    is_used(&device);
+    device.close().expect("it ends");
+}
+
+#[test]
+fn a_volume_is_used_by_two_queues_and_let_go() {
+    let targets = MemoryNamespaces::volume().expect("a volume");
+    let device = volume(&targets);
+    std::thread::scope(|scope| {
+        let mut queue = device.queue(1).expect("a queue");
+        scope.spawn(move || {
+            for _ in 0..100 {
+                queue.submit(0, 1 << 20, Operation::Write { data: block(7, 4096), stable: false }).expect("room");
+                assert!(one(&mut queue).result.is_ok());
+            }
+        });
+        is_used(&device);
+    });
+    device.close().expect("it was this host's to the end");
+}
+
+#[test]
+fn who_opens_a_volume_takes_it_and_the_former_one_is_told() {
+    let targets = MemoryNamespaces::volume().expect("a volume");
+    let (former, later) = (volume(&targets), volume(&targets));
+    let mut queue = former.queue(1).expect("a queue");
+    let mut write = || {
+        queue.submit(0, 0, Operation::Write { data: block(1, 4096), stable: true }).expect("there is room");
+        one(&mut queue).result.expect_err("it is another's")
+    };
+    // What is under way when the former device learns of it is aborted.
+    while !matches!(write(), Error::Refused(_)) {}
+    is_used(&later);
+    assert!(former.close().is_err());
+    later.close().expect("it was this one's to the end");
+}
+
+#[test]
+fn what_no_device_can_do_is_refused() {
+    let targets = MemoryNamespaces::blank(1).expect("a target");
+    let device = open(&format!("namespace {}", targets.addresses()[0]));
+    assert!(device.queue(0).is_err() && device.queue(DEPTH_MAX + 1).is_err());
+    let Geometry { bytes, block_size, transfer_bytes_max } = device.geometry();
+    let block = block_size as usize;
+    let mut queue = device.queue(1).expect("a queue");
+    let cases = [(1, block), (0, block - 1), (0, 0), (0, transfer_bytes_max as usize + block)];
+    for (offset, length) in cases {
+        let refused = queue.submit(0, offset, Operation::Read(Buf::with_len(length)));
+        assert!(matches!(refused, Err(Error::Usage(_))), "{length} bytes at {offset}: {refused:?}");
+    }
+    queue.submit(0, bytes, Operation::Read(Buf::with_len(block))).expect("the end is the target's to know");
+    let completed = one(&mut queue);
+    assert!(matches!(completed.result, Err(Error::Usage(_))) && !completed.outcome_unknown, "{completed:?}");
+}
+
+/// A queue once had to be gone before its device: else who waited waited for ever.
+#[test]
+fn who_waits_is_told_that_the_device_has_ended() {
+    let targets = MemoryNamespaces::blank(1).expect("a target");
+    let device = open(&format!("namespace {}", targets.addresses()[0]));
+    let mut queue = device.queue(4).expect("a queue");
+    for tag in 0..4 {
+        queue.submit(tag, 0, Operation::Write { data: block(1, 4096), stable: true }).expect("there is room");
+    }
+    device.close().expect("it ends");
+    let mut taken = Vec::new();
+    // What has ended before is taken first.
+    while queue.wait(4, None, 4, &mut taken).is_ok() && taken.len() < 4 {}
+    assert!(matches!(queue.submit(4, 0, Operation::Flush), Err(Error::Closed { .. })));
+    let nobody = Device::open("namespace 127.0.0.1:1".parse().expect("a place"), &SecurityOptions::default());
+    assert!(matches!(nobody, Err(Error::Unavailable(_))));
+}
