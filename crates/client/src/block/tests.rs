@@ -1,3 +1,9 @@
+use std::cell::Cell;
+use std::rc::Rc;
+
+use device::{Memory, NamespaceInfo};
+use engine::View;
+
 use super::*;
 use crate::testing::MemoryNamespaces;
 
@@ -129,4 +135,54 @@ fn who_waits_is_told_that_the_device_has_ended() {
     assert!(matches!(queue.submit(4, 0, Operation::Flush), Err(Error::Closed { .. })));
     let nobody = Device::open("namespace 127.0.0.1:1".parse().expect("a place"), &SecurityOptions::default());
     assert!(matches!(nobody, Err(Error::Unavailable(_))));
+}
+
+/// Keeps how the last write was asked for, and does not say what became of it.
+struct Silent {
+    memory: Memory,
+    asked: Cell<Option<Durability>>,
+}
+
+impl Namespace for Silent {
+    device::delegate_namespace!(this => { Silent { memory, .. } => memory };
+        flush, compare, compare_and_write, write_zeroes, verify, write_uncorrectable, hint_lifetime, writability, used_blocks,
+        link, attribute, set_attribute);
+
+    fn info(&self) -> NamespaceInfo {
+        self.memory.info()
+    }
+
+    async fn read(&self, _lba: Lba, buf: Buf) -> (Result<(), device::Error>, Buf) {
+        (Err(device::Error::Aborted), buf)
+    }
+
+    async fn write(&self, _lba: Lba, _data: View, durability: Durability) -> Result<(), device::Error> {
+        self.asked.set(Some(durability));
+        Err(device::Error::Aborted)
+    }
+
+    async fn deallocate(&self, _lba: Lba, _blocks: u64) -> Result<(), device::Error> {
+        Err(device::Error::Aborted)
+    }
+}
+
+#[test]
+fn a_write_is_as_stable_as_asked_for_and_its_outcome_as_open_as_it_is() {
+    let ran = Reactor::run(ReactorConfig::default(), async {
+        let memory = Memory::new(1 << 20, 4096, [1; 16]).expect("it fits");
+        let silent = Rc::new(Silent { memory, asked: Cell::default() });
+        let namespace = AnyRemote::from(silent.clone());
+        let mut cases = vec![(Operation::Read(block(0, 4096)), None, false), (Operation::Discard(4096), None, true)];
+        for (stable, asked) in [(true, Durability::Stable), (false, Durability::Cached)] {
+            cases.push((Operation::Write { data: block(0, 4096), stable }, Some(asked), true));
+        }
+        for (operation, asked, outcome_unknown) in cases {
+            let what = format!("{operation:?}");
+            let request = Request { tag: 7, lba: Lba(1), blocks: 1, operation };
+            let completed = carry_out(&namespace, request).await;
+            assert!(completed.result.is_err(), "{what}");
+            assert_eq!((silent.asked.take(), completed.outcome_unknown), (asked, outcome_unknown), "{what}");
+        }
+    });
+    ran.expect("this machine gives a reactor");
 }
