@@ -119,20 +119,30 @@ fn what_no_device_can_do_is_refused() {
     assert!(matches!(completed.result, Err(Error::Usage(_))) && !completed.outcome_unknown, "{completed:?}");
 }
 
-/// A queue once had to be gone before its device: else who waited waited for ever.
 #[test]
 fn who_waits_is_told_that_the_device_has_ended() {
+    let (requests, receiver) = mailbox(1);
+    let completions = Arc::new(Completions::default());
+    let joining = Joining { requests: receiver, completions: completions.clone() };
+    let geometry = Geometry { bytes: 1 << 20, block_size: 4096, transfer_bytes_max: 4096 };
+    let mut queue = Queue { requests, completions, geometry, depth: 1, under_way: 0 };
+    queue.submit(7, 0, Operation::Flush).expect("there is room");
+    drop(joining);
+    let told = queue.wait(1, Some(Duration::from_secs(5)), 1, &mut Vec::new());
+    assert!(matches!(told, Err(Error::Closed { outcome_unknown: true })), "{told:?}");
+    assert!(matches!(queue.submit(8, 0, Operation::Flush), Err(Error::Closed { outcome_unknown: false })));
+}
+
+#[test]
+fn a_device_ends_under_its_queues_and_one_that_is_not_there_is_not_opened() {
     let targets = MemoryNamespaces::blank(1).expect("a target");
     let device = open(&format!("namespace {}", targets.addresses()[0]));
     let mut queue = device.queue(4).expect("a queue");
-    for tag in 0..4 {
+    for tag in 0..3 {
         queue.submit(tag, 0, Operation::Write { data: block(1, 4096), stable: true }).expect("there is room");
     }
     device.close().expect("it ends");
-    let mut taken = Vec::new();
-    // What has ended before is taken first.
-    while queue.wait(4, None, 4, &mut taken).is_ok() && taken.len() < 4 {}
-    assert!(matches!(queue.submit(4, 0, Operation::Flush), Err(Error::Closed { .. })));
+    assert!(matches!(queue.submit(3, 0, Operation::Flush), Err(Error::Closed { .. })));
     let nobody = Device::open("namespace 127.0.0.1:1".parse().expect("a place"), &SecurityOptions::default());
     assert!(matches!(nobody, Err(Error::Unavailable(_))));
 }
