@@ -13,6 +13,7 @@
 #   make figures                   what make bench has measured last becomes docs/figures.md
 #   make dist                      the binary as it is given away, in target/dist: slower to build, a little faster to run
 #   make install [PREFIX=/usr/local]   the binary, the C library with its header, pkg-config's file; DESTDIR is honoured
+#   make fio-engine FIO=dir        the I/O engine for fio, in target/fio; FIO: source tree of the fio that loads it, configured
 #   make wheel                     the Python package, optimised
 #   make tidy | fmt | clean
 
@@ -33,6 +34,8 @@ ENTRIES ?= 10000000
 # Seconds per target of `make fuzz`.
 SECONDS ?= 60
 ONLY ?=
+# Source tree of fio for `make fio-engine`.
+FIO ?=
 # Where `make install` puts things.
 PREFIX ?= /usr/local
 
@@ -41,7 +44,7 @@ YAGURA := $(TARGET_DIR)/release/yagura
 # What is given away and measured: optimised over all crates at once, which takes minutes more to build.
 DIST := $(TARGET_DIR)/dist
 
-.PHONY: help build dist run test test-all sim entries model mutants guest fuzz bench figures install wheel tidy fmt clean deps deps-build deps-test deps-bench
+.PHONY: help build dist run test test-all sim entries model mutants guest fuzz bench figures install fio-engine wheel tidy fmt clean deps deps-build deps-test deps-bench
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -92,6 +95,12 @@ install: dist
 	cargo rustc --profile dist --locked --package capi --lib --crate-type cdylib
 	cargo rustc --profile dist --locked --package capi --lib --crate-type staticlib
 	scripts/install.sh "$(PREFIX)" "$(DIST)/yagura" "$(DIST)"
+
+fio-engine: deps-build
+	@test -n "$(FIO)" || { echo "say FIO=…: the source tree of the fio that is to load the engine; docs/programs.md" >&2; exit 2; }
+	cargo build --profile dist --locked --package capi --lib
+	scripts/fio-engine.sh "$(FIO)" "$(DIST)/libyagura.so" "$(TARGET_DIR)/fio"
+	@echo "fio --ioengine=external:$(abspath $(TARGET_DIR))/fio/libyagura_fio.so --device=\"volume HOST:PORT HOST:PORT HOST:PORT\" …"
 
 wheel: deps-build
 	scripts/python.sh wheel

@@ -17,6 +17,7 @@ packages=()
 tools=()
 clients_py=
 csi_sanity=
+fio_tree=
 
 # command=package: the package is wanted when the command is not there.
 want() {
@@ -56,6 +57,9 @@ for group in "$@"; do
       want nbdcopy=libnbd-bin qemu-img=qemu-utils
       # memccapable: a test of memcached's protocols by others.
       want memccapable=libmemcached-tools
+      # fio, and the headers that its I/O engines are built against.
+      want fio=fio
+      fio_tree=yes
       # csi-sanity, which Go builds: a test of the Container Storage Interface by others.
       csi_sanity=${XDG_CACHE_HOME:-$HOME/.cache}/yagura/csi-sanity-$CSI_SANITY
       [ -x "$csi_sanity" ] || want go=golang-go
@@ -83,9 +87,9 @@ retry() {
   return 1
 }
 
+sudo=()
+[ "$(id -u)" = 0 ] || sudo=(sudo)
 if ((${#packages[@]})); then
-  sudo=()
-  [ "$(id -u)" = 0 ] || sudo=(sudo)
   mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sort -u)
   echo "deps: installing ${packages[*]}"
   export DEBIAN_FRONTEND=noninteractive
@@ -133,6 +137,33 @@ build_csi_sanity() {
   rm -rf "$folder"
 }
 [ -z "$csi_sanity" ] || [ -x "$csi_sanity" ] || build_csi_sanity
+
+# The source of the fio that is installed, by package lists of its own: no package has its headers, and few machines list sources.
+get_fio_tree() {
+  local folder url place version
+  folder=$(mktemp -d)
+  # From where the package comes, as `500 http://HOST/debian bookworm/main amd64 Packages`.
+  apt-cache policy fio | grep -qF ' http' || retry "${sudo[@]}" apt-get -qq update
+  read -r _ url place _ < <(apt-cache policy fio | grep -m 1 -F ' http') ||
+    { echo "deps.sh: apt knows no place where fio comes from" >&2; return 1; }
+  version=$(dpkg-query --show --showformat '${Version}' fio)
+  echo "deps: getting the source of fio $version for the tests"
+  mkdir -p "$folder/lists/partial" "$folder/archives/partial" "$folder/source"
+  echo "deb-src $url ${place%/*} ${place#*/}" > "$folder/sources.list"
+  local apt=(apt-get -qq -o "Dir::Etc::SourceList=$folder/sources.list" -o Dir::Etc::SourceParts=/dev/null
+    -o "Dir::State::Lists=$folder/lists" -o "Dir::Cache=$folder" -o APT::Sandbox::User=root)
+  retry "${apt[@]}" update
+  (cd "$folder" && retry "${apt[@]}" source --download-only "fio=$version")
+  tar -xf "$folder"/fio_*.orig.tar.?z --strip-components 1 -C "$folder/source"
+  (cd "$folder/source" && ./configure > /dev/null)
+  mkdir -p "$(dirname "$fio_tree")"
+  mv -T "$folder/source" "$fio_tree"
+  rm -rf "$folder"
+}
+if [ -n "$fio_tree" ]; then
+  fio_tree=${XDG_CACHE_HOME:-$HOME/.cache}/yagura/$(fio --version)
+  [ -e "$fio_tree/config-host.h" ] || get_fio_tree
+fi
 
 # Every locked crate, those of other platforms too: cargo-deny reads them all, and no later step needs the network.
 cargo fetch --quiet --locked

@@ -133,7 +133,7 @@ fn measure(options: &Options, server: &Server, progress: &Progress) -> anyhow::R
 
 /// Gets and sets of the items in memory, at their pace.
 fn paced(server: &Server, hot: &Work, time: Duration) -> anyhow::Result<Sample> {
-    let before = (machine::cpu_time(std::process::id())?, server.cpu_time()?);
+    let before = (machine::own_cpu_time(), server.cpu_time()?);
     let (address, hot) = (server.address, hot.clone());
     let run = Reactor::run(ReactorConfig::default(), async move {
         cache_client::run(address, HOT_CONNECTIONS, &hot, Arrivals::Open(HOT_RATE), time).await
@@ -141,7 +141,7 @@ fn paced(server: &Server, hot: &Work, time: Duration) -> anyhow::Result<Sample> 
     let Counts { misses, refused, .. } = run.counts;
     anyhow::ensure!(refused == 0, "{refused} were refused");
     tracing::debug!(misses, "of the items in memory");
-    let used = machine::cpu_time(std::process::id())?.saturating_sub(before.0);
+    let used = machine::own_cpu_time().saturating_sub(before.0);
     Ok(Sample::new(&run.outcome.all(), run.outcome.wall, used, Some(server.cpu_time()?.saturating_sub(before.1))))
 }
 

@@ -268,12 +268,12 @@ impl Contest {
         let server = cache.server();
         let (items, popularity) = (self.items.clone(), self.popularity.clone());
         let work = Work { items, popularity, seed: round as u64 + 1 };
-        let before = (machine::cpu_time(std::process::id())?, server.cpu_time()?);
+        let before = (machine::own_cpu_time(), server.cpu_time()?);
         let address = server.address;
         let run = Reactor::run(ReactorConfig::default(), async move {
             cache_client::run(address, connections, &work, arrivals, time).await
         })??;
-        let used = machine::cpu_time(std::process::id())?.saturating_sub(before.0);
+        let used = machine::own_cpu_time().saturating_sub(before.0);
         let answering = server.cpu_time()?.saturating_sub(before.1);
         Ok((Sample::new(&run.outcome.all(), run.outcome.wall, used, Some(answering)), run.counts))
     }

@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,7 +12,8 @@ use anyhow::Context as _;
 use uuid::Uuid;
 
 use crate::machine;
-use crate::process::free_port;
+use crate::process::{bounded, free_port};
+use crate::progress::Progress;
 
 const POOL: &str = "bench";
 /// Placement groups. Chosen: ten for each OSD, as its documentation advises for so few.
@@ -20,8 +22,14 @@ const PLACEMENT_GROUPS: &str = "32";
 const OSD_MEMORY_BYTES: u64 = 1 << 30;
 /// How long anything of it may take to begin. Chosen: ten times what it took on two cores.
 const START_TIME_MAX: Duration = Duration::from_secs(120);
-/// Seconds that one question may take, as its tools are told.
+/// Seconds that one question may take until it is answered by a monitor, as its tools are told.
 const QUESTION_SECONDS: &str = "20";
+/// How long one of its tools may take: some wait for OSDs without a limit. Chosen: ten times what the slowest, which makes the
+/// files of an OSD, took on two busy cores.
+const TOOL_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// What `timeout` exits with where there is no such program.
+const NOT_FOUND: i32 = 127;
 
 /// A running cluster with a pool of replicated block images.
 pub struct Cluster {
@@ -31,7 +39,8 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts one below `folder` that keeps `replicas` copies, each on a file of so many bytes.
-    pub fn start(folder: &Path, replicas: usize, osd_bytes: u64) -> anyhow::Result<Cluster> {
+    pub fn start(folder: &Path, replicas: usize, osd_bytes: u64, progress: &Progress) -> anyhow::Result<Cluster> {
+        progress.begin("starting Ceph", replicas + 2);
         let mut cluster = Cluster { folder: folder.to_owned(), daemons: Vec::new() };
         for place in ["run", "log", "mon", "mgr"] {
             fs::create_dir_all(folder.join(place))?;
@@ -43,7 +52,8 @@ impl Cluster {
         cluster.run("monmaptool", &["--create", "--clobber", "--fsid", &fsid, "--addv", "a", &address, &monmap])?;
         cluster.run("ceph-mon", &["--mkfs", "-i", "a", "--monmap", &monmap])?;
         cluster.launch("ceph-mon", "a")?;
-        cluster.wait("the monitor", &["mon", "stat"], |_| true)?;
+        cluster.wait("the monitor", &["mon", "stat"], progress, |_| true)?;
+        progress.step()?;
         fs::create_dir_all(folder.join("mgr/x"))?;
         cluster.launch("ceph-mgr", "x")?;
         for osd in 0..replicas {
@@ -53,13 +63,16 @@ impl Cluster {
             anyhow::ensure!(given.trim() == id, "Ceph calls OSD {id} {given}");
             cluster.run("ceph-osd", &["--mkfs", "-i", &id, "--osd-uuid", &uuid])?;
             cluster.launch("ceph-osd", &id)?;
+            progress.step()?;
         }
         let all = format!("\"num_up_osds\":{replicas}");
-        cluster.wait("its OSDs", &["osd", "stat", "--format", "json"], |said| said.replace(' ', "").contains(&all))?;
+        let are_up = |said: &str| said.replace(' ', "").contains(&all);
+        cluster.wait("its OSDs", &["osd", "stat", "--format", "json"], progress, are_up)?;
         let pool = ["osd", "pool", "create", POOL, PLACEMENT_GROUPS, PLACEMENT_GROUPS, "replicated"];
         cluster.ask(&[&pool[..], &["--autoscale-mode=off"]].concat())?;
         cluster.ask(&["osd", "pool", "set", POOL, "size", &replicas.to_string()])?;
         cluster.ask(&["osd", "pool", "application", "enable", POOL, "rbd"])?;
+        progress.step()?;
         Ok(cluster)
     }
 
@@ -68,9 +81,9 @@ impl Cluster {
         self.run("rbd", &["create", "--size", &format!("{}M", bytes >> 20), &format!("{POOL}/{name}")]).map(drop)
     }
 
-    /// fio on an image, with whatever else it is told.
-    pub fn fio(&self, image: &str) -> Command {
-        let mut fio = Command::new("fio");
+    /// fio on an image, with whatever else it is told; killed after `limit`.
+    pub fn fio(&self, image: &str, limit: Duration) -> Command {
+        let mut fio = bounded("fio", limit);
         fio.env("CEPH_CONF", self.configuration()).args(["--ioengine=rbd", "--clientname=admin"]);
         fio.args([format!("--pool={POOL}"), format!("--rbdname={image}")]);
         fio
@@ -85,16 +98,15 @@ impl Cluster {
         self.folder.join("ceph.conf")
     }
 
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        command.env("CEPH_CONF", self.configuration()).stdin(Stdio::null());
-        command
-    }
-
     fn run(&self, program: &str, arguments: &[&str]) -> anyhow::Result<String> {
-        let missing = || format!("cannot start {program}; install Ceph with: scripts/deps.sh ceph");
-        let output = self.command(program).args(arguments).output().with_context(missing)?;
+        let mut command = bounded(program, TOOL_TIME_MAX);
+        command.env("CEPH_CONF", self.configuration()).args(arguments);
+        let output = command.output().context("cannot start timeout, of Debian's coreutils")?;
         let why = String::from_utf8_lossy(&output.stderr);
+        anyhow::ensure!(
+            output.status.code() != Some(NOT_FOUND),
+            "there is no {program}: scripts/deps.sh ceph installs Ceph"
+        );
         anyhow::ensure!(output.status.success(), "{program} {arguments:?}: {}: {why}", output.status);
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
@@ -105,16 +117,25 @@ impl Cluster {
 
     fn launch(&mut self, program: &str, id: &str) -> anyhow::Result<()> {
         let said = fs::File::create(self.folder.join("log").join(format!("{program}.{id}")))?;
-        let mut command = self.command(program);
-        // In the foreground, so that the process is ours to end.
-        command.args(["-f", "-i", id]).stdout(said.try_clone()?).stderr(said);
+        let mut command = Command::new(program);
+        // In the foreground, so that the process is ours to end; in a group of its own, so that a ^C at the terminal ends the row
+        // first, whose clients would wait for it.
+        command.args(["-f", "-i", id]).process_group(0).env("CEPH_CONF", self.configuration());
+        command.stdin(Stdio::null()).stdout(said.try_clone()?).stderr(said);
         self.daemons.push(command.spawn().with_context(|| format!("cannot start {program}"))?);
         Ok(())
     }
 
-    fn wait(&self, what: &str, question: &[&str], is_so: impl Fn(&str) -> bool) -> anyhow::Result<()> {
+    fn wait(
+        &self,
+        what: &str,
+        question: &[&str],
+        progress: &Progress,
+        is_so: impl Fn(&str) -> bool,
+    ) -> anyhow::Result<()> {
         let begin = Instant::now();
         loop {
+            progress.stop.check()?;
             match self.ask(question) {
                 Ok(said) if is_so(&said) => return Ok(()),
                 answer if begin.elapsed() > START_TIME_MAX => anyhow::bail!("{what} of Ceph: not up yet: {answer:?}"),

@@ -7,7 +7,7 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Child, Output, Stdio};
 use std::rc::Rc;
 use std::sync::Barrier;
 use std::time::Duration;
@@ -37,6 +37,11 @@ const DISK_DEPTH_MAX: usize = 256;
 /// Bytes of Ceph's files and of our drives for each of a volume's.
 const ROOM: u64 = 2;
 const ROOM_LEAST: u64 = 8 << 30;
+/// How long a client of Ceph may take beside what it was told to, to begin and to end. Chosen: ten times what it takes where
+/// processors are busy.
+const CLIENT_TIME_MAX: Duration = Duration::from_secs(30);
+/// Bytes a second that an image is filled with, at least. Chosen: a twentieth of what a disk took.
+const FILL_BYTES_LEAST: u64 = 4 << 20;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -69,7 +74,7 @@ fn verb(write: bool) -> &'static str {
 /// Runs the row.
 pub fn run(options: &Options, progress: &Progress, rows: &mut Vec<Row>) -> anyhow::Result<()> {
     let folder = tempfile::tempdir_in(&options.folder).context("cannot make a folder for the replicas")?;
-    let bench = Bench::start(folder.path(), options)?;
+    let mut bench = Bench::start(folder.path(), options, progress)?;
     bench.fill(progress)?;
     let mut points = Vec::new();
     for write in [false, true] {
@@ -101,12 +106,17 @@ pub fn run(options: &Options, progress: &Progress, rows: &mut Vec<Row>) -> anyho
         "three replicas, each a process with a file on one disk: ours drives, Ceph's BlueStore (1 GiB of memory each)"
             .to_owned(),
         "our clients: threads of one process; Ceph's: fio with its rbd engine, without rbd's cache".to_owned(),
+        "CPU: of all threads of all daemons, and of all clients (Ceph's without what fio takes to begin and to end)"
+            .to_owned(),
         format!(
             "the disk: fio with io_uring on one of the files, all accesses of all clients (at most {DISK_DEPTH_MAX}) under way"
         ),
         format!("{} interleaved rounds of {:?} a side", options.rounds, options.time),
     ];
-    rows.push(latencies(&points, conditions.clone()));
+    // Who always has as many under way waits that long on average (Little's law).
+    let mean = |point: &Point, sample: &Sample| (CLIENTS * point.depth) as f64 / sample.rate * 1e3;
+    rows.push(latencies("mean", &points, conditions.clone(), mean));
+    rows.push(latencies("p99", &points, conditions.clone(), |_, sample| sample.p99_us / 1e3));
     rows.push(rates(points, conditions));
     Ok(())
 }
@@ -120,18 +130,21 @@ fn rates(points: Vec<Point>, conditions: Vec<String>) -> Row {
     Row { row: "B8".to_owned(), title, conditions, sides, ratios, curves }
 }
 
-/// The second one.
-fn latencies(points: &[Point], conditions: Vec<String>) -> Row {
-    // Who always has as many under way waits that long on average (Little's law).
-    let mean = |point: &Point, sample: &Sample| (CLIENTS * point.depth) as f64 / sample.rate * 1e3;
+/// The second one, and the same of the slowest: milliseconds.
+fn latencies(
+    which: &str,
+    points: &[Point],
+    conditions: Vec<String>,
+    latency: impl Fn(&Point, &Sample) -> f64 + Copy,
+) -> Row {
     let of_point = |point: &Point| {
-        let name = format!("{}, depth {CLIENTS} × {}: mean latency, Ceph / volumes", verb(point.write), point.depth);
-        Ratio::new(name, &point.ceph, &point.ours, |sample| 1.0 / sample.rate)
+        let name = format!("{}, depth {CLIENTS} × {}: {which} latency, Ceph / volumes", verb(point.write), point.depth);
+        Ratio::new(name, &point.ceph, &point.ours, |sample| latency(point, sample))
     };
-    let title = "volumes beside Ceph: mean latency against depth".to_owned();
+    let title = format!("volumes beside Ceph: {which} latency against depth");
     let ratios = points.iter().map(of_point).collect();
-    let curves = curves(points, mean, "ms");
-    Row { row: "B8-latency".to_owned(), title, conditions, sides: Vec::new(), ratios, curves }
+    let curves = curves(points, latency, "ms");
+    Row { row: format!("B8-{which}"), title, conditions, sides: Vec::new(), ratios, curves }
 }
 
 fn curves(points: &[Point], figure: impl Fn(&Point, &Sample) -> f64, unit: &str) -> Vec<Curve> {
@@ -171,14 +184,16 @@ struct Bench<'a> {
     cluster: Cluster,
     targets: Vec<Server>,
     host: Nqn,
+    /// CPU time of Ceph's clients where they end as soon as they have begun.
+    beginning: Duration,
     /// A file as large as all volumes together.
     file: PathBuf,
 }
 
 impl<'a> Bench<'a> {
-    fn start(folder: &Path, options: &'a Options) -> anyhow::Result<Bench<'a>> {
+    fn start(folder: &Path, options: &'a Options, progress: &Progress) -> anyhow::Result<Bench<'a>> {
         let room = (options.bytes * CLIENTS as u64 * ROOM).max(ROOM_LEAST);
-        let cluster = Cluster::start(&folder.join("ceph"), REPLICAS, room)?;
+        let cluster = Cluster::start(&folder.join("ceph"), REPLICAS, room, progress)?;
         for client in 0..CLIENTS {
             cluster.image(&image(client), options.bytes)?;
         }
@@ -197,11 +212,11 @@ impl<'a> Bench<'a> {
         };
         let targets = (0..REPLICAS).map(target).collect::<anyhow::Result<Vec<_>>>()?;
         let host = HostIdentity::random().nqn;
-        Ok(Bench { options, cluster, targets, host, file: folder.join("disk") })
+        Ok(Bench { options, cluster, targets, host, beginning: Duration::ZERO, file: folder.join("disk") })
     }
 
     /// Has every block written: no access is to meet a hole.
-    fn fill(&self, progress: &Progress) -> anyhow::Result<()> {
+    fn fill(&mut self, progress: &Progress) -> anyhow::Result<()> {
         progress.begin("filling the volumes, the images and a file", 2 * CLIENTS + 1);
         for client in 0..CLIENTS {
             let (reaches, bytes) = (self.reaches(client)?, self.options.bytes);
@@ -216,9 +231,10 @@ impl<'a> Bench<'a> {
             progress.step()?;
         }
         for client in 0..CLIENTS {
-            let mut fio = self.cluster.fio(&image(client));
+            let limit = CLIENT_TIME_MAX + Duration::from_secs(self.options.bytes / FILL_BYTES_LEAST);
+            let mut fio = self.cluster.fio(&image(client), limit);
             fio.args(["--name=fill", "--rw=write", "--bs=4m", "--iodepth=8"]);
-            let output = fio.stdin(Stdio::null()).output().context("cannot start fio")?;
+            let output = fio.output().context("cannot start fio")?;
             anyhow::ensure!(output.status.success(), "fio: {}", String::from_utf8_lossy(&output.stderr));
             progress.step()?;
         }
@@ -226,8 +242,10 @@ impl<'a> Bench<'a> {
         let mut file = fs::File::create(&self.file)?;
         for _ in 0..(self.options.bytes * CLIENTS as u64).div_ceil(block.len() as u64) {
             std::io::Write::write_all(&mut file, &block)?;
+            progress.stop.check()?;
         }
         file.sync_all()?;
+        self.beginning = self.clients_of_ceph(false, 1, Duration::from_millis(1))?.1;
         progress.step()
     }
 
@@ -256,7 +274,8 @@ impl<'a> Bench<'a> {
                         anyhow::Ok(Rc::new(volume))
                     };
                     let attached = attached.await;
-                    // Whoever fails is waited for, too.
+                    // Whoever fails is waited for, too; and the row, which looks at what was used so far.
+                    ready.wait();
                     ready.wait();
                     let volume = attached?;
                     let access = if write { Access::StableWrite } else { Access::Read };
@@ -267,6 +286,7 @@ impl<'a> Bench<'a> {
                 scope.spawn(move || Reactor::run(ReactorConfig::default(), load()))
             };
             let threads: Vec<_> = (0..CLIENTS).map(client).collect();
+            ready.wait();
             let before = self.our_cpu();
             ready.wait();
             let join =
@@ -286,26 +306,39 @@ impl<'a> Bench<'a> {
 
     fn our_cpu(&self) -> anyhow::Result<(Duration, Duration)> {
         let targets = self.targets.iter().map(Server::cpu_time).sum::<anyhow::Result<Duration>>()?;
-        Ok((machine::cpu_time(std::process::id())?, targets))
+        Ok((machine::own_cpu_time(), targets))
     }
 
-    /// All clients at once, each a process of fio.
     fn ceph(&self, write: bool, depth: usize) -> anyhow::Result<Sample> {
-        let before = self.cluster.cpu_time()?;
+        let (outputs, asking, servers) = self.clients_of_ceph(write, depth, self.options.time)?;
+        let parse = |output: &Output| fio::parse(&output.stdout, write);
+        let samples = outputs.iter().map(parse).collect::<anyhow::Result<Vec<_>>>()?;
+        Ok(together(&samples, asking.saturating_sub(self.beginning), servers))
+    }
+
+    /// All clients at once, each a process of fio: what they say, and the CPU time of all of them and of all daemons.
+    fn clients_of_ceph(
+        &self,
+        write: bool,
+        depth: usize,
+        time: Duration,
+    ) -> anyhow::Result<(Vec<Output>, Duration, Duration)> {
+        let before = (machine::ended_cpu_time()?, self.cluster.cpu_time()?);
         let start = |client: usize| {
-            let mut fio = self.cluster.fio(&image(client));
-            fio::random(&mut fio, write, depth, self.options.time);
+            let mut fio = self.cluster.fio(&image(client), time + CLIENT_TIME_MAX);
+            fio::random(&mut fio, write, depth, time);
             fio.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("cannot start fio")
         };
-        let clients = (0..CLIENTS).map(start).collect::<anyhow::Result<Vec<_>>>()?;
-        let mut samples = Vec::new();
-        for client in clients {
-            let output = client.wait_with_output()?;
-            anyhow::ensure!(output.status.success(), "fio: {}", String::from_utf8_lossy(&output.stderr));
-            samples.push(fio::parse(&output.stdout, write)?);
-        }
-        let servers = self.cluster.cpu_time()?.saturating_sub(before);
-        Ok(together(&samples, servers))
+        let clients: Vec<_> = (0..CLIENTS).map(start).collect();
+        // All are waited for, also where one has failed.
+        let end = |client: anyhow::Result<Child>| anyhow::Ok(client?.wait_with_output()?);
+        let outputs: Vec<_> = clients.into_iter().map(end).collect();
+        let after = (machine::ended_cpu_time()?, self.cluster.cpu_time()?);
+        let outputs = outputs.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+        let failed = outputs.iter().find(|output| !output.status.success());
+        let why = failed.map_or_else(String::new, |output| String::from_utf8_lossy(&output.stderr).into_owned());
+        anyhow::ensure!(failed.is_none(), "fio: {why}");
+        Ok((outputs, after.0.saturating_sub(before.0), after.1.saturating_sub(before.1)))
     }
 
     fn disk(&self, write: bool, depth: usize) -> anyhow::Result<Sample> {
@@ -315,9 +348,11 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// What clients at the same time come to: of each percentile the mean, as theirs were alike.
-fn together(clients: &[Sample], servers: Duration) -> Sample {
+/// What clients at the same time come to: of each percentile the mean, as theirs were alike. fio itself counts the CPU of the
+/// thread that asks, and most of the work is done by others of its process.
+fn together(clients: &[Sample], asking: Duration, servers: Duration) -> Sample {
     let operations: u64 = clients.iter().map(|client| client.operations).sum();
+    let per_operation = |cpu: Duration| cpu.as_secs_f64() * 1e6 / operations.max(1) as f64;
     let mean = |figure: fn(&Sample) -> f64| clients.iter().map(figure).sum::<f64>() / clients.len().max(1) as f64;
     Sample {
         operations,
@@ -327,8 +362,8 @@ fn together(clients: &[Sample], servers: Duration) -> Sample {
         p99_us: mean(|s| s.p99_us),
         p999_us: mean(|s| s.p999_us),
         max_us: clients.iter().map(|client| client.max_us).fold(0.0, f64::max),
-        client_cpu_us: mean(|s| s.client_cpu_us),
-        server_cpu_us: Some(servers.as_secs_f64() * 1e6 / operations.max(1) as f64),
+        client_cpu_us: per_operation(asking),
+        server_cpu_us: Some(per_operation(servers)),
     }
 }
 

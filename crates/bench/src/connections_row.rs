@@ -72,9 +72,9 @@ pub fn run(options: &Options, counts: &[usize], progress: &Progress) -> anyhow::
 fn round(server: &Server, core: usize, count: usize, paced: bool, time: Duration) -> anyhow::Result<Sample> {
     let address = server.address;
     let config = ReactorConfig { core: Some(core), ..ReactorConfig::default() };
-    let before = (machine::cpu_time(std::process::id())?, server.cpu_time()?);
+    let before = (machine::own_cpu_time(), server.cpu_time()?);
     let outcome = machine::pinned(core, || Reactor::run(config, drive(address, count, paced, time)))???;
-    let used = machine::cpu_time(std::process::id())?.saturating_sub(before.0);
+    let used = machine::own_cpu_time().saturating_sub(before.0);
     Ok(Sample::new(&outcome.all(), outcome.wall, used, Some(server.cpu_time()?.saturating_sub(before.1))))
 }
 

@@ -123,13 +123,13 @@ pub(crate) fn beside(options: &Options, core: usize, depth: usize, write: bool) 
 fn round(options: &Options, core: usize, depth: usize, write: bool) -> anyhow::Result<Sample> {
     let options = options.clone();
     let config = ReactorConfig { core: Some(core), ..ReactorConfig::default() };
-    let cpu = machine::cpu_time(std::process::id())?;
+    let cpu = machine::own_cpu_time();
     let outcome = machine::pinned(core, || {
         Reactor::run(config, async move {
             let access = Access::read_or_write(write);
             random_access(open(&options).await?, access, ACCESS_BYTES, depth, options.time).await
         })
     })???;
-    let used = machine::cpu_time(std::process::id())?.saturating_sub(cpu);
+    let used = machine::own_cpu_time().saturating_sub(cpu);
     Ok(Sample::new(&outcome.all(), outcome.wall, used, None))
 }

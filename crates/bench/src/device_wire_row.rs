@@ -103,9 +103,9 @@ fn ratio(case: &Case, floor: &Side) -> Ratio {
 fn round(server: &Server, core: usize, depth: usize, write: bool, time: Duration) -> anyhow::Result<Sample> {
     let address = server.address;
     let config = ReactorConfig { core: Some(core), ..ReactorConfig::default() };
-    let before = (machine::cpu_time(std::process::id())?, server.cpu_time()?);
+    let before = (machine::own_cpu_time(), server.cpu_time()?);
     let outcome = machine::pinned(core, || Reactor::run(config, remote(address, depth, write, time)))???;
-    let used = machine::cpu_time(std::process::id())?.saturating_sub(before.0);
+    let used = machine::own_cpu_time().saturating_sub(before.0);
     Ok(Sample::new(&outcome.all(), outcome.wall, used, Some(server.cpu_time()?.saturating_sub(before.1))))
 }
 

@@ -74,7 +74,7 @@ fn ask(stream: &TcpStream, exchange: Exchange, depth: usize, time: Duration) -> 
     let mut replies = vec![0u8; depth * exchange.reply];
     let mut latencies = histogram();
     let mut asked_at: VecDeque<Instant> = VecDeque::with_capacity(depth);
-    let cpu = machine::cpu_time(std::process::id())?;
+    let cpu = machine::own_cpu_time();
     let begin = Instant::now();
     let (mut now, mut received) = (begin, 0);
     // Nothing is asked after the time is over, and everything that was asked is waited for.
@@ -89,7 +89,7 @@ fn ask(stream: &TcpStream, exchange: Exchange, depth: usize, time: Duration) -> 
         asked_at.drain(..whole).for_each(|asked| record(&mut latencies, now - asked));
     }
     // Asking and answering threads live in this process: their sum is given as the client's.
-    let used = machine::cpu_time(std::process::id())?.saturating_sub(cpu);
+    let used = machine::own_cpu_time().saturating_sub(cpu);
     Ok(Sample::new(&latencies, now - begin, used, None))
 }
 

@@ -251,9 +251,9 @@ impl Contest {
         };
         // A reactor pinned to the host's core.
         let config = ReactorConfig { core: Some(self.host_core), ..ReactorConfig::default() };
-        let before = (machine::cpu_time(std::process::id())?, self.sides[side].cpu_time()?);
+        let before = (machine::own_cpu_time(), self.sides[side].cpu_time()?);
         let outcome = machine::pinned(self.host_core, || Reactor::run(config, drive))???;
-        let used = machine::cpu_time(std::process::id())?.saturating_sub(before.0);
+        let used = machine::own_cpu_time().saturating_sub(before.0);
         let answering = self.sides[side].cpu_time()?.saturating_sub(before.1);
         // All rounds begin alike, and as many as may be asked for find room.
         for_each(&self.sides[side], self.loaded..choice.keys(), async |client, key| client.delete(key).await)?;

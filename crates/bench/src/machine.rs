@@ -4,6 +4,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Place of `cutime` in `/proc/PID/stat` after the name; `cstime` is next.
+const ENDED_USER_TICKS: usize = 13;
+/// Linux tells times to programs in hundredths of a second (`USER_HZ`), whatever the kernel counts in.
+const TICK_MILLISECONDS: u64 = 10;
 
 /// Pins the calling thread (and what it spawns from now on) to one core.
 pub fn pin(core: usize) -> anyhow::Result<()> {
@@ -49,7 +55,25 @@ pub fn pinned<T>(core: usize, work: impl FnOnce() -> T) -> anyhow::Result<T> {
     Ok(result)
 }
 
-/// CPU time that all threads of a process have used so far (`/proc/PID/task/*/schedstat`, nanoseconds).
+/// CPU time that this process has used so far, with its threads that have ended.
+pub fn own_cpu_time() -> Duration {
+    let used = clock_gettime(ClockId::ProcessCPUTime);
+    // Neither is ever negative in a count of time used.
+    Duration::new(used.tv_sec.unsigned_abs(), u32::try_from(used.tv_nsec).unwrap_or(0))
+}
+
+/// CPU time of all processes that this one has started and that have ended, with their threads that had ended before
+/// (`/proc/self/stat`, in hundredths of a second). Others that end meanwhile count, too.
+pub fn ended_cpu_time() -> anyhow::Result<Duration> {
+    let text = std::fs::read_to_string("/proc/self/stat").context("cannot read /proc/self/stat")?;
+    // The name comes second, in parentheses, and may have anything in it.
+    let (_, fields) = text.rsplit_once(") ").context("no name in /proc/self/stat")?;
+    let mut fields = fields.split_ascii_whitespace().skip(ENDED_USER_TICKS);
+    let mut ticks = || fields.next().and_then(|field| field.parse::<u64>().ok()).context("no times in /proc/self/stat");
+    Ok(Duration::from_millis((ticks()? + ticks()?) * TICK_MILLISECONDS))
+}
+
+/// CPU time that all threads of another process that have not ended have used so far (`/proc/PID/task/*/schedstat`, nanoseconds).
 pub fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
     let tasks = format!("/proc/{pid}/task");
     let mut nanoseconds = 0u64;
@@ -79,16 +103,37 @@ pub fn describe() -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn cpu_time_grows_while_working() {
-        let before = cpu_time(std::process::id()).unwrap();
-        let mut x = 1u64;
-        let begin = std::time::Instant::now();
-        // CPU time is counted in ticks of 10 ms, and a busy machine may not let us work for long: wait for it to be seen.
-        while cpu_time(std::process::id()).unwrap() == before {
+    /// Works until `counted` grows. Some are counted in ticks of 10 ms, and a busy machine may not let us work for long.
+    fn work_until_counted(counted: impl Fn() -> Duration) {
+        let (before, begin, mut x) = (counted(), std::time::Instant::now(), 1u64);
+        while counted() == before {
             assert!(begin.elapsed() < Duration::from_secs(20), "20 s of work cost no CPU time");
             x = std::hint::black_box(x.wrapping_mul(3));
         }
+    }
+
+    #[test]
+    fn cpu_time_grows_while_working() {
+        work_until_counted(|| cpu_time(std::process::id()).unwrap());
+    }
+
+    /// A row's clients are threads that have ended when they are counted: they once cost nothing.
+    #[test]
+    fn a_thread_that_has_ended_counts() {
+        let begin = own_cpu_time();
+        let worked = std::thread::spawn(move || {
+            work_until_counted(|| Duration::from_millis((own_cpu_time() - begin).as_millis() as u64 / 50));
+        });
+        worked.join().unwrap();
+        assert!(own_cpu_time() - begin >= Duration::from_millis(50));
+    }
+
+    #[test]
+    fn a_program_that_has_ended_counts() {
+        let before = ended_cpu_time().unwrap();
+        let mut shell = std::process::Command::new("sh");
+        let work = shell.args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"]).status().unwrap();
+        assert!(work.success() && ended_cpu_time().unwrap() > before);
     }
 
     #[test]

@@ -92,9 +92,9 @@ fn with_mischief(mischief: Mischief, server: &Server, core: usize, time: Duratio
 fn round(server: &Server, core: usize, time: Duration) -> anyhow::Result<Sample> {
     let address = server.address;
     let config = ReactorConfig { core: Some(core), ..ReactorConfig::default() };
-    let before = (machine::cpu_time(std::process::id())?, server.cpu_time()?);
+    let before = (machine::own_cpu_time(), server.cpu_time()?);
     let outcome = machine::pinned(core, || Reactor::run(config, drive(address, time)))???;
-    let used = machine::cpu_time(std::process::id())?.saturating_sub(before.0);
+    let used = machine::own_cpu_time().saturating_sub(before.0);
     Ok(Sample::new(&outcome.all(), outcome.wall, used, Some(server.cpu_time()?.saturating_sub(before.1))))
 }
 

@@ -109,8 +109,8 @@ fn draw_curves<B: DrawingBackend>(curves: &[Curve], area: &DrawingArea<B, Shift>
 /// Who a side is, by its name.
 fn color(name: &str) -> RGBColor {
     match name {
-        _ if name.contains("bare sockets") => RGBColor(130, 130, 130),
-        _ if name.contains("memcached") || name.contains("fio") => RGBColor(222, 135, 20),
+        _ if name.contains("bare sockets") || name.contains("the disk itself") => RGBColor(130, 130, 130),
+        _ if ["memcached", "fio", "Ceph"].iter().any(|peer| name.contains(peer)) => RGBColor(222, 135, 20),
         _ => RGBColor(30, 100, 180),
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -74,6 +75,14 @@ pub fn target(core: usize, nqn: &str, namespace: &str) -> anyhow::Result<Server>
     targets(Some(core), &[(nqn.to_owned(), namespace.to_owned())])
 }
 
+/// A program that ends by itself, and is killed with all that it has started when it has not after `limit`. A ^C at the terminal
+/// does not reach it.
+pub(crate) fn bounded(program: &str, limit: Duration) -> Command {
+    let mut command = Command::new("timeout");
+    command.arg("--signal=KILL").arg(format!("{:.1}", limit.as_secs_f64())).arg(program).stdin(Stdio::null());
+    command
+}
+
 /// Has the product do something that ends by itself.
 pub fn once(arguments: &[&str]) -> anyhow::Result<()> {
     let output = Command::new(product()?).args(arguments).stdin(Stdio::null()).output()?;
@@ -100,6 +109,8 @@ fn serve(at: SocketAddr, core: Option<usize>, offers: impl IntoIterator<Item = S
     command.args(["target", "--listen", &at.to_string(), "--json"]).args(offers);
     command.env("RUST_LOG", "error"); // what hostile peers provoke is not the row's report
     command.stdin(Stdio::null()).stdout(Stdio::piped());
+    // A ^C at the terminal is for the row, which ends its servers when its clients are done with them.
+    command.process_group(0);
     let child = match core {
         Some(core) => machine::pinned(core, || command.spawn())?,
         None => command.spawn(),

@@ -63,12 +63,12 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
 fn round(options: &Options, depth: u16) -> anyhow::Result<Sample> {
     let nqn: Nqn = options.nqn.parse().map_err(|error| anyhow!("{}: {error}", options.nqn))?;
     let host = HostOptions { depth, ..HostOptions::new(options.address, nqn, options.nsid) };
-    let before = machine::cpu_time(std::process::id())?;
+    let before = machine::own_cpu_time();
     let outcome = Reactor::run(ReactorConfig::default(), async {
         let namespace = RemoteNamespace::connect(host).await?;
         let access = Access::read_or_write(options.write);
         random_access(namespace, access, ACCESS_BYTES, usize::from(depth), options.time).await
     })??;
-    let used = machine::cpu_time(std::process::id())?.saturating_sub(before);
+    let used = machine::own_cpu_time().saturating_sub(before);
     Ok(Sample::new(&outcome.all(), outcome.wall, used, None))
 }

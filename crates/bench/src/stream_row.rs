@@ -69,7 +69,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
 fn bare(memory: &mut [u8], write: bool, cores: (usize, usize), time: Duration) -> anyhow::Result<Sample> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot listen on loopback")?;
     let address = listener.local_addr()?;
-    let cpu = machine::cpu_time(std::process::id())?;
+    let cpu = machine::own_cpu_time();
     let sample = std::thread::scope(|scope| {
         let far = scope.spawn(move || {
             machine::pin(cores.1)?;
@@ -81,7 +81,7 @@ fn bare(memory: &mut [u8], write: bool, cores: (usize, usize), time: Duration) -
         near
     })?;
     let (latencies, wall) = sample;
-    Ok(Sample::new(&latencies, wall, machine::cpu_time(std::process::id())?.saturating_sub(cpu), None))
+    Ok(Sample::new(&latencies, wall, machine::own_cpu_time().saturating_sub(cpu), None))
 }
 
 /// Sends from, or receives to, random places until the near side has gone.
@@ -125,9 +125,9 @@ fn near_side(
 fn round(server: &Server, core: usize, write: bool, time: Duration) -> anyhow::Result<Sample> {
     let address = server.address;
     let config = ReactorConfig { core: Some(core), ..ReactorConfig::default() };
-    let before = (machine::cpu_time(std::process::id())?, server.cpu_time()?);
+    let before = (machine::own_cpu_time(), server.cpu_time()?);
     let outcome = machine::pinned(core, || Reactor::run(config, drive(address, write, time)))???;
-    let used = machine::cpu_time(std::process::id())?.saturating_sub(before.0);
+    let used = machine::own_cpu_time().saturating_sub(before.0);
     Ok(Sample::new(&outcome.all(), outcome.wall, used, Some(server.cpu_time()?.saturating_sub(before.1))))
 }
 

@@ -236,7 +236,7 @@ struct Clock<'a> {
 impl Clock<'_> {
     fn cpu(&self) -> anyhow::Result<(Duration, Duration)> {
         let servers = self.servers.iter().map(|server| server.cpu_time()).sum::<anyhow::Result<Duration>>()?;
-        Ok((machine::cpu_time(std::process::id())?, servers))
+        Ok((machine::own_cpu_time(), servers))
     }
 
     async fn run<N: Namespace>(&self, namespace: N, pattern: Pattern, time: Duration) -> anyhow::Result<Sample> {

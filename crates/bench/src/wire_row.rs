@@ -148,11 +148,11 @@ fn round(what: &Ours<'_>, core: usize, time: Duration) -> anyhow::Result<Sample>
     let (server, access, depth) = (what.server, what.access, what.depth);
     let host = HostOptions { depth: what.slots, ..host_options(server.address)? };
     let config = ReactorConfig { core: Some(core), ..ReactorConfig::default() };
-    let before = (machine::cpu_time(std::process::id())?, server.cpu_time()?);
+    let before = (machine::own_cpu_time(), server.cpu_time()?);
     let load =
         async move { random_access(RemoteNamespace::connect(host).await?, access, ACCESS_BYTES, depth, time).await };
     let outcome = machine::pinned(core, || Reactor::run(config, load))???;
-    let used = machine::cpu_time(std::process::id())?.saturating_sub(before.0);
+    let used = machine::own_cpu_time().saturating_sub(before.0);
     Ok(Sample::new(&outcome.all(), outcome.wall, used, Some(server.cpu_time()?.saturating_sub(before.1))))
 }
 

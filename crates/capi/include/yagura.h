@@ -1,9 +1,9 @@
 /*
- * Yagura's store for C and C++: a replicated key-value store that needs no server of its own.
+ * Yagura for C and C++: the store, replicated, which needs no server of its own, and namespaces and volumes as block devices.
  *
  * Threads. Every function may be called from any thread, on any object, at any time, but for these: an object is freed
- * (yagura_close, yagura_options_free, yagura_value_free, yagura_scan_free) once, when nobody uses it any more, and one
- * yagura_options and one yagura_scan is used by one thread at a time.
+ * (yagura_close, yagura_options_free, yagura_value_free, yagura_scan_free, yagura_device_close, yagura_queue_free) once, when
+ * nobody uses it any more, and one yagura_options, one yagura_scan and one yagura_queue is used by one thread at a time.
  *
  * Errors. A function that can fail returns a yagura_status, and yagura_error_message() has the sentence. What it was to fill
  * in is filled in only with YAGURA_OK, unless it says otherwise.
@@ -77,6 +77,10 @@ typedef struct yagura_options yagura_options;
 typedef struct yagura_value yagura_value;
 /* A walk over keys. */
 typedef struct yagura_scan yagura_scan;
+/* A block device: a namespace of a target, or a volume. */
+typedef struct yagura_device yagura_device;
+/* Requests to a block device that one thread has under way. */
+typedef struct yagura_queue yagura_queue;
 
 /* Bytes of the caller's. */
 typedef struct yagura_bytes {
@@ -199,6 +203,55 @@ yagura_status yagura_put_async(yagura_client *client, yagura_bytes key, yagura_b
 yagura_status yagura_delete_async(yagura_client *client, yagura_bytes key, yagura_completion done, void *context);
 yagura_status yagura_add_async(yagura_client *client, yagura_bytes key, yagura_bytes value, const yagura_put_options *options, yagura_completion done, void *context);
 yagura_status yagura_take_async(yagura_client *client, yagura_bytes key, yagura_completion done, void *context);
+
+/* That a request of a queue has ended. */
+typedef struct yagura_event {
+    /* As the request was given it. */
+    void *context;
+    /* YAGURA_UNKNOWN: a write or a discard that may have taken effect, or may yet. */
+    yagura_status status;
+} yagura_event;
+
+/*
+ * Opens a block device: "namespace HOLDER" or "volume HOLDER HOLDER HOLDER", the holders of a volume in the order in which it was
+ * made of them, where a holder is "HOST:PORT[,nqn=NQN][,nsid=N]". Without "nqn" the only subsystem that the target there tells of
+ * is meant (then it has to answer), without "nsid" namespace 1. Of the options those of the host's name and keys count; null is
+ * allowed. A volume is taken from whoever has it, and is the device's until that is closed: one that is opened twice, also in one
+ * process, is taken from the former device, whose requests fail (YAGURA_REFUSED). The device has a thread of its own; a volume is
+ * driven by one thread, a namespace that is opened several times by several.
+ */
+yagura_status yagura_device_open(const char *name, const yagura_options *options, yagura_device **device);
+/*
+ * Lets go of a volume, and frees the device, also where it returns an error (YAGURA_REFUSED: another host has the volume). What is
+ * under way on its queues ends or is given up; they say so, and are freed apart, before or after. Null is allowed.
+ */
+yagura_status yagura_device_close(yagura_device *device);
+/* Its size in bytes; of a block, of which offsets and lengths are multiples; and the most bytes of one read or write. */
+uint64_t yagura_device_size(const yagura_device *device);
+uint32_t yagura_device_block_size(const yagura_device *device);
+uint32_t yagura_device_transfer_max(const yagura_device *device);
+
+/* A queue that holds "depth" requests, from when one is begun until its event is taken. */
+yagura_status yagura_queue_new(const yagura_device *device, size_t depth, yagura_queue **queue);
+/* What is under way goes on, and nobody hears of it. Null is allowed. */
+void yagura_queue_free(yagura_queue *queue);
+/* Begins to read. "data" has to stay until the event is taken, and is filled in when it is. */
+yagura_status yagura_queue_read(yagura_queue *queue, uint64_t offset, void *data, size_t length, void *context);
+/*
+ * Begins to write. "data" may go when the function has returned. "stable", if not 0: ends when it would survive the loss of power;
+ * with a volume that is always so.
+ */
+yagura_status yagura_queue_write(yagura_queue *queue, uint64_t offset, const void *data, size_t length, int stable, void *context);
+/* Begins to make what has been written, by events that were taken, survive the loss of power. */
+yagura_status yagura_queue_flush(yagura_queue *queue, void *context);
+/* Begins to say that bytes are needed no more. */
+yagura_status yagura_queue_discard(yagura_queue *queue, uint64_t offset, uint64_t length, void *context);
+/*
+ * Waits until "least" events are there (or as many as are under way) or "limit_ms" have passed (negative: as long as it takes), and
+ * takes up to "most" of them, in any order; "count" gets their number. After an event that is no YAGURA_OK yagura_error_message()
+ * has the sentence of the last. YAGURA_CLOSED: the device has ended, with all that was under way.
+ */
+yagura_status yagura_queue_wait(yagura_queue *queue, size_t least, size_t most, int64_t limit_ms, yagura_event *events, size_t *count);
 
 #ifdef __cplusplus
 }

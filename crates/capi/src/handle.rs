@@ -9,7 +9,7 @@ use crate::fault::{Fault, Status, guard};
 use crate::foreign::{object, place, text};
 
 /// `yagura_options`.
-pub struct RawOptions(Options);
+pub struct RawOptions(pub Options);
 
 /// `yagura_client`.
 pub struct RawClient(pub Client);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use client::testing::MemoryPool;
+use client::testing::{MemoryNamespaces, MemoryPool};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -24,11 +24,11 @@ fn run(command: &mut Command) -> String {
 /// Compiles `source` against the shared library, and runs it on a pool of its own: what it says.
 fn compile_and_run(compiler: &[&str], source: &str) -> String {
     let pool = MemoryPool::start(3).expect("a pool in memory");
-    compile_and_run_at(compiler, source, &pool.addresses()[0])
+    compile_and_run_at(compiler, source, &[&pool.addresses()[0]])
 }
 
-/// The same where pools are.
-fn compile_and_run_at(compiler: &[&str], source: &str, addresses: &str) -> String {
+/// The same with other arguments.
+fn compile_and_run_at(compiler: &[&str], source: &str, arguments: &[&str]) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("program");
     let library = library_folder().join("libyagura.so");
@@ -41,7 +41,7 @@ fn compile_and_run_at(compiler: &[&str], source: &str, addresses: &str) -> Strin
     // The library asks to be found under the name of its interface.
     std::os::unix::fs::symlink(&library, folder.path().join("libyagura.so.0")).expect("a link");
     // One that hangs ends here.
-    run(Command::new("timeout").arg("60").arg(&program).arg(addresses).env("LD_LIBRARY_PATH", folder.path()))
+    run(Command::new("timeout").arg("60").arg(&program).args(arguments).env("LD_LIBRARY_PATH", folder.path()))
 }
 
 const C: &[&str] = &["cc", "-std=c11", "-D_POSIX_C_SOURCE=200809L", "-x", "c"];
@@ -91,7 +91,18 @@ fn clients_end_well_with_requests_under_way_and_in_a_child() {
 fn the_pool_that_is_meant_is_reached() {
     let pools = [(); 2].map(|()| MemoryPool::start(1).expect("a pool in memory"));
     let addresses = format!("{},{}", pools[0].addresses()[0], pools[1].addresses()[0]);
-    assert_eq!(compile_and_run_at(C, "tests/pool.c", &addresses), "each was reached\n");
+    assert_eq!(compile_and_run_at(C, "tests/pool.c", &[&addresses]), "each was reached\n");
+}
+
+#[test]
+fn block_devices_are_used_and_no_foreign_memory_is() {
+    let (blank, volume) = (MemoryNamespaces::blank(1), MemoryNamespaces::volume());
+    let (blank, volume) = (blank.expect("a target in memory"), volume.expect("a volume in memory"));
+    let namespace = format!("namespace {}", blank.addresses()[0]);
+    let volume = format!("volume {}", volume.addresses().join(" "));
+    for compiler in [C, SANITIZED] {
+        assert_eq!(compile_and_run_at(compiler, "tests/device.c", &[&namespace, &volume]), "both are well\n");
+    }
 }
 
 /// The example as a user builds it: by pkg-config, against nothing but what was installed.
@@ -171,6 +182,10 @@ fn in_c(rust: &str) -> String {
         ("RawOptions", "yagura_options"),
         ("RawClient", "yagura_client"),
         ("RawScan", "yagura_scan"),
+        ("RawDevice", "yagura_device"),
+        ("RawQueue", "yagura_queue"),
+        ("Event", "yagura_event"),
+        ("c_int", "int"),
         ("Value", "yagura_value"),
         ("Status", "yagura_status"),
         ("Completion", "yagura_completion"),

@@ -96,7 +96,7 @@ impl Error {
     }
 
     /// The same with what was being done in front; an error of the store stays as it is.
-    fn during(self, what: &str) -> Error {
+    pub(crate) fn during(self, what: &str) -> Error {
         match self {
             Error::Usage(sentence) => Error::Usage(format!("{what}: {sentence}")),
             Error::Unavailable(sentence) => Error::Unavailable(format!("{what}: {sentence}")),

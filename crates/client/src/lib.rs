@@ -36,8 +36,10 @@
 //! **Stability**: what is documented here stays within a middle number of the version, but for [`reach`]; errors may gain variants,
 //! and [`Options`] fields.
 //!
-//! [`reach`] and [`members`] are for programs that run their own reactors, as the command line and the gateway do.
+//! [`block`] is for programs that use namespaces and volumes themselves, instead of a store. [`reach`] and [`members`] are for
+//! programs that run their own reactors, as the command line and the gateway do.
 
+pub mod block;
 mod client;
 mod conditional;
 mod error;

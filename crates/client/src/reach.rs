@@ -90,7 +90,7 @@ impl Way {
     }
 
     /// Options for a namespace.
-    fn options(&self, address: SocketAddr, nqn: Nqn, nsid: u32) -> Options {
+    pub(crate) fn options(&self, address: SocketAddr, nqn: Nqn, nsid: u32) -> Options {
         let (host, security) = (self.host.clone(), self.security.clone());
         Options { connect_timeout: CONNECT_TIME, host, security, ..Options::new(address, nqn, nsid) }
     }
@@ -104,6 +104,16 @@ impl Way {
         discovery.leave().await;
         Ok(log?.entries)
     }
+
+    /// Names of the subsystems that are discovered at `address`.
+    pub(crate) async fn subsystems(&self, address: SocketAddr) -> Result<Vec<Nqn>, Error> {
+        let entries = self.discover(address).await?;
+        let is_subsystem = |entry: &Discovered| !entry.subsystem.is_discovery() && entry.socket_address().is_some();
+        let mut found: Vec<_> = entries.into_iter().filter(is_subsystem).map(|entry| entry.subsystem).collect();
+        found.sort();
+        found.dedup();
+        Ok(found)
+    }
 }
 
 /// Every namespace at `address`: of subsystem `nqn` or of all that are discovered; `nsid` or all.
@@ -116,22 +126,12 @@ pub fn find<'a>(
     Box::pin(async move {
         let socket = resolve(address).await?;
         let subsystems = match nqn {
-            Some(nqn) => vec![(socket, nqn)],
-            None => {
-                let entries = way.discover(socket).await?;
-                let of_address = |entry: Discovered| {
-                    // A subsystem that is served at several addresses is used at the one we were told.
-                    let nqn = entry.subsystem.clone();
-                    (!nqn.is_discovery() && entry.socket_address().is_some()).then_some((socket, nqn))
-                };
-                let mut found: Vec<_> = entries.into_iter().filter_map(of_address).collect();
-                found.sort();
-                found.dedup();
-                found
-            }
+            Some(nqn) => vec![nqn],
+            // A subsystem that is served at several addresses is used at the one we were told.
+            None => way.subsystems(socket).await?,
         };
         let mut found = Vec::new();
-        for (socket, nqn) in subsystems {
+        for nqn in subsystems {
             let ids = nsid.map_or(1..=NSID_MAX, |nsid| nsid..=nsid);
             for id in ids {
                 match RemoteNamespace::connect(way.options(socket, nqn.clone(), id)).await {
@@ -476,7 +476,7 @@ async fn member_at(
     Ok((found(RemoteNamespace::expecting(options, map.expected_info(index)), address), trouble))
 }
 
-fn unavailable(error: impl std::fmt::Display) -> Error {
+pub(crate) fn unavailable(error: impl std::fmt::Display) -> Error {
     Error::Unavailable(error.to_string())
 }
 
