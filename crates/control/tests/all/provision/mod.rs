@@ -8,6 +8,7 @@ pub mod drives;
 mod emptying;
 mod faults;
 mod forced;
+mod heard;
 mod hosts;
 mod mirror;
 mod replacing;
