@@ -3,6 +3,7 @@
 mod asked;
 mod changes;
 mod chaos;
+mod cloning;
 mod crash;
 pub mod drives;
 mod emptying;
@@ -12,6 +13,7 @@ mod heard;
 mod hosts;
 mod mirror;
 mod replacing;
+mod restoring;
 mod shared;
 mod sim_drive;
 pub mod world;
