@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use crate::asked::{Size, after, most, required, token};
 use crate::capability::{all_understood, understood};
 use crate::capacity::{available, narrowed};
-use crate::contents::{LOOKS_MAX, all_own_dropped, content_source, given_up, origin, own_dropped_or_left, present};
+use crate::contents::{LOOKS_MAX, content_source, origin, present};
 use crate::names::volume_name;
 use crate::parameters::Parameters;
 use crate::plane::{Plane, is_name};
@@ -57,7 +57,7 @@ impl Controller {
         let parameters = Parameters::read(&request.parameters).map_err(Status::invalid_argument)?;
         let wanted = Size::of(request.capacity_range)?;
         let volume = volume_name(name);
-        let from = origin(request.volume_content_source.as_ref(), &volume)?;
+        let from = origin(request.volume_content_source.as_ref())?;
         for _ in 0..LOOKS_MAX {
             let Some(found) = self.plane.volume(&volume).await? else {
                 match self.made(&volume, &wanted, parameters, from.as_ref()).await {
@@ -74,19 +74,13 @@ impl Controller {
                 (VolumeState::Deleting, _) => {
                     return Err(Status::aborted(format!("volume {volume} is being deleted: call again")));
                 }
-                _ => {
-                    // Also of a call that came second for the name, and asked for another source.
-                    if let Some(from) = &from {
-                        own_dropped_or_left(&self.plane, from).await;
-                    }
-                    return same(&found, &wanted, &parameters, from.as_ref()).map(|()| one(&found));
-                }
+                _ => return same(&found, &wanted, &parameters, from.as_ref()).map(|()| one(&found)),
             }
         }
         Err(Status::aborted(format!("volume {volume} is made and deleted again and again by others: call again")))
     }
 
-    /// Makes a volume. One that is refused leaves nothing; of any other failure the next call goes on with what there is.
+    /// Makes a volume. One that is not made leaves nothing; of an answer that is lost the next call goes on with what there is.
     async fn made(
         &self,
         name: &str,
@@ -94,34 +88,21 @@ impl Controller {
         parameters: Parameters,
         from: Option<&Source>,
     ) -> Result<(), Status> {
-        let made = async {
-            let source = match from {
-                Some(from) => Some(present(&self.plane, from).await?),
-                None => None,
-            };
-            let bytes = source.map_or(Ok(wanted.bytes), |source| wanted.of_copy(source))?;
-            let Parameters { replicas, level, relax } = parameters;
-            let new = json!({"name": name, "bytes": bytes, "replicas": replicas, "level": level, "relax": relax, "from": from});
-            match self.plane.create(&new).await {
-                // What it is made of bounds what it can become.
-                Err(status)
-                    if status.code() == Code::InvalidArgument && source.is_some_and(|source| bytes > source) =>
-                {
-                    Err(Status::out_of_range(status.message()))
-                }
-                made => made?.map_err(undone),
+        let source = match from {
+            Some(from) => Some(present(&self.plane, from).await?),
+            None => None,
+        };
+        let bytes = source.map_or(Ok(wanted.bytes), |source| wanted.of_copy(source))?;
+        let Parameters { replicas, level, relax } = parameters;
+        let new =
+            json!({"name": name, "bytes": bytes, "replicas": replicas, "level": level, "relax": relax, "from": from});
+        match self.plane.create(&new).await {
+            // What it is made of bounds what it can become.
+            Err(status) if status.code() == Code::InvalidArgument && source.is_some_and(|source| bytes > source) => {
+                Err(Status::out_of_range(status.message()))
             }
-        };
-        let made = made.await;
-        let is_refused = |status: &Status| {
-            matches!(status.code(), Code::InvalidArgument | Code::OutOfRange | Code::ResourceExhausted)
-        };
-        if let Some(from) = from
-            && made.as_ref().is_err_and(is_refused)
-        {
-            own_dropped_or_left(&self.plane, from).await;
+            made => made?.map_err(undone),
         }
-        made
     }
 
     /// `DeleteVolume`
@@ -131,16 +112,11 @@ impl Controller {
             return Ok(Nothing {});
         }
         let found = self.plane.volume(volume).await?;
-        let Some(found) = found else { return given_up(&self.plane, volume).await.map(|()| Nothing {}) };
+        let Some(found) = found else { return Ok(Nothing {}) };
         let ended = match (found.state, found.operation) {
             // Asked for before: the same end is waited for.
             (VolumeState::Deleting, Some(operation)) => self.plane.operation(&operation.to_string()).await?,
-            _ => {
-                if found.operation.is_none() {
-                    all_own_dropped(&self.plane, &found).await?;
-                }
-                self.plane.delete(volume).await?
-            }
+            _ => self.plane.delete(volume).await?,
         };
         // What keeps a volume from being deleted is a host that uses it.
         ended.map(|()| Nothing {}).map_err(Status::failed_precondition)
@@ -217,8 +193,10 @@ fn same(found: &VolumeView, wanted: &Size, parameters: &Parameters, from: Option
     // Whoever is given a volume of other contents takes them for what was asked for. A record that does not say what
     // the volume was made of is taken for that of an empty one.
     if found.from.as_ref() != from {
-        let made =
-            |Source { volume, snapshot }: &Source| format!("it was made of snapshot {snapshot} of volume {volume}");
+        let made = |Source { volume, snapshot }: &Source| {
+            let of = snapshot.as_ref().map(|snapshot| format!("snapshot {snapshot} of ")).unwrap_or_default();
+            format!("it was made of {of}volume {volume}")
+        };
         return differs(found.from.as_ref().map_or_else(|| "it was made empty".into(), made));
     }
     if !wanted.allows(found.bytes) {

@@ -1,12 +1,12 @@
 //! Snapshots as the Controller service has them: taken, deleted and listed.
 
-use control::provision::{SnapshotView, Source};
+use control::provision::SnapshotView;
 use tonic::Status;
 
 use crate::asked::{after, most, required, token};
 use crate::contents::{dropped, taken, volumes_with};
 use crate::controller::Controller;
-use crate::names::{is_passing, snapshot_id, snapshot_name, snapshot_of};
+use crate::names::{snapshot_id, snapshot_of, volume_name};
 use crate::plane::{Page, is_name};
 use crate::wire::{
     CreateSnapshotRequest, Nothing, OneSnapshot, Snapshot, SnapshotId, SnapshotsRequest, SnapshotsResponse, Timestamp,
@@ -15,7 +15,7 @@ use crate::wire::{
 impl Controller {
     /// `CreateSnapshot`: what was taken now is ready to be used; what was there may have lost its copies.
     pub async fn take(&self, request: CreateSnapshotRequest) -> Result<OneSnapshot, Status> {
-        let name = snapshot_name(required("name", &request.name)?);
+        let name = volume_name(required("name", &request.name)?);
         let volume = required("source_volume_id", &request.source_volume_id)?;
         // A word that nobody understands is refused: what was meant by it would not be had.
         if let Some(word) = request.parameters.keys().find(|word| !word.starts_with("csi.storage.k8s.io/")) {
@@ -37,8 +37,8 @@ impl Controller {
     /// `DeleteSnapshot`
     pub async fn forget(&self, request: SnapshotId) -> Result<Nothing, Status> {
         // Of an id that no snapshot has there is none.
-        if let Some(source) = snapshot_of(required("snapshot_id", &request.snapshot_id)?) {
-            dropped(&self.plane, &source).await?;
+        if let Some((volume, snapshot)) = snapshot_of(required("snapshot_id", &request.snapshot_id)?) {
+            dropped(&self.plane, &volume, &snapshot).await?;
         }
         Ok(Nothing {})
     }
@@ -58,8 +58,8 @@ impl Controller {
     }
 
     async fn known(&self, id: &str, volume: &str) -> Result<Option<SnapshotView>, Status> {
-        match snapshot_of(id).filter(|source| volume.is_empty() || source.volume.as_str() == volume) {
-            Some(Source { volume, snapshot }) => self.plane.snapshot(volume.as_str(), snapshot.as_str()).await,
+        match snapshot_of(id).filter(|(of, _)| volume.is_empty() || of.as_str() == volume) {
+            Some((volume, snapshot)) => self.plane.snapshot(volume.as_str(), snapshot.as_str()).await,
             None => Ok(None),
         }
     }
@@ -96,11 +96,11 @@ impl Controller {
         Ok(found)
     }
 
-    /// A volume's snapshots but for the driver's own, by name, behind the one that was listed last.
+    /// A volume's snapshots but for those that the control plane has taken for itself, by name, behind the one listed last.
     async fn of_volume(&self, volume: &str, after: Option<&[String; 2]>) -> Result<Vec<SnapshotView>, Status> {
         let mut found = self.plane.snapshots(volume).await?.unwrap_or_default();
         let is_new = |name: &str| after.is_none_or(|[of, last]| of != volume || name > last.as_str());
-        found.retain(|snapshot| !is_passing(snapshot.name.as_str()) && is_new(snapshot.name.as_str()));
+        found.retain(|snapshot| !snapshot.temporary && is_new(snapshot.name.as_str()));
         found.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(found)
     }

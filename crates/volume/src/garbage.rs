@@ -42,6 +42,7 @@ pub(crate) async fn collect(shared: Rc<Shared>) {
         let replicas = 0..usize::from(shared.shape.replicas);
         let mut conns = replicas.filter_map(|slot| shared.usable(slot)).filter(|conn| conn.offers_snapshots());
         let Some(conn) = conns.find(|conn| !is_done(conn)) else {
+            shared.set_collected(littered);
             match again {
                 None => changed.await,
                 Some(at) if time::timeout(at.duration_since(time::now()), changed).await.is_ok() => {}

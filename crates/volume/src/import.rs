@@ -31,7 +31,7 @@ use crate::view::SnapshotView;
 use crate::volume::Volume;
 
 /// Changes that are under way at once. Chosen: as many as keep three replicas busy; each has a megabyte at most.
-const AT_ONCE: usize = 8;
+pub(crate) const AT_ONCE: usize = 8;
 
 /// How it is imported.
 #[derive(Clone, Copy, Default)]
@@ -104,7 +104,7 @@ pub fn import<'a>(
     })
 }
 
-fn failed(volume: &Volume, source: DeviceError) -> BackupError {
+pub(crate) fn failed(volume: &Volume, source: DeviceError) -> BackupError {
     BackupError::Device { of: format!("volume {:032x}", volume.shape().volume), source }
 }
 
@@ -156,7 +156,7 @@ async fn own_snapshot(volume: &Volume, of: SnapshotId, own: SnapshotName) -> Res
 }
 
 /// Ranges of blocks in which the volume may differ from its snapshot, or from zeroes.
-async fn may_differ(volume: &Volume, from: Option<&SnapshotView>) -> Result<Vec<Range<u64>>, BackupError> {
+pub(crate) async fn may_differ(volume: &Volume, from: Option<&SnapshotView>) -> Result<Vec<Range<u64>>, BackupError> {
     let told = volume.differences(from).await?;
     Ok(told.unwrap_or_else(|| vec![Range { start: 0, end: volume.info().blocks }]))
 }
@@ -221,14 +221,14 @@ async fn put_back(
 }
 
 /// Ranges of blocks in pieces: the first block of each, and how many.
-fn pieces(volume: &Volume, ranges: Vec<Range<u64>>) -> impl Iterator<Item = (u64, u64)> + use<> {
+pub(crate) fn pieces(volume: &Volume, ranges: Vec<Range<u64>>) -> impl Iterator<Item = (u64, u64)> + use<> {
     let most = piece_blocks(&volume.info());
     ranges.into_iter().flat_map(move |Range { start, end }| {
         (start..end).step_by(most as usize).map(move |lba| (lba, most.min(end - lba)))
     })
 }
 
-async fn read(volume: &Volume, lba: u64, bytes: usize) -> Result<Buf, BackupError> {
+pub(crate) async fn read(volume: &Volume, lba: u64, bytes: usize) -> Result<Buf, BackupError> {
     let (read, buf) = volume.read(Lba(lba), Buf::with_len(bytes)).await;
     read.map(|()| buf).map_err(|source| failed(volume, source))
 }

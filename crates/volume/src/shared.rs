@@ -86,6 +86,8 @@ pub(crate) struct Shared {
     attempts: Cell<u32>,
     /// Counts what may have left garbage.
     litter: Cell<u64>,
+    /// Up to which of these it was deleted where replicas are reached.
+    collected: Cell<Option<u64>>,
     pub(crate) figures: Figures,
 }
 
@@ -135,6 +137,7 @@ impl Shared {
             taking: Cell::new(None),
             attempts: Cell::new(0),
             litter: Cell::new(0),
+            collected: Cell::new(None),
             figures: begin.figures,
         }
     }
@@ -258,6 +261,18 @@ impl Shared {
     /// Counts how often they may have got some.
     pub(crate) fn littered(&self) -> u64 {
         self.litter.get()
+    }
+
+    /// What there was up to that count is deleted where replicas are reached, as far as they do that.
+    pub(crate) fn set_collected(&self, littered: u64) {
+        if self.collected.replace(Some(littered)) != Some(littered) {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Whether nothing is left to be deleted where replicas are reached.
+    pub(crate) fn is_collected(&self) -> bool {
+        self.collected.get() == Some(self.litter.get())
     }
 
     // Connections.

@@ -167,6 +167,19 @@ impl Volume {
         Box::pin(snapshot::delete(&self.shared, name))
     }
 
+    /// Ends when the replicas that are reached have given back the room of snapshots that were deleted, as far as they do.
+    pub fn collected(&self) -> LocalFuture<'_, ()> {
+        Box::pin(async move {
+            loop {
+                let changed = self.shared.changed.notified();
+                if self.shared.is_collected() || self.shared.is_over() {
+                    return;
+                }
+                changed.await;
+            }
+        })
+    }
+
     /// Of what the volume is a copy, if it was imported: see [`crate::import`].
     pub fn origin(&self) -> Option<Origin> {
         self.shared.mirror.borrow().stable().and_then(|record| record.origin)

@@ -67,6 +67,10 @@ pub fn run(verb: &ControlVerb) -> Result<(), Failure> {
             let path = format!("{}?wait={WAIT_SECONDS}", snapshot(&args.volume, &args.name));
             operate(&args.asking, Method::DELETE, &path, None)
         }
+        ControlVerb::RestoreVolume(args) => {
+            let path = format!("{}/restore?wait={WAIT_SECONDS}", path_of("volumes", &args.volume));
+            operate(&args.asking, Method::POST, &path, Some(&json!({"snapshot": args.snapshot})))
+        }
         ControlVerb::Delete(args) => {
             let path = format!("{}?wait={WAIT_SECONDS}&force={}", path_of("volumes", &args.name), args.force);
             operate(&args.asking, Method::DELETE, &path, None)
@@ -87,8 +91,8 @@ fn create(args: &ControlCreateArgs) -> Result<(), Failure> {
     let mut from = Value::Null;
     if let Some((volume, name)) = &args.from {
         if bytes.is_none() {
-            let said = Client::new(&args.asking.access)?.ask(Method::GET, &snapshot(volume, name), None)?;
-            bytes = said["bytes"].as_u64();
+            let of = name.as_ref().map_or_else(|| path_of("volumes", volume), |name| snapshot(volume, name));
+            bytes = Client::new(&args.asking.access)?.ask(Method::GET, &of, None)?["bytes"].as_u64();
         }
         from = json!({"volume": volume, "snapshot": name});
     }

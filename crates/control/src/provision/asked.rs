@@ -31,6 +31,13 @@ pub enum Work {
     },
     /// To say how far the volume is with the new holder of a slot, and to use that one.
     Replace(Replacement),
+    /// To put the volume back to a snapshot, for some time: asked of no host, for no host has the volume meanwhile.
+    Restore {
+        /// Which.
+        moment: Moment,
+        /// The first byte that may differ from it.
+        at: u64,
+    },
 }
 
 /// A new holder of a slot.
@@ -84,6 +91,16 @@ impl Progress {
     }
 }
 
+/// How far a volume is put back to a snapshot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Restored {
+    /// The first byte that may differ from the snapshot.
+    pub at: u64,
+    /// Bytes that may differ from it; 0: the volume is as the snapshot.
+    pub left: u64,
+}
+
 /// What has come of it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -98,6 +115,9 @@ pub struct Done {
     /// How far a replacement is. Left out where there is none: older control planes do not know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
+    /// How far the volume is put back. Left out where it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored: Option<Restored>,
 }
 
 /// How it has ended.
@@ -146,7 +166,7 @@ impl Outcome {
         let expected = match work {
             Work::Grow { bytes } => *bytes,
             Work::Take { .. } => recorded,
-            Work::Look | Work::Forget { .. } | Work::Replace(_) => return self,
+            Work::Look | Work::Forget { .. } | Work::Replace(_) | Work::Restore { .. } => return self,
         };
         match self {
             Outcome::Done(Done { bytes, .. }) if bytes != expected => Outcome::Refused(format!(
@@ -179,6 +199,6 @@ impl Asked {
 
 impl Record for Asked {
     const KIND: &'static str = "work";
-    // 2: replacements.
-    const VERSION: u32 = 2;
+    // 2: replacements. 3: volumes that are put back.
+    const VERSION: u32 = 3;
 }

@@ -7,18 +7,18 @@ use tokio::sync::OnceCell;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::catalogue::{Condition, Key};
+use crate::catalogue::{Change, Condition, Key, Value};
 
 use super::error::Error;
 use super::keys;
-use super::moment::{Limits, Snapshot, Source};
+use super::level::Level;
+use super::moment::{Limits, Moment, Snapshot, Source};
 use super::name::Name;
 use super::placement::{self, Candidate, Refusal, Wanted};
-use super::plan::{Inventory, Owner, PENDING_MAX, admit, begin, operation, promise};
+use super::plan::{Inventory, Owner, PENDING_MAX, admit, begin, count, operation, promise};
 use super::provisioner::Provisioner;
-use super::records::{
-    Drive, DriveState, Holder, HolderKind, Level, Operation, OperationKind, Tenant, Volume, VolumeState,
-};
+use super::records::{Drive, DriveState, Holder, HolderKind, Operation, OperationKind, Tenant, Volume, VolumeState};
+use super::snapshots::has_room;
 use super::store::{Plan, Planning, Request, Stored, now, put};
 use super::volumes::busy;
 
@@ -59,9 +59,32 @@ pub struct NewVolume {
     /// How much it may be used.
     #[serde(default)]
     pub limits: Limits,
-    /// The snapshot that it begins as; none: it is empty.
+    /// The snapshot that it begins as, or the volume; none: it is empty.
     #[serde(default)]
     pub from: Option<Source>,
+}
+
+/// What a new volume is made of.
+struct Model {
+    volume: Stored<Volume>,
+    snapshot: Snapshot,
+    /// The snapshot is still to be taken.
+    is_new: bool,
+}
+
+impl Model {
+    /// The volume as it is, of which a snapshot is taken for that.
+    fn now(volume: Stored<Volume>) -> Result<Model, Error> {
+        has_room(&volume.record)?;
+        let id = Uuid::new_v4();
+        let name = Name::new(format!("clone-{}", id.simple()))?;
+        let replicas = volume.record.holders.iter().filter(|holder| holder.kind == HolderKind::Replica).count();
+        // Whoever takes it says which replicas have it in truth.
+        let moment = Moment { round: 0, host: 0, attempt: 0, slots: (1 << replicas) - 1 };
+        let (bytes, created, clones) = (volume.record.bytes, now(), Vec::new());
+        let snapshot = Snapshot { id, name, bytes, moment, created, clones, temporary: true };
+        Ok(Model { volume, snapshot, is_new: true })
+    }
 }
 
 /// Whether a volume can have so many bytes.
@@ -136,20 +159,42 @@ impl Provisioner {
                 let inventory = self.inventory().await?;
                 let in_use = |drive: &&Stored<Drive>| drive.record.state == DriveState::InUse;
                 let looks = looks.get_or_init(|| self.look_at(inventory.drives.iter().filter(in_use))).await;
-                let source = self.source(owner, new).await?;
-                let replicas = replicas(new, source.as_ref().map(|(volume, _)| &volume.record))?;
+                let model = self.model(owner, new).await?;
+                if model.as_ref().is_some_and(|model| model.is_new) {
+                    count(&mut tenant)?;
+                }
+                let replicas = replicas(new, model.as_ref().map(|model| &model.volume.record))?;
                 let wanted = self.wanted(new, replicas, inventory.overcommit_percent());
-                let copied = source.as_ref().map(|(volume, index)| (&volume.record, &volume.record.snapshots[*index]));
+                let copied = model.as_ref().map(|model| (&model.volume.record, &model.snapshot));
                 let placed = placed(&inventory.candidates(looks), wanted, copied)?;
-                self.planned(new, key, &tenant, &inventory, placed, source)
+                self.planned(new, key, &tenant, &inventory, placed, model)
             })
         };
         self.operate(request, plan).await
     }
 
-    /// The volume that the new one is a clone of, and which of its snapshots.
-    async fn source(&self, owner: &Owner, new: &NewVolume) -> Result<Option<(Stored<Volume>, usize)>, Error> {
+    /// What the new one is a clone of.
+    async fn model(&self, owner: &Owner, new: &NewVolume) -> Result<Option<Model>, Error> {
         let Some(Source { volume, snapshot }) = &new.from else { return Ok(None) };
+        let model = match snapshot {
+            None => Model::now(self.idle(owner, volume).await?)?,
+            Some(snapshot) => self.taken(owner, volume, snapshot).await?,
+        };
+        let Model { volume, snapshot: Snapshot { bytes, clones, .. }, is_new } = &model;
+        if new.bytes < *bytes {
+            let what = if *is_new { "volume" } else { "snapshot" };
+            let why = format!("a volume of {} bytes of a {what} of {bytes}: it can't be smaller", new.bytes);
+            return Err(Error::Impossible(why));
+        }
+        check_most(&volume.record, new.bytes)?;
+        if clones.len() >= CLONES_MAX {
+            return Err(Error::Limit { kind: "clones under way of this snapshot", limit: CLONES_MAX });
+        }
+        Ok(Some(model))
+    }
+
+    /// A snapshot that there is.
+    async fn taken(&self, owner: &Owner, volume: &Name, snapshot: &Name) -> Result<Model, Error> {
         let source = self.known(owner, volume).await?;
         if let Some(id) = source.record.operation {
             let pending = self.store.need::<Operation>(keys::operation(id), id).await?.record;
@@ -159,17 +204,9 @@ impl Provisioner {
             }
         }
         let missing = || Error::NotFound { kind: "snapshot", name: format!("{snapshot} of volume {volume}") };
-        let index = source.record.snapshots.iter().position(|found| found.name == *snapshot).ok_or_else(missing)?;
-        let Snapshot { bytes, clones, .. } = &source.record.snapshots[index];
-        if new.bytes < *bytes {
-            let why = format!("a volume of {} bytes of a snapshot of {bytes}: it can't be smaller", new.bytes);
-            return Err(Error::Impossible(why));
-        }
-        check_most(&source.record, new.bytes)?;
-        if clones.len() >= CLONES_MAX {
-            return Err(Error::Limit { kind: "clones under way of this snapshot", limit: CLONES_MAX });
-        }
-        Ok(Some((source, index)))
+        let found = source.record.snapshots.iter().find(|found| found.name == *snapshot);
+        let snapshot = found.cloned().ok_or_else(missing)?;
+        Ok(Model { volume: source, snapshot, is_new: false })
     }
 
     fn planned(
@@ -179,9 +216,9 @@ impl Provisioner {
         tenant: &Stored<Tenant>,
         inventory: &Inventory,
         (holders, level): (Vec<Holder>, Level),
-        source: Option<(Stored<Volume>, usize)>,
+        model: Option<Model>,
     ) -> Result<Plan<Uuid>, Error> {
-        let kind = if source.is_some() { OperationKind::Clone } else { OperationKind::Create };
+        let kind = if model.is_some() { OperationKind::Clone } else { OperationKind::Create };
         // Beside the namespaces: to format them.
         let mut operation = operation(kind, &tenant.record, &new.name, holders.len() as u32 + 1);
         let mut volume = Volume {
@@ -203,22 +240,24 @@ impl Provisioner {
             from: new.from.clone(),
             created: now(),
         };
-        let mut pin = None;
-        if let Some((mut source, index)) = source {
+        let (mut pinned, mut conditions) = (Vec::new(), Vec::new());
+        if let Some(Model { volume: mut source, snapshot, is_new }) = model {
             (volume.grows_to, operation.bytes) = (source.record.grows_to, Some(new.bytes));
             operation.from = Some(source.record.name.clone());
-            let snapshot = &mut source.record.snapshots[index];
             (volume.bytes, operation.snapshot) = (snapshot.bytes, Some(snapshot.name.clone()));
-            snapshot.clones.push(operation.id);
-            pin = Some(source);
+            if is_new {
+                pinned.extend(taking(&mut operation, &tenant.record, &mut source, snapshot.name)?);
+            } else if let Some(found) = source.record.snapshots.iter_mut().find(|found| found.id == snapshot.id) {
+                found.clones.push(operation.id);
+            }
+            pinned.push(source.put()?);
+            conditions.push(source.unchanged());
         }
         let mut plan = begin(&operation, tenant)?;
-        plan.conditions.push(Condition::absent(key.clone()));
+        conditions.push(Condition::absent(key.clone()));
+        plan.conditions.extend(conditions);
         plan.changes.push(put(key, &volume)?);
-        if let Some(source) = pin {
-            plan.conditions.push(source.unchanged());
-            plan.changes.push(source.put()?);
-        }
+        plan.changes.extend(pinned);
         let wanted = volume.holders.iter().map(|holder| (holder.drive.clone(), holder.bytes));
         promise(&mut plan, inventory, wanted, 1)?;
         Ok(plan)
@@ -234,6 +273,19 @@ impl Provisioner {
         let (beside, without) = (Vec::new(), Vec::new());
         Wanted { holders, beside, without, level: new.level, relax: new.relax, overcommit_percent }
     }
+}
+
+/// Begins to take the snapshot of which the volume of the operation is made, in the same transaction.
+fn taking(
+    clone: &mut Operation,
+    tenant: &Tenant,
+    source: &mut Stored<Volume>,
+    snapshot: Name,
+) -> Result<[Change; 2], Error> {
+    let take = operation(OperationKind::Snapshot, tenant, &source.record.name, 1);
+    let take = Operation { snapshot: Some(snapshot), with: Some(clone.id), ..take };
+    (clone.with, source.record.operation) = (Some(take.id), Some(take.id));
+    Ok([put(keys::operation(take.id), &take)?, Change::put(keys::todo(take.id), Value::default())])
 }
 
 /// How many replicas the volume is to have. A clone keeps the shape that stands on what it is made of.

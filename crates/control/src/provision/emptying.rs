@@ -50,7 +50,11 @@ impl Provisioner {
     /// The holders on a drive, a page of them at most.
     pub async fn holders_on(&self, name: &Name) -> Result<Vec<HolderOn>, Error> {
         let drive = self.store.need::<Drive>(keys::drive(name), name).await?.record;
-        let inventory = self.inventory().await?;
+        // What is on a drive in use is to go nowhere.
+        let inventory = match drive.state {
+            DriveState::InUse => None,
+            DriveState::Draining | DriveState::Out => Some(self.inventory().await?),
+        };
         let (looks, mut found) = (Looks::new(), Vec::new());
         for Stored { record: volume, .. } in self.store.all::<Volume>(keys::all("volume")).await? {
             let count = volume.holders.len();
@@ -60,17 +64,17 @@ impl Provisioner {
                     return Ok(found);
                 }
                 let beside = at.checked_sub(count).map(|index| &volume.beside[index]);
-                let waits = match (volume.operation, drive.state) {
+                let waits = match (volume.operation, &inventory) {
                     (Some(id), _) => {
                         self.store.get::<Operation>(keys::operation(id)).await?.and_then(|it| it.record.waits)
                     }
-                    (None, DriveState::InUse) => None,
+                    (None, None) => None,
                     (None, _) if beside.is_some() => {
                         Some("another holder has its place, and is not in sync yet".into())
                     }
-                    (None, _) => {
+                    (None, Some(inventory)) => {
                         let owner = Owner { name: volume.tenant.clone(), id: None };
-                        let planned = self.replacement(&owner, (&volume.name, name), &inventory, &looks, true).await;
+                        let planned = self.replacement(&owner, (&volume.name, name), inventory, &looks, true).await;
                         planned.err().map(|error| error.to_string())
                     }
                 };

@@ -7,9 +7,10 @@ use crate::catalogue::{Change, Condition};
 use super::keys;
 use super::name::Name;
 use super::namespace::unmake;
-use super::records::{Drive, Holder, OperationKind, OperationState, Tenant, Volume, VolumeState};
+use super::records::{Drive, Holder, OperationKind, OperationState, Tenant, VolumeState};
 use super::step::{Stop, Task};
 use super::store::{Stored, now};
+use super::temporary;
 
 /// The volume is there, after a create, or after a delete that is not done.
 pub(super) async fn ready(task: &mut Task, state: OperationState) -> Result<(), Stop> {
@@ -35,6 +36,12 @@ pub(super) async fn failed(task: &mut Task, why: String) -> Result<(), Stop> {
 pub(super) async fn turn_back(task: &mut Task, reason: String) -> Result<(), Stop> {
     task.operation.record.undo = Some(reason);
     task.operation.record.waits = None;
+    // Nothing is asked of the volume any more: hosts may have it. None gets one that is being made, of which is to be known still
+    // that this control plane alone has had it.
+    let volume = &mut task.volume.record;
+    if volume.state == VolumeState::Ready {
+        (volume.held, volume.awaited) = (false, false);
+    }
     task.record(Vec::new(), Vec::new()).await.map(drop)
 }
 
@@ -83,16 +90,9 @@ pub(super) async fn leave(task: &Task, bytes: u64, volumes: u32) -> Result<(Vec<
     record.bytes = record.bytes.saturating_sub(bytes);
     record.volumes = record.volumes.saturating_sub(volumes);
     let mut conditions = vec![tenant.unchanged()];
-    let gone = [keys::todo(id), keys::taken(id), keys::work(id)].map(Change::delete);
-    let mut changes: Vec<Change> = gone.into_iter().chain([tenant.put()?]).collect();
-    // The snapshot that a clone was made of may be deleted from now on.
-    if let Some(from) = &task.operation.record.from
-        && let Some(mut source) = task.provisioner.store.get::<Volume>(keys::volume(name, from)).await?
-    {
-        source.record.snapshots.iter_mut().for_each(|snapshot| snapshot.clones.retain(|clone| *clone != id));
-        conditions.push(source.unchanged());
-        changes.push(source.put()?);
-    }
+    let mut changes: Vec<Change> = [keys::todo(id), keys::taken(id), keys::work(id)].map(Change::delete).into();
+    temporary::let_go(task, &mut tenant, (&mut conditions, &mut changes)).await?;
+    changes.push(tenant.put()?);
     Ok((conditions, changes))
 }
 

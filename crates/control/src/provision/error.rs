@@ -79,6 +79,17 @@ pub enum Error {
         /// The host.
         host: Nqn,
     },
+    /// What is asked for needs a volume that no host is meant to use.
+    #[error(
+        "volume {volume} is attached to {host}, and is put back while no host has it: detach it there; of a host that is gone say \
+         `yagura control detach {volume}`"
+    )]
+    AttachedStill {
+        /// Which volume.
+        volume: Name,
+        /// The host.
+        host: Nqn,
+    },
     /// The attachment that was named is not there any more.
     #[error("volume {volume} has another attachment by now, or none: see who has it")]
     NotAttached {

@@ -16,6 +16,7 @@ mod growth;
 mod hosts;
 mod inventory;
 mod keys;
+mod level;
 mod moment;
 mod name;
 mod namespace;
@@ -25,6 +26,7 @@ mod provisioner;
 mod records;
 mod replace;
 mod replacement;
+mod restore;
 mod restored;
 mod saga;
 mod snapshots;
@@ -32,6 +34,7 @@ mod step;
 mod store;
 mod sweep;
 mod take;
+mod temporary;
 mod tenants;
 mod tokens;
 mod volumes;
@@ -39,24 +42,25 @@ mod widen;
 mod work;
 mod worker;
 
-pub use asked::{Asked, Done, Heard, Outcome, Progress, Replacement, Work};
+pub use asked::{Asked, Done, Heard, Outcome, Progress, Replacement, Restored, Work};
 pub use create::{BANDWIDTH_MIN, LIMIT_MAX, NewVolume, REPLICAS_MAX, VOLUME_ALIGN, VOLUME_BYTES_MAX};
 pub use drives::{Blank, DriveError, Drives, Look, NAMESPACES_MAX, Place, Replica, Reply, Until, Usage};
 pub use emptying::HolderOn;
 pub use error::Error;
 pub use hosts::{Assigned, Ended, Noted, Report, Wish, Working};
 pub use inventory::{DRIVES_MAX, DriveStatus, NODES_MAX, NewDrive, NodePlace, OVERCOMMIT_PERCENT_MAX};
+pub use level::Level;
 pub use moment::{Limits, Moment, Snapshot, Source};
 pub use name::{Address, Malformed, Name, Nqn, RequestId};
 pub use placement::{Candidate, Placement, Refusal, Rule, Wanted, place, room};
 pub use plan::{Owner, PENDING_MAX};
 pub use provisioner::{List, PAGE_RECORDS_MAX, Provisioner};
 pub use records::{
-    At, Attachment, Beside, Drive, DriveState, Holder, HolderKind, Level, Namespace, Node, Operation, OperationKind,
+    At, Attachment, Beside, Drive, DriveState, Holder, HolderKind, Namespace, Node, Operation, OperationKind,
     OperationState, Pool, RecordError, Role, Tenant, Token, Volume, VolumeState,
 };
 pub use restored::restored;
-pub use snapshots::{NewSnapshot, SNAPSHOTS_MAX, SnapshotView};
+pub use snapshots::{NewSnapshot, Restoring, SNAPSHOTS_MAX, SnapshotView};
 pub use store::{Request, Store, Stored};
 pub use tenants::{Quota, TENANTS_MAX};
 pub use tokens::{TOKENS_MAX, Whom};

@@ -47,16 +47,20 @@ pub struct Snapshot {
     pub created: u64,
     /// Operations that are making volumes of it.
     pub clones: Vec<Uuid>,
+    /// It was taken for these alone, and is deleted when they have ended.
+    #[serde(default)]
+    pub temporary: bool,
 }
 
-/// A snapshot of a volume of the same tenant, by names.
+/// What a volume of the same tenant is made of, by names.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
     /// The volume.
     pub volume: Name,
-    /// The snapshot's name.
-    pub snapshot: Name,
+    /// The snapshot's name; none: the volume as it is when the new one is asked for.
+    #[serde(default)]
+    pub snapshot: Option<Name>,
 }
 
 /// How much a volume may be used, by the host that has it attached.

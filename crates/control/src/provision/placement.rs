@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::drives::{Look, NAMESPACES_MAX};
+use super::level::Level;
 use super::name::Name;
-use super::records::{Drive, DriveState, HolderKind, Level, Node};
+use super::records::{Drive, DriveState, HolderKind, Node};
 
 /// A drive with all that is known of it.
 #[derive(Clone, Debug)]

@@ -155,6 +155,7 @@ pub(super) fn operation(kind: OperationKind, tenant: &Tenant, volume: &Name, ste
         bytes: None,
         snapshot: None,
         from: None,
+        with: None,
         slot: None,
         drains: false,
         life: None,

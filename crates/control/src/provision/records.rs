@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::level::Level;
 use super::moment::{Limits, Snapshot, Source};
 use super::name::{Address, Name, Nqn};
 
@@ -156,32 +157,6 @@ pub struct Tenant {
     pub pending: u32,
 }
 
-/// How far apart the holders of a volume stand.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// On different drives.
-    Drive,
-    /// On different machines.
-    #[default]
-    Node,
-    /// In different racks.
-    Rack,
-    /// In different zones.
-    Zone,
-}
-
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Level::Drive => "drive",
-            Level::Node => "node",
-            Level::Rack => "rack",
-            Level::Zone => "zone",
-        })
-    }
-}
-
 /// What a holder holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -236,6 +211,8 @@ pub enum VolumeState {
     Ready,
     /// Its namespaces are being deleted.
     Deleting,
+    /// It is being put back to a snapshot, and has a part of that.
+    Restoring,
 }
 
 impl fmt::Display for VolumeState {
@@ -244,6 +221,7 @@ impl fmt::Display for VolumeState {
             VolumeState::Creating => "being created",
             VolumeState::Ready => "ready",
             VolumeState::Deleting => "being deleted",
+            VolumeState::Restoring => "being put back to a snapshot",
         })
     }
 }
@@ -355,6 +333,8 @@ pub enum OperationKind {
     Clone,
     /// Replaces a holder by a new one on another drive.
     Replace,
+    /// Puts one back to a snapshot.
+    Restore,
 }
 
 /// How far an operation is.
@@ -416,6 +396,9 @@ pub struct Operation {
     /// Of a clone: the volume that the snapshot is of.
     #[serde(default)]
     pub from: Option<Name>,
+    /// Of a clone of a volume as it is now: the operation that takes the snapshot; and of that one: the clone.
+    #[serde(default)]
+    pub with: Option<Uuid>,
     /// Of a replacement: the slot.
     #[serde(default)]
     pub slot: Option<usize>,
@@ -490,8 +473,8 @@ macro_rules! kinds {
 }
 // Version 2 of a volume and of an operation: growing, snapshots, clones, limits. Version 3 of an operation: one in the place of
 // another; of a volume: its tenure. Version 4 of a volume: what it was made of, and holders that are replaced; of an operation: the
-// latter. Version 2 of a token: an end, and metrics alone.
-kinds!(Pool: "pool" 1, Node: "node" 1, Drive: "drive" 1, Tenant: "tenant" 1, Volume: "volume" 4, Operation: "operation" 4,
+// latter. Version 5 of both: put back to a snapshot, and made of a volume as it is. Version 2 of a token: an end, metrics alone.
+kinds!(Pool: "pool" 1, Node: "node" 1, Drive: "drive" 1, Tenant: "tenant" 1, Volume: "volume" 5, Operation: "operation" 5,
     Token: "token" 2, Remembered: "request" 1);
 
 #[cfg(test)]

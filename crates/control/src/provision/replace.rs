@@ -46,11 +46,7 @@ pub(super) async fn advance(task: &mut Task) -> Result<(), Stop> {
                 exchange(task, slot, at).await?;
                 return fill(task, slot).await;
             }
-            Err(reason) => {
-                // Nothing is asked of the volume any more: hosts may have it.
-                (task.volume.record.held, task.volume.record.awaited) = (false, false);
-                turn_back(task, reason).await?;
-            }
+            Err(reason) => turn_back(task, reason).await?,
         }
     }
     undo(task, slot, at).await

@@ -4,7 +4,9 @@
 //! ```text
 //! create: for each slot: take the drive, write down what it has, create, write down what is new, let go
 //!         format, then ready. If a drive refuses: undo, which is a delete
-//! clone:  the same, where a holder that is beside a copy of the snapshot is made of that copy, and the clones are adopted
+//! clone:  of a volume as it is: wait for the operation that takes the snapshot. Then the same, where a holder that is beside a
+//!         copy of the snapshot is made of that copy, and the clones are adopted. Then hosts may have the volume, and a snapshot
+//!         that was taken for that is deleted
 //! delete: by force: wait for the end of what was under way. Otherwise ask the holders whether a host has the volume attached, or
 //!         one of them is another volume's by now. If so nothing is done
 //!         for each slot: take the drive, delete, see that it is gone, write that down, let go
@@ -24,10 +26,12 @@ use super::drives::{Blank, DriveError, Usage};
 use super::ending::{close, failed, give_back, leave, ready, superseded, turn_back};
 use super::keys;
 use super::namespace::{make, remove, unmake};
-use super::records::{Operation, OperationKind, OperationState};
+use super::records::{Operation, OperationKind, OperationState, VolumeState};
 use super::replace;
+use super::restore;
 use super::step::{Stop, Task};
 use super::take;
+use super::temporary;
 use super::widen;
 use super::work::{self, ANOTHERS, usage};
 
@@ -46,6 +50,7 @@ pub(super) async fn advance(task: &mut Task) -> Result<(), Stop> {
         OperationKind::Snapshot => take::take(task).await,
         OperationKind::Forget => take::forget(task).await,
         OperationKind::Replace => replace::advance(task).await,
+        OperationKind::Restore => restore::advance(task).await,
     }
 }
 
@@ -65,8 +70,11 @@ async fn delete_all(task: &mut Task) -> Result<(), Stop> {
 
 async fn create(task: &mut Task) -> Result<(), Stop> {
     if task.operation.record.undo.is_none() {
-        match build(task).await? {
-            Ok(()) => return ready(task, OperationState::Done).await,
+        match made(task).await? {
+            Ok(()) => {
+                temporary::dropped(task).await?;
+                return ready(task, OperationState::Done).await;
+            }
             Err(reason) => turn_back(task, reason).await?,
         }
     }
@@ -84,6 +92,17 @@ async fn create(task: &mut Task) -> Result<(), Stop> {
         return spare(task).await;
     }
     remove_all(task).await
+}
+
+/// The volume is made. One that hosts may have already is not looked at: that would take the volume from them.
+async fn made(task: &mut Task) -> Result<Made, Stop> {
+    if task.volume.record.state == VolumeState::Ready {
+        return Ok(Ok(()));
+    }
+    match copy::snapshot_taken(task).await? {
+        Ok(()) => build(task).await,
+        refused => Ok(refused),
+    }
 }
 
 async fn remove_all(task: &mut Task) -> Result<(), Stop> {

@@ -9,7 +9,7 @@ use super::moment::{Moment, Snapshot};
 use super::name::Name;
 use super::plan::{Owner, begin_on, count, operation};
 use super::provisioner::Provisioner;
-use super::records::{OperationKind, Volume};
+use super::records::{Attachment, OperationKind, Volume, VolumeState};
 use super::store::{Planning, Request, Stored};
 
 /// Snapshots of a volume, at most. Derived: as many fit into the mirror's record in blocks of 4 KiB, with some to spare for those
@@ -41,17 +41,36 @@ pub struct SnapshotView {
     pub moment: Moment,
     /// When it was there, in seconds of the Unix epoch.
     pub created: u64,
+    /// It was taken to make another volume, and is deleted by itself.
+    #[serde(default)]
+    pub temporary: bool,
+}
+
+/// To what a volume is to be put back.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Restoring {
+    /// That snapshot of the volume.
+    pub snapshot: Name,
 }
 
 fn view(volume: &Name, snapshot: &Snapshot) -> SnapshotView {
-    let Snapshot { id, name, bytes, moment, created, .. } = snapshot.clone();
+    let Snapshot { id, name, bytes, moment, created, temporary, .. } = snapshot.clone();
     let copies = (0..8).filter(|slot| moment.has(*slot)).collect();
-    SnapshotView { id, volume: volume.clone(), name, bytes, copies, moment, created }
+    SnapshotView { id, volume: volume.clone(), name, bytes, copies, moment, created, temporary }
 }
 
 fn found(volume: &Volume, name: &Name) -> Result<Snapshot, Error> {
     let missing = || Error::NotFound { kind: "snapshot", name: format!("{name} of volume {}", volume.name) };
     volume.snapshots.iter().find(|snapshot| snapshot.name == *name).cloned().ok_or_else(missing)
+}
+
+/// Whether the volume can have one more.
+pub(super) fn has_room(volume: &Volume) -> Result<(), Error> {
+    match volume.snapshots.len() {
+        SNAPSHOTS_MAX.. => Err(Error::Limit { kind: "snapshots of the volume", limit: SNAPSHOTS_MAX }),
+        _ => Ok(()),
+    }
 }
 
 impl Provisioner {
@@ -71,10 +90,7 @@ impl Provisioner {
                     name: format!("{} of volume {}", new.name, volume.name),
                 });
             }
-            if volume.snapshots.len() >= SNAPSHOTS_MAX {
-                return Err(Error::Limit { kind: "snapshots of the volume", limit: SNAPSHOTS_MAX });
-            }
-            Ok(())
+            has_room(volume)
         };
         self.about(request, owner, volume, (OperationKind::Snapshot, &new.name), check).await
     }
@@ -98,6 +114,30 @@ impl Provisioner {
         self.about(request, owner, volume, (OperationKind::Forget, name), check).await
     }
 
+    /// Begins to put a volume, which no host has attached, back to one of its snapshots; the answer is the operation's id. All
+    /// snapshots stay. What the volume has grown by since becomes zeroes.
+    pub async fn restore_volume(
+        &self,
+        request: &Request,
+        owner: &Owner,
+        volume: &Name,
+        snapshot: &Name,
+    ) -> Result<Uuid, Error> {
+        let check = |volume: &Volume| {
+            if let Some(Attachment { host, .. }) = &volume.attachment {
+                return Err(Error::AttachedStill { volume: volume.name.clone(), host: host.clone() });
+            }
+            match found(volume, snapshot)?.moment.slots {
+                0 => Err(Error::Impossible(format!(
+                    "snapshot {snapshot} of volume {} has no copy any more: choose another one",
+                    volume.name
+                ))),
+                _ => Ok(()),
+            }
+        };
+        self.about(request, owner, volume, (OperationKind::Restore, snapshot), check).await
+    }
+
     /// Begins what is done about one snapshot.
     async fn about(
         &self,
@@ -116,6 +156,9 @@ impl Provisioner {
                 let mut operation = operation(kind, &tenant.record, &volume.record.name, 1);
                 operation.snapshot = Some(snapshot.clone());
                 volume.record.operation = Some(operation.id);
+                if kind == OperationKind::Restore {
+                    volume.record.state = VolumeState::Restoring;
+                }
                 begin_on(&operation, &tenant, &volume)
             })
         };

@@ -19,7 +19,10 @@ pub(super) async fn take(task: &mut Task) -> Result<(), Stop> {
     let bytes = task.volume.record.bytes;
     match (taken, task.operation.record.snapshot.clone()) {
         (Ok(moment), Some(name)) => {
-            let snapshot = Snapshot { id: Uuid::new_v4(), name, bytes, moment, created: now(), clones: Vec::new() };
+            // What it is taken for needs it from the first moment on.
+            let clones: Vec<Uuid> = task.operation.record.with.into_iter().collect();
+            let (id, created, temporary) = (Uuid::new_v4(), now(), !clones.is_empty());
+            let snapshot = Snapshot { id, name, bytes, moment, created, clones, temporary };
             task.volume.record.snapshots.push(snapshot);
             ready(task, OperationState::Done).await
         }

@@ -12,13 +12,12 @@ use crate::catalogue::Transaction;
 
 use super::error::Error;
 use super::keys;
-use super::moment::{Limits, Source};
+use super::level::Level;
+use super::moment::{Limits, Snapshot, Source};
 use super::name::{Address, Name, Nqn};
 use super::plan::{Owner, begin_on, count, operation};
 use super::provisioner::{List, PAGE_RECORDS_MAX, Provisioner};
-use super::records::{
-    Attachment, Drive, Holder, HolderKind, Level, Namespace, Operation, OperationKind, Volume, VolumeState,
-};
+use super::records::{Attachment, Drive, Holder, HolderKind, Namespace, Operation, OperationKind, Volume, VolumeState};
 use super::store::{Plan, Planning, Request, Stored, now};
 
 /// How long a host waits until the control plane lets go of a volume that it has attached itself, to fill a new holder. Chosen: a
@@ -91,7 +90,8 @@ impl Provisioner {
                 let mut volume = self.known(owner, name).await?;
                 let instead_of = self.giving_way(&volume.record, force).await?;
                 // What is being made of a snapshot needs it, whoever says force.
-                let needed = volume.record.snapshots.iter().filter(|snapshot| !force || !snapshot.clones.is_empty());
+                let is_needed = |snapshot: &&Snapshot| !(force || snapshot.temporary) || !snapshot.clones.is_empty();
+                let needed = volume.record.snapshots.iter().filter(is_needed);
                 let needed: Vec<_> = needed.map(|snapshot| snapshot.name.as_str()).collect();
                 if !needed.is_empty() {
                     let by = format!("its snapshots: {}", needed.join(", "));
@@ -280,12 +280,12 @@ impl Provisioner {
     /// What is under way on a volume that is to be deleted, and gives way to that: by force all that may wait for ever for holders
     /// that are lost.
     async fn giving_way(&self, volume: &Volume, force: bool) -> Result<Option<Uuid>, Error> {
-        use OperationKind::{Clone, Create, Delete, Forget, Grow, Replace, Snapshot};
+        use OperationKind::{Clone, Create, Delete, Forget, Grow, Replace, Restore, Snapshot};
         let Some(id) = volume.operation else { return Ok(None) };
         let pending = self.store.need::<Operation>(keys::operation(id), id).await?.record;
         match pending.kind {
-            Grow | Snapshot | Forget | Replace | Delete if force && !pending.force => Ok(Some(id)),
-            Grow | Snapshot | Forget | Replace | Delete | Create | Clone => Err(busy(volume, id)),
+            Grow | Snapshot | Forget | Replace | Restore | Delete if force && !pending.force => Ok(Some(id)),
+            Grow | Snapshot | Forget | Replace | Restore | Delete | Create | Clone => Err(busy(volume, id)),
         }
     }
 

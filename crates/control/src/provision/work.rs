@@ -153,6 +153,21 @@ async fn begin(task: &mut Task, work: Work) -> Stop {
     begun.map_or_else(|stop| stop, |_| Stop::Later(Duration::ZERO))
 }
 
+/// Writes down what is asked from now on.
+pub(super) async fn goes_on(task: &mut Task, work: Work) -> Stop {
+    let id = task.operation.record.id;
+    let changed = async {
+        let mut asked = task.provisioner.store.need::<Asked>(keys::work(id), id).await?;
+        let unchanged = asked.unchanged();
+        // What was said before is not an answer to this.
+        (asked.record.work, asked.record.heard) = (work, None);
+        task.record(vec![unchanged], vec![asked.put()?]).await?;
+        task.right.forget(id);
+        Ok(Stop::Later(Duration::ZERO))
+    };
+    changed.await.unwrap_or_else(|stop| stop)
+}
+
 /// What whoever has the volume attached says of a replacement, with the snapshots that the replicas know of; asked again and again
 /// until it says what is wanted. `Err`: nobody can be asked, and nobody will do anything.
 pub(super) async fn progress(
@@ -161,15 +176,11 @@ pub(super) async fn progress(
 ) -> Result<Result<(Progress, Vec<Moment>), String>, Stop> {
     let id = task.operation.record.id;
     let work = Work::Replace(replacement.clone());
-    let Some(mut asked) = task.provisioner.store.get::<Asked>(keys::work(id)).await? else {
+    let Some(asked) = task.provisioner.store.get::<Asked>(keys::work(id)).await? else {
         return Err(begin(task, work).await);
     };
     if asked.record.work != work {
-        let unchanged = asked.unchanged();
-        // What was said before is not an answer to this.
-        (asked.record.work, asked.record.heard) = (work, None);
-        task.record(vec![unchanged], vec![asked.put()?]).await?;
-        return Err(Stop::Later(Duration::ZERO));
+        return Err(goes_on(task, work).await);
     }
     let attachment = task.volume.record.attachment.as_ref().map(|attachment| attachment.id);
     let counts = |heard: &Heard| {

@@ -17,6 +17,7 @@ use super::provisioner::Provisioner;
 use super::saga;
 use super::step::{Right, Stop, Task};
 use super::sweep;
+use super::temporary;
 
 /// Between two rounds of forgetting. Chosen: what comes together meanwhile is small.
 const SWEEP_PAUSE: Duration = Duration::from_secs(60);
@@ -195,6 +196,9 @@ impl Worker {
         loop {
             if let Err(error) = sweep::sweep(&self.provisioner.store).await {
                 tracing::warn!(%error, "what has ended is not forgotten yet");
+            }
+            if let Err(error) = temporary::round(&self.provisioner).await {
+                tracing::warn!(%error, "snapshots that nobody needs are not deleted yet");
             }
             sleep(SWEEP_PAUSE).await;
         }

@@ -54,6 +54,7 @@ fn described() -> OpenApiRouter<Provisioner> {
         .routes(routes!(volumes::replace))
         .routes(routes!(volumes::snapshots, volumes::take))
         .routes(routes!(volumes::snapshot, volumes::forget))
+        .routes(routes!(volumes::restore))
         .routes(routes!(volumes::work))
         .routes(routes!(volumes::operations))
         .routes(routes!(volumes::operation))

@@ -113,7 +113,7 @@ fn class(error: &Error) -> (StatusCode, &'static str) {
         Error::Registered { .. } => (StatusCode::CONFLICT, "drive-registered"),
         Error::HasNamespaces { .. } => (StatusCode::CONFLICT, "drive-has-namespaces"),
         Error::InUse { .. } => (StatusCode::CONFLICT, "in-use"),
-        Error::Attached { .. } => (StatusCode::CONFLICT, "attached"),
+        Error::Attached { .. } | Error::AttachedStill { .. } => (StatusCode::CONFLICT, "attached"),
         Error::NotAttached { .. } => (StatusCode::CONFLICT, "not-attached"),
         Error::Busy { .. } => (StatusCode::CONFLICT, "busy"),
         Error::RequestReused { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "request-id-reused"),

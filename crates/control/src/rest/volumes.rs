@@ -10,7 +10,8 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use crate::provision::{
-    Error, Limits, Name, NewSnapshot, NewVolume, Operation, Provisioner, Report, SnapshotView, VolumeView, Wish,
+    Error, Limits, Name, NewSnapshot, NewVolume, Operation, Provisioner, Report, Restoring, SnapshotView, VolumeView,
+    Wish,
 };
 
 use super::asked::{Asked, Asking};
@@ -150,6 +151,18 @@ pub async fn snapshot(State(provisioner): State<Provisioner>, asked: Asked) -> A
 pub async fn forget(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
     let (owner, name, snapshot, wait) = (asked.owner()?, asked.name()?, asked.snapshot()?, asked.wait()?);
     let id = provisioner.delete_snapshot(&asked.request, &owner, &name, &snapshot).await?;
+    begun(&provisioner, &asked, id, wait).await
+}
+
+/// Begins to put the volume, which no host has attached, back to one of its snapshots, in place: what it has that is in no snapshot
+/// is lost, and all snapshots stay. What it has grown by since becomes zeroes. 202 and 200 as when a volume is made.
+#[utoipa::path(post, path = "/v1/volumes/{name}/restore", tag = "snapshots", request_body = Restoring,
+    params(Asking, ("name" = String, Path), ("Request-Id" = Option<String>, Header)),
+    responses((status = 202, body = OperationView), (status = 200, body = OperationView), (status = "4XX", body = Problem)))]
+pub async fn restore(State(provisioner): State<Provisioner>, asked: Asked) -> Answer {
+    let (owner, name, wait) = (asked.owner()?, asked.name()?, asked.wait()?);
+    let Restoring { snapshot } = asked.body()?;
+    let id = provisioner.restore_volume(&asked.request, &owner, &name, &snapshot).await?;
     begun(&provisioner, &asked, id, wait).await
 }
 

@@ -116,9 +116,8 @@ async fn journey(addresses: Vec<SocketAddr>) {
     assert_eq!((seen(&views.0, 5).await, seen(&views.1, 5).await, seen(&views.1, last).await), (1, 2, 3));
     volume.delete_snapshot(first).await.expect("it is attached");
     let tag = second.tag(shape.volume).expect("it fits");
-    while copies(&managers, &nsids).await.iter().any(|tags| tags != &[tag]) {
-        time::sleep(Duration::from_millis(50)).await;
-    }
+    volume.collected().await;
+    assert!(copies(&managers, &nsids).await.iter().all(|tags| tags == &[tag]), "the other one is there still");
     // A volume of clones.
     let mut clones = Vec::new();
     for ((manager, &nsid), &address) in managers.iter().zip(&nsids).zip(&addresses) {

@@ -13,6 +13,7 @@ mod gated;
 mod growing;
 mod parts;
 mod real;
+mod restoring;
 mod shelf;
 mod sim;
 mod snapshots;

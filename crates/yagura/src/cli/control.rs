@@ -38,13 +38,17 @@ pub enum ControlVerb {
     Snapshot(ControlSnapshotArgs),
     /// Delete a snapshot. Volumes that were made of it stay.
     DeleteSnapshot(ControlSnapshotArgs),
+    /// Put a volume, which no host has attached, back to one of its snapshots: what it has that is in no snapshot is lost. All
+    /// snapshots stay.
+    RestoreVolume(ControlRestoreVolumeArgs),
     /// Delete a volume, with all it holds.
     Delete(ControlDeleteArgs),
     /// Forget which host has a volume attached: of a host that is gone.
     Detach(ControlDetachArgs),
     /// Write all that a catalogue holds to a file; of one in etcd also while control planes work on it.
     Dump(ControlDumpArgs),
-    /// Read what was dumped into an empty catalogue. Called again after it was interrupted, it goes on.
+    /// Read what was dumped into an empty catalogue. Called again after it was interrupted, it goes on. (A volume is put back to a
+    /// snapshot by `restore-volume`.)
     Restore(ControlRestoreArgs),
     /// Copy a catalogue that is a file into etcd, for control planes on several machines. The file stays, and is served no more.
     Move(ControlMoveArgs),
@@ -306,12 +310,12 @@ pub struct ControlCreateArgs {
     pub asking: Asking,
     /// The volume's name.
     pub name: String,
-    /// Its size, a multiple of 4 KiB. Default of a clone: the snapshot's.
+    /// Its size, a multiple of 4 KiB. Default of a clone: that of what it is made of.
     #[arg(long, value_name = "SIZE", required_unless_present = "from")]
     pub size: Option<Size>,
-    /// Make it a clone of that snapshot of another volume.
-    #[arg(long, value_name = "VOLUME@SNAPSHOT", value_parser = snapshot_of)]
-    pub from: Option<(String, String)>,
+    /// Make it a clone of another volume as it is now, also while a host has that one attached, or of that snapshot of it.
+    #[arg(long, value_name = "VOLUME[@SNAPSHOT]", value_parser = model_of)]
+    pub from: Option<(String, Option<String>)>,
     #[command(flatten)]
     pub limits: VolumeLimits,
     /// Copies of the data. Default: 3; a clone has as many as what it is made of.
@@ -325,10 +329,12 @@ pub struct ControlCreateArgs {
     pub relax: bool,
 }
 
-fn snapshot_of(text: &str) -> Result<(String, String), String> {
-    let parts = text.split_once('@').filter(|(volume, snapshot)| !volume.is_empty() && !snapshot.is_empty());
-    let (volume, snapshot) = parts.ok_or_else(|| format!("`{text}` is not VOLUME@SNAPSHOT"))?;
-    Ok((volume.to_owned(), snapshot.to_owned()))
+fn model_of(text: &str) -> Result<(String, Option<String>), String> {
+    let (volume, snapshot) = text.split_once('@').map_or((text, None), |(volume, snapshot)| (volume, Some(snapshot)));
+    if volume.is_empty() || snapshot.is_some_and(str::is_empty) {
+        return Err(format!("`{text}` is neither VOLUME nor VOLUME@SNAPSHOT"));
+    }
+    Ok((volume.to_owned(), snapshot.map(str::to_owned)))
 }
 
 /// `yagura control grow`
@@ -363,6 +369,18 @@ pub struct ControlSnapshotArgs {
     pub volume: String,
     /// The snapshot's name.
     pub name: String,
+}
+
+/// `yagura control restore-volume`
+#[derive(Args, Debug)]
+pub struct ControlRestoreVolumeArgs {
+    #[command(flatten)]
+    pub asking: Asking,
+    /// The volume's name.
+    pub volume: String,
+    /// The snapshot's name.
+    #[arg(long, value_name = "NAME")]
+    pub snapshot: String,
 }
 
 /// `yagura control delete`

@@ -15,6 +15,9 @@ use crate::volume::work::{Undone, name_of, settled, work as done_by};
 
 /// How long a volume is filled at a time that nobody has attached. Chosen: who wants to attach it waits no longer than that.
 const FILLED_TIME: Duration = Duration::from_secs(4);
+/// How long is waited for drives that are to give back the room of deleted snapshots. Chosen: many times what that takes; what is
+/// left goes with the next attachment.
+const COLLECTED_TIME: Duration = Duration::from_secs(2);
 /// Where nothing listens: a drive that is gone for good.
 const NOWHERE: ([u8; 4], u16) = ([127, 0, 0, 1], 1);
 
@@ -129,6 +132,8 @@ pub async fn work(volume: Uuid, holders: Vec<Option<(Options, Blank)>>, work: Wo
         settled(&attached, replacement, FILLED_TIME).await;
     }
     let done = done_by(&attached, &work).await;
+    // Nobody may have the volume for long, and what was deleted would take room until then.
+    let _ = engine::time::timeout(COLLECTED_TIME, attached.collected()).await;
     let detached = attached.detach().await;
     match done {
         Ok(done) => detached.map(|()| done).map_err(unknown),

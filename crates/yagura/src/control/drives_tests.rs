@@ -6,10 +6,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use ::control::provision::{Address, Moment, Nqn as Name};
+use ::control::provision::{Address, Moment, Nqn as Name, Restored};
 use ::volume::NvmeReach;
 use device::{Drive, FormatOptions as DriveFormat};
 use engine::net::TcpListener;
+use fabric::host::HostIdentity;
 use fabric::subsystem::{HostConfig, Target};
 
 use super::*;
@@ -185,6 +186,44 @@ fn a_volume_grows_and_its_snapshot_is_cloned() {
     });
 }
 
+/// How many snapshots of a namespace the drive has.
+fn copies(place: &Place, nsid: u32) -> usize {
+    let (told, said) = mpsc::channel();
+    let address = place.address.as_str().parse().expect("an address");
+    std::thread::spawn(move || {
+        Reactor::run(ReactorConfig::default(), async move {
+            let host = HostIdentity { nqn: CONTROL.parse().expect("a name"), ..HostIdentity::random() };
+            let subsystem = SUBSYSTEM.parse().expect("a name");
+            let manager = Manager::connect(Options { host, ..Options::new(address, subsystem, 1) }).await;
+            let copies = manager.expect("connected").copies(Some(nsid)).await.expect("a list");
+            told.send(copies.len()).expect("the test waits");
+        })
+    });
+    said.recv().expect("a list")
+}
+
+/// Nobody attaches the volume afterwards, so that nobody would delete them later.
+#[test]
+fn a_snapshot_that_is_deleted_takes_no_room_of_the_drive_any_more() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = target(folder.path().join("drive"));
+    run(async {
+        let drives = drives(Some(CONTROL));
+        let holder = [made(&drives, &place).await];
+        let (id, until) = (Uuid::from_u128(77), Until::new(Instant::now() + CALL_TIME));
+        drives.format(id, 4 << 20, &holder, &until).await.expect("formatted");
+        let nsid = holder[0].namespace.nsid;
+        let holders = holder.map(Some);
+        let work = async |work: Work| drives.work(id, &holders, &work, &until).await.expect("done");
+        for _ in 0..3 {
+            let moment = work(Work::Take { before: vec![] }).await.taken.expect("it was taken");
+            assert_eq!(copies(&place, nsid), 1);
+            work(Work::Forget { moment }).await;
+            assert_eq!(copies(&place, nsid), 0);
+        }
+    });
+}
+
 /// A volume's stream, in memory.
 #[derive(Default)]
 struct Held(Vec<u8>);
@@ -241,6 +280,13 @@ fn the_own_snapshot_of_an_import_is_nobody_elses() {
         assert!(taken.taken.is_some_and(|taken| !taken.is(&own)), "{taken:?}");
         assert_eq!(taken.snapshots.len(), 2);
         assert!(work(Work::Forget { moment: own }).await.snapshots.iter().any(|there| there.is(&own)));
+        // Nor is the volume put back to it, or to one that there is not; to the other one it is.
+        for moment in [own, Moment { attempt: 99, ..own }] {
+            let refused = drives.work(id, &holders, &Work::Restore { moment, at: 0 }, &until).await;
+            assert!(matches!(refused, Err(DriveError::Refused(_))), "{refused:?}");
+        }
+        let back = work(Work::Restore { moment: taken.taken.expect("it was taken"), at: 0 }).await;
+        assert_eq!(back.restored, Some(Restored { at: 4 << 20, left: 0 }));
     });
 }
 

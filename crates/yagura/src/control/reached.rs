@@ -10,7 +10,7 @@ use ::control::provision::{Blank, DriveError, NAMESPACES_MAX, Namespace, Until};
 use ::volume::{Error as VolumeError, NvmeReach, Reach, Taken, Takes};
 use device::Namespace as _;
 use engine::task::LocalFuture;
-use fabric::host::{AnyRemote, ConnectError, Manager, Options};
+use fabric::host::{AnyRemote, ConnectError, CopyTag, Manager, Options};
 use uuid::Uuid;
 
 /// A namespace of a drive, as a volume's holder.
@@ -53,6 +53,13 @@ impl Reach for Known {
         Box::pin(async move {
             self.look().await?;
             self.reach.take(takes).await
+        })
+    }
+
+    fn look_at_snapshot(&self, tag: CopyTag) -> LocalFuture<'_, Result<AnyRemote, VolumeError>> {
+        Box::pin(async move {
+            self.look().await?;
+            self.reach.look_at_snapshot(tag).await
         })
     }
 }

@@ -3,9 +3,13 @@
 
 use std::time::Duration;
 
-use ::control::provision::{Done, Moment, Progress, Replacement, Work};
-use ::volume::{Ballot, Error, Set, Shape, Snapshot, SnapshotName, Volume};
+use ::control::provision::{Done, Moment, Progress, Replacement, Restored, Work};
+use ::volume::{BackupError, Ballot, Error, Origin, Set, Shape, Snapshot, SnapshotId, SnapshotName, Volume};
 use device::Namespace;
+
+/// How long a volume is put back to a snapshot at a time. Chosen: what an operator waits for to see how far it is, and many times
+/// what attaching the volume takes.
+const RESTORED_TIME: Duration = Duration::from_secs(10);
 
 /// Why it was not done.
 #[derive(Debug)]
@@ -43,7 +47,7 @@ fn is_own(volume: &Volume, moment: &Moment) -> bool {
 
 /// Does it. What is done already is left as it is.
 pub async fn work(volume: &Volume, work: &Work) -> Result<Done, Undone> {
-    let (mut taken, mut progress) = (None, None);
+    let (mut taken, mut progress, mut restored) = (None, None, None);
     match work {
         Work::Look => {}
         Work::Grow { bytes } => {
@@ -64,8 +68,31 @@ pub async fn work(volume: &Volume, work: &Work) -> Result<Done, Undone> {
         Work::Forget { moment } => volume.delete_snapshot(name_of(moment)).await.map_err(undone)?,
         // The mirror takes the new holder in by itself, once it is reached.
         Work::Replace(replacement) => progress = Some(progress_of(volume, replacement)),
+        Work::Restore { moment, at } => restored = Some(restore(volume, moment, *at).await?),
     }
-    Ok(Done { bytes: volume.info().bytes(), snapshots: moments(volume), taken, progress })
+    Ok(Done { bytes: volume.info().bytes(), snapshots: moments(volume), taken, progress, restored })
+}
+
+/// Puts the volume back to a snapshot, for some time. What has begun is refused no more: the volume has a part of the snapshot.
+async fn restore(volume: &Volume, moment: &Moment, at: u64) -> Result<Restored, Undone> {
+    let source = SnapshotId { volume: volume.shape().volume, name: name_of(moment) };
+    // Also by a record that is not stable yet.
+    let is_begun = volume.record().0.origin == Some(Origin::InPart { source, base: None });
+    let restored = async {
+        // Nothing is changed before there is a copy that can be read.
+        let opened = volume.snapshot_view(source.name).await;
+        let view = opened.map_err(|error| Undone::Refused(format!("the snapshot can't be read: {error}")))?;
+        ::volume::restore(volume, &view, at, RESTORED_TIME).await.map_err(|error| match error {
+            BackupError::Volume(error) => undone(error),
+            BackupError::InPart { .. } => Undone::Refused(error.to_string()),
+            _ => Undone::Unknown(error.to_string()),
+        })
+    };
+    match restored.await {
+        Ok(::volume::Restored { at, left }) => Ok(Restored { at, left }),
+        Err(Undone::Refused(why)) if is_begun => Err(Undone::Unknown(why)),
+        Err(undone) => Err(undone),
+    }
 }
 
 /// How far the volume is with a new holder.

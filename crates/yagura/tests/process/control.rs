@@ -307,3 +307,49 @@ fn a_volume_grows_has_snapshots_and_is_cloned_while_it_is_used() {
         assert_eq!((&drive["unrecorded"], &drive["holders"]), (&Value::Array(vec![]), &0.into()), "{drive}");
     }
 }
+
+#[test]
+fn a_volume_is_put_back_to_its_snapshots_and_copied_as_it_is() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let nodes: Vec<Server> = ["a", "b", "c"].iter().map(|name| node(directory.path(), name, "127.0.0.1:0")).collect();
+    let control = Control::start(directory.path());
+    control.register(&[("a", &nodes[0]), ("b", &nodes[1]), ("c", &nodes[2])]);
+    control.done("tenant", &["a"]);
+    control.done("create", &["db", "--tenant=a", "--size=8MiB"]);
+    let served = control.attach("db", HOST, &[]);
+    let at = address(&served);
+    for (pattern, snapshot) in [("1", "monday"), ("2", "tuesday")] {
+        write(&at, pattern, "8MiB");
+        control.done("snapshot", &["db", snapshot, "--tenant=a"]);
+    }
+    write(&at, "3", "8MiB");
+    control.done("create", &["db2", "--tenant=a", "--from=db"]);
+    write(&at, "4", "8MiB");
+    control.refused("restore-volume", &["db", "--snapshot=monday", "--tenant=a"], "yagura control detach db");
+    assert_eq!(served.stop("TERM"), 0);
+    control.refused("restore-volume", &["db", "--snapshot=sunday", "--tenant=a"], "sunday");
+    // Older and newer ones stay.
+    for (snapshot, pattern) in [("monday", "1"), ("tuesday", "2")] {
+        let asked = ["db", "--tenant=a", &format!("--snapshot={snapshot}"), &format!("--request-id={snapshot}")];
+        let first = control.done("restore-volume", &asked);
+        assert_eq!(control.done("restore-volume", &asked)["id"], first["id"]);
+        let served = control.attach("db", HOST, &[]);
+        read(&address(&served), pattern, "8MiB");
+        assert_eq!(served.stop("TERM"), 0);
+    }
+    let copy = control.attach("db2", OTHER, &[]);
+    read(&address(&copy), "3", "8MiB");
+    assert_eq!(copy.stop("TERM"), 0);
+    let names = |listed: Value| -> Vec<String> {
+        let items = listed["items"].as_array().expect("a list").clone();
+        items.iter().map(|one| one["name"].as_str().expect("a name").to_owned()).collect()
+    };
+    assert_eq!(names(control.done("show", &["snapshots", "db", "--tenant=a"])), ["monday", "tuesday"]);
+    for snapshot in ["monday", "tuesday"] {
+        control.done("delete-snapshot", &["db", snapshot, "--tenant=a"]);
+    }
+    for volume in ["db", "db2"] {
+        control.done("delete", &[volume, "--tenant=a"]);
+    }
+    assert_eq!(control.promised(), [0, 0, 0]);
+}

@@ -34,7 +34,7 @@ async fn forget(world: &World, volume: &str, snapshot: &str) -> Result<Uuid, Err
 
 /// A clone of the snapshot `s` of `old`.
 fn clone(gib: u64, replicas: u8) -> NewVolume {
-    let from = Source { volume: name("old"), snapshot: name("s") };
+    let from = Source { volume: name("old"), snapshot: Some(name("s")) };
     NewVolume { from: Some(from), ..new_volume("new", gib, replicas) }
 }
 
@@ -180,7 +180,7 @@ async fn of_a_snapshot_that_is_being_deleted_no_volume_is_made() {
     assert!(matches!(refused, Err(Error::NotFound { kind: "snapshot", .. })), "{refused:?}");
     // Of the other one there is, also while something is done about a third.
     let id = take(&world, "old", "u").await.expect("begun");
-    let from = Source { volume: name("old"), snapshot: name("t") };
+    let from = Source { volume: name("old"), snapshot: Some(name("t")) };
     done(&world.create(&NewVolume { from: Some(from), ..clone(5, 3) }).await);
     done(&world.end(id).await);
     world.at_rest().await;
@@ -231,7 +231,7 @@ async fn a_clone_has_as_many_replicas_as_what_it_is_made_of() {
     done(&world.create(&new_volume("two", 5, 2)).await);
     let id = take(&world, "two", "s").await.expect("begun");
     done(&world.end(id).await);
-    let from = Source { volume: name("two"), snapshot: name("s") };
+    let from = Source { volume: name("two"), snapshot: Some(name("s")) };
     let new = NewVolume { from: Some(from), ..new_volume("new", 5, 3) };
     let refused = world.provisioner.create_volume(&once(), &owner(), &new).await;
     assert!(matches!(&refused, Err(Error::Impossible(why)) if why.contains("has 2")), "{refused:?}");
@@ -239,7 +239,7 @@ async fn a_clone_has_as_many_replicas_as_what_it_is_made_of() {
     let kinds = async |of: &str| volume(&world, of).await.holders.iter().map(|holder| holder.kind).collect::<Vec<_>>();
     assert_eq!(kinds("new").await, kinds("two").await);
     // Whoever asks for the same volume again has to know whether that is the one.
-    let from = Source { volume: name("two"), snapshot: name("s") };
+    let from = Source { volume: name("two"), snapshot: Some(name("s")) };
     assert_eq!((volume(&world, "new").await.from, volume(&world, "two").await.from), (Some(from), None));
     world.at_rest().await;
 }
@@ -289,7 +289,7 @@ async fn what_can_not_be_is_refused_and_changes_nothing() {
     assert!(smaller.to_string().contains("can't be smaller"), "{smaller}");
     let larger = asked.create_volume(&once(), &owner(), &clone(100, 3)).await.expect_err("larger");
     assert!(matches!(larger, Error::Impossible(_)) && larger.to_string().contains("at most"), "{larger}");
-    let from = Source { volume: name("old"), snapshot: name("none") };
+    let from = Source { volume: name("old"), snapshot: Some(name("none")) };
     let none = NewVolume { from: Some(from), ..new_volume("new", 5, 3) };
     let none = asked.create_volume(&once(), &owner(), &none).await;
     assert!(matches!(none, Err(Error::NotFound { kind: "snapshot", .. })), "{none:?}");

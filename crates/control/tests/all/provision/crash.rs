@@ -51,8 +51,10 @@ pub async fn with_faults(
             let operation = world.end(id).await;
             world.faults.clear();
             assert_eq!(operation.state, end, "{fault:?} at effect {at}: {operation:?}");
-            // What comes late is there by now.
+            // What comes late is there by now, and what the operation has left to be done is done.
+            let worker = world.worker();
             sleep(Duration::from_secs(60)).await;
+            worker.abort();
             world.at_rest().await;
             after(&world).await;
             if world.faults.strikes() == 0 {

@@ -29,6 +29,8 @@ pub const HEAD: u64 = 1 << 20;
 /// Bytes of a volume that are formatted in a second.
 const SLOW: u64 = 50 * GIB;
 pub const WITNESS: u64 = 8192;
+/// How long a volume is put back at a time.
+const RESTORED_TIME: Duration = Duration::from_millis(50);
 /// How long a new holder is filled at a time.
 const FILLED_TIME: Duration = Duration::from_secs(4);
 /// Less than the time that a change may be late by.
@@ -418,6 +420,9 @@ impl Drives for SimDrives {
             {
                 sleep(FILLED_TIME).await;
             }
+            if done.restored.is_some() {
+                sleep(RESTORED_TIME).await;
+            }
             Ok(done)
         })
     }
@@ -443,6 +448,7 @@ impl Drives for SimDrives {
 
     fn adopt(&self, volume: Uuid, of: Uuid, holders: &[Blank], is_copy: &[bool], until: &Until) -> Reply<'_, u64> {
         assert!(is_copy.contains(&true), "nothing to adopt");
+        assert!(!self.in_use.lock().unwrap().contains(&volume), "a volume was taken from a host that uses it");
         let bytes = self.mirrors.lock().unwrap()[&of].bytes;
         let formatted = self.format(volume, bytes, holders, until);
         Box::pin(async move { formatted.await.map(|()| bytes) })

@@ -112,6 +112,36 @@ async fn what_is_lost_with_a_drive_is_rebuilt_elsewhere_whoever_has_the_volume()
     }
 }
 
+/// Four replacements off a drive of one kind do not go on: those off a drive of the other kind have places of their own.
+#[tokio::test(start_paused = true)]
+async fn what_is_lost_does_not_wait_for_what_is_drained_nor_the_other_way_round() {
+    for (first, second) in [(DriveState::Draining, DriveState::Out), (DriveState::Out, DriveState::Draining)] {
+        let world = World::new(&[100, 100, 100, 100, 100]).await;
+        for index in 0..20 {
+            done(&world.create(&new_volume(&format!("v{index}"), 2, 3)).await);
+            let of = keep(&world, &format!("v{index}")).await.id;
+            world.drives.mirrors.lock().unwrap().get_mut(&of).unwrap().slow = true;
+        }
+        let at_work = async || {
+            let operations = world.provisioner.operations(None, None).await.expect("a list").items;
+            operations.iter().filter(|operation| operation.ended.is_none()).count()
+        };
+        let worker = world.worker();
+        for (drive, state, expected) in [("d0", first, 4), ("d1", second, 8)] {
+            if state == DriveState::Out {
+                world.drives.with(&nqn(drive), |drive| drive.is_away = true);
+            }
+            set(&world, drive, state).await;
+            let left = holders(&world, drive).await;
+            assert!(left >= 12, "{left} on {drive}");
+            // Time for many rounds, and not for the end of any of them.
+            sleep(Duration::from_secs(60)).await;
+            assert_eq!(at_work().await, expected, "{first:?} before {second:?}");
+        }
+        worker.abort();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_cannot_go_elsewhere_stays_and_says_which_rule_failed_on_which_drive() {
     let world = World::new(&[100, 100, 100]).await;

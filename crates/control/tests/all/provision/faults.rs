@@ -103,11 +103,19 @@ pub struct Faulty {
     pub keeps: bool,
     /// The next read of a key that begins so waits for this before it is done.
     pub held: Mutex<Option<(&'static str, Arc<Notify>)>>,
+    /// What somebody else commits right before the next commit.
+    pub before: Mutex<Option<Transaction>>,
 }
 
 impl Faulty {
     pub fn new(inner: &Arc<dyn Catalogue>, faults: &Arc<Faults>) -> Faulty {
-        Faulty { inner: inner.clone(), faults: faults.clone(), keeps: true, held: Mutex::default() }
+        Faulty {
+            inner: inner.clone(),
+            faults: faults.clone(),
+            keeps: true,
+            held: Mutex::default(),
+            before: Mutex::default(),
+        }
     }
 
     async fn alive<T>(&self, answer: Answer<'_, T>) -> Result<T, Error> {
@@ -138,6 +146,10 @@ impl Catalogue for Faulty {
         Box::pin(async move {
             if self.faults.is_dead() {
                 return dead().await;
+            }
+            let first = self.before.lock().unwrap().take();
+            if let Some(first) = first {
+                let _others = self.inner.commit(first).await?;
             }
             let Some(fault) = self.faults.next() else { return self.inner.commit(transaction).await };
             if !matches!(fault, Fault::DiesBefore | Fault::LostBefore) {

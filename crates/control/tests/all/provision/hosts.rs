@@ -188,8 +188,13 @@ async fn a_host_undoes_what_nobody_wants_any_more_and_keeps_what_is_wanted() {
     // A snapshot that ended failed.
     let moment = control::provision::Moment { round: 99, host: 1, attempt: 0, slots: 1 };
     world.drives.mirrors.lock().unwrap().get_mut(&host.volume).unwrap().moments.push(moment);
-    let done =
-        control::provision::Done { bytes: 5 * GIB, snapshots: vec![moment], taken: Some(moment), progress: None };
+    let done = control::provision::Done {
+        bytes: 5 * GIB,
+        snapshots: vec![moment],
+        taken: Some(moment),
+        progress: None,
+        restored: None,
+    };
     host.ended = Some(Ended { operation: Uuid::new_v4(), outcome: Outcome::Done(done) });
     assert_eq!(host.ask().await.expect("said"), Some(Noted::Unwanted));
     assert_eq!(world.drives.mirrors.lock().unwrap()[&host.volume].moments.len(), 1);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use control::provision::{Done, HolderKind, Moment, Progress, Replacement, Work};
+use control::provision::{Done, HolderKind, Moment, Progress, Replacement, Restored, Work};
 use uuid::Uuid;
 
 use super::drives::GIB;
@@ -26,6 +26,13 @@ pub struct Mirror {
     pub reached: BTreeMap<usize, Uuid>,
     /// A new holder takes a hundred times as long.
     pub slow: bool,
+    /// The slots that take snapshots; none: all.
+    pub takes: Option<u8>,
+    /// What is written to it, and what was when each of its snapshots was taken, by the attempt.
+    pub written: u32,
+    pub kept: BTreeMap<u32, u32>,
+    /// The bytes up to which it is put back to a snapshot, while it is.
+    pub back: Option<(Moment, u64)>,
 }
 
 /// How often it is asked for until a new holder is in sync.
@@ -34,22 +41,39 @@ const FILLED_AFTER: u32 = 3;
 impl Mirror {
     /// Does what whoever has the volume attached is asked.
     pub fn work(&mut self, work: &Work) -> Done {
-        let (mut taken, mut progress) = (None, None);
+        let (mut taken, mut progress, mut restored) = (None, None, None);
         match work {
             Work::Look => {}
             Work::Grow { bytes } => self.bytes = self.bytes.max(*bytes),
             Work::Take { before } => {
                 let found = self.moments.iter().find(|moment| !before.iter().any(|known| known.is(moment)));
                 taken = Some(found.copied().unwrap_or_else(|| {
-                    let attempt = self.moments.len() as u32;
-                    Moment { round: self.round, host: 7, attempt, slots: 0b111 }
+                    assert_eq!(self.back, None, "a snapshot of a part");
+                    let attempt = self.kept.len() as u32;
+                    self.kept.insert(attempt, self.written);
+                    Moment { round: self.round, host: 7, attempt, slots: self.takes.unwrap_or(0b111) }
                 }));
                 self.moments.extend(taken.filter(|_| found.is_none()));
             }
             Work::Forget { moment } => self.moments.retain(|found| !found.is(moment)),
             Work::Replace(replacement) => progress = Some(self.replace(replacement)),
+            Work::Restore { moment, at } => restored = Some(self.restore(moment, *at)),
         }
-        Done { bytes: self.bytes, snapshots: self.moments.clone(), taken, progress }
+        Done { bytes: self.bytes, snapshots: self.moments.clone(), taken, progress, restored }
+    }
+
+    /// Two GiB at a time.
+    fn restore(&mut self, moment: &Moment, at: u64) -> Restored {
+        assert!(self.moments.iter().any(|found| found.is(moment)), "there is no such snapshot");
+        let done = self.back.filter(|(to, _)| to.is(moment)).map_or(0, |(_, done)| done);
+        let is_over = self.back.is_none() && self.written == self.kept[&moment.attempt];
+        assert!(at <= done || is_over, "bytes were left out");
+        let upto = (at + 2 * GIB).min(self.bytes);
+        self.back = Some((*moment, done.max(upto)));
+        if upto == self.bytes {
+            (self.back, self.written) = (None, self.kept[&moment.attempt]);
+        }
+        Restored { at: upto, left: self.bytes - upto }
     }
 
     /// Whether the holder that it has in a slot is there.

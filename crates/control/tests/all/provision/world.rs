@@ -150,10 +150,12 @@ impl World {
         let entry = self.keys_and_values(&format!("/volume/{}/{}", volume.tenant, volume.name)).await;
         let record: serde_json::Value = serde_json::from_str(&entry[0].1).unwrap();
         assert_eq!(record["held"], false, "nobody keeps hosts from the volume");
+        assert_eq!(mirror.back, None, "it is whole");
         for snapshot in record["snapshots"].as_array().unwrap() {
             let moment: Moment = serde_json::from_value(snapshot["moment"].clone()).unwrap();
             assert!(mirror.moments.iter().any(|found| found.is(&moment)), "{snapshot} is on no replica");
             assert_eq!(snapshot["clones"], serde_json::json!([]), "nothing keeps the snapshot any more");
+            assert_eq!(snapshot["temporary"], false, "it has gone with what it was taken for");
         }
     }
 

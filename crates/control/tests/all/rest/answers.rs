@@ -97,11 +97,28 @@ async fn a_volume_grows_has_snapshots_and_is_cloned() {
     assert_eq!((&told["limits"]["burst"], &told["work"]), (&10.into(), &Value::Null));
     served.ask(&token, "DELETE", &format!("/v1/volumes/v/attachment?attachment={id}"), "").await.ok();
     served.ask(&token, "POST", &work, "{}").await.refused(409, "not-attached");
+    // Put back in place, which is asked for twice by its name; and copied as it is.
+    let back = r#"{"snapshot":"s"}"#;
+    served.ask(&token, "PUT", "/v1/volumes/v/attachment", host).await.ok();
+    let problem = served.ask(&token, "POST", "/v1/volumes/v/restore", back).await;
+    let problem = problem.refused(409, "attached");
+    assert!(problem["detail"].as_str().unwrap().contains("`yagura control detach v`"), "{problem}");
+    served.ask(&token, "DELETE", "/v1/volumes/v/attachment?force=true", "").await.ok();
+    let named = [("authorization", &*format!("Bearer {token}")), ("request-id", "once")];
+    let first = served.say("POST", "/v1/volumes/v/restore?wait=30", &named, back).await;
+    let again = served.say("POST", "/v1/volumes/v/restore?wait=30", &named, back).await;
+    assert_eq!(first.ok()["id"], again.ok()["id"]);
+    assert_eq!((&first.ok()["state"], &first.ok()["snapshot"]), (&"done".into(), &"s".into()));
+    let copy = r#"{"name":"x","bytes":21474836480,"from":{"volume":"v"}}"#;
+    ended(served.ask(&token, "POST", "/v1/volumes?wait=30", copy).await);
+    assert_eq!(served.ask(&token, "GET", "/v1/volumes/x", "").await.ok()["from"]["snapshot"], Value::Null);
+    // What was taken for that is gone.
+    assert_eq!(served.ask(&token, "GET", "/v1/volumes/v", "").await.ok()["snapshots"], serde_json::json!(["s"]));
     ended(served.ask(&token, "DELETE", "/v1/volumes/v/snapshots/s?wait=30", "").await);
     let operations = served.ask(&token, "GET", "/v1/operations", "").await.ok();
     let kinds: std::collections::BTreeSet<_> =
         operations["items"].as_array().unwrap().iter().map(|one| one["kind"].as_str().unwrap()).collect();
-    assert_eq!(kinds.into_iter().collect::<Vec<_>>(), ["clone", "create", "forget", "grow", "snapshot"]);
+    assert_eq!(kinds.into_iter().collect::<Vec<_>>(), ["clone", "create", "forget", "grow", "restore", "snapshot"]);
     let other = served.tenant("other").await;
     assert_eq!(served.ask(&other, "GET", "/v1/operations", "").await.ok()["items"], serde_json::json!([]));
     served.world.at_rest().await;
@@ -218,7 +235,7 @@ async fn the_document_describes_what_is_served() {
             seen += 1;
         }
     }
-    assert_eq!(seen, 36);
+    assert_eq!(seen, 37);
     // Whatever is referred to is there.
     let text = document.to_string();
     for name in text.split("#/components/schemas/").skip(1).map(|rest| rest.split('"').next().unwrap()) {

@@ -1,0 +1,104 @@
+//! Snapshots that were taken to make another volume: they go when that one is made, or is not.
+//!
+//! Invariant: such a snapshot is deleted sooner or later, whoever dies: that it is temporary stands in the volume's record, as long
+//! as the snapshot does. It begins to be deleted in the transaction in which the clone lets go of it, or, where something else is
+//! done to the volume then, or the volume was ill, in a later round.
+
+use std::time::Duration;
+
+use crate::catalogue::{Change, Condition, Value};
+
+use super::error::Error;
+use super::keys;
+use super::moment::Snapshot;
+use super::plan::{Owner, operation};
+use super::provisioner::Provisioner;
+use super::records::{Operation, OperationKind, Tenant, Volume, VolumeState};
+use super::step::{Stop, Task};
+use super::store::{Request, Stored, put};
+
+/// Between two looks at whether a snapshot is taken, or gone. Chosen: a small part of what either takes.
+pub(super) const LOOK_PAUSE: Duration = Duration::from_millis(300);
+
+/// A temporary snapshot of the volume that nobody needs, if the volume has nothing else to do.
+fn spare(volume: &Volume) -> Option<&Snapshot> {
+    let is_idle = volume.state == VolumeState::Ready && volume.operation.is_none();
+    volume.snapshots.iter().find(|snapshot| is_idle && snapshot.temporary && snapshot.clones.is_empty())
+}
+
+/// The snapshot that a clone was made of may be deleted from now on; one that was taken for it is.
+pub(super) async fn let_go(
+    task: &Task,
+    tenant: &mut Stored<Tenant>,
+    (conditions, changes): (&mut Vec<Condition>, &mut Vec<Change>),
+) -> Result<(), Stop> {
+    let Some(mut source) = source(task).await? else { return Ok(()) };
+    let id = task.operation.record.id;
+    source.record.snapshots.iter_mut().for_each(|snapshot| snapshot.clones.retain(|clone| *clone != id));
+    conditions.push(source.unchanged());
+    if let Some(snapshot) = spare(&source.record).map(|snapshot| snapshot.name.clone()) {
+        let forget = operation(OperationKind::Forget, &tenant.record, &source.record.name, 1);
+        let forget = Operation { snapshot: Some(snapshot), ..forget };
+        // Nobody's own wish: it is counted, and not refused.
+        tenant.record.pending += 1;
+        source.record.operation = Some(forget.id);
+        changes.push(put(keys::operation(forget.id), &forget)?);
+        changes.push(Change::put(keys::todo(forget.id), Value::default()));
+    }
+    changes.push(source.put()?);
+    Ok(())
+}
+
+/// The volume that a clone is made of.
+async fn source(task: &Task) -> Result<Option<Stored<Volume>>, Stop> {
+    let Operation { from, tenant, .. } = &task.operation.record;
+    let Some(from) = from else { return Ok(None) };
+    Ok(task.provisioner.store.get::<Volume>(keys::volume(tenant, from)).await?)
+}
+
+/// The clone is made, and hosts may have it; what was taken for it is gone, or could not be deleted for so long that the clone ends
+/// without that.
+pub(super) async fn dropped(task: &mut Task) -> Result<(), Stop> {
+    let Some(source) = source(task).await? else { return Ok(()) };
+    let (id, name) = (task.operation.record.id, &task.operation.record.snapshot);
+    let mut snapshots = source.record.snapshots.iter();
+    let Some(snapshot) = snapshots.find(|found| found.temporary && Some(&found.name) == name.as_ref()) else {
+        return Ok(());
+    };
+    if snapshot.clones.contains(&id) {
+        let name = &task.operation.record.tenant;
+        let mut tenant = task.provisioner.store.need::<Tenant>(keys::tenant(name), name).await?;
+        let (mut conditions, mut changes) = (vec![tenant.unchanged()], Vec::new());
+        let_go(task, &mut tenant, (&mut conditions, &mut changes)).await?;
+        changes.push(tenant.put()?);
+        (task.volume.record.state, task.volume.record.held) = (VolumeState::Ready, false);
+        if task.record(conditions, changes).await? {
+            task.right.forget(id);
+            task.provisioner.wake.notify_waiters();
+        }
+        return Err(Stop::Later(Duration::ZERO));
+    }
+    if task.right.failing_for(id) >= task.give_up {
+        return Ok(());
+    }
+    let what =
+        format!("snapshot {}, which was taken of volume {} for that, is deleted", snapshot.name, source.record.name);
+    match task.wait(what).await {
+        Stop::Later(_) => Err(Stop::Later(LOOK_PAUSE)),
+        stop => Err(stop),
+    }
+}
+
+/// Begins to delete what could not be deleted before.
+pub(super) async fn round(provisioner: &Provisioner) -> Result<(), Error> {
+    for Stored { record: volume, .. } in provisioner.store.all::<Volume>(keys::all("volume")).await? {
+        let Some(snapshot) = spare(&volume) else { continue };
+        let owner = Owner { name: volume.tenant.clone(), id: None };
+        let begun = provisioner.delete_snapshot(&Request::unnamed(), &owner, &volume.name, &snapshot.name).await;
+        // Of any other error somebody was quicker, or the tenant has too much under way: it is looked at again.
+        if let Err(error @ Error::Catalogue(_)) = begun {
+            return Err(error);
+        }
+    }
+    Ok(())
+}
