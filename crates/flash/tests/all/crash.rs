@@ -193,7 +193,9 @@ impl Life {
     /// The same directly after an opening, when everything is on flash: each sector is what it may be, and so is the map.
     pub async fn verify_opened(&self, namespace: &FlashNamespace, story: &str) {
         self.verify(namespace, story).await;
-        self.model.borrow().check_map(namespace.manager(), &self.nand, story).await;
+        let model = self.model.take();
+        model.check_map(namespace.manager(), &self.nand, story).await;
+        self.model.replace(model);
     }
 
     /// The check finds nothing.
