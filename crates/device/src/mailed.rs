@@ -45,7 +45,8 @@ struct Told {
 impl Told {
     fn by(namespace: &dyn ErasedMethods) -> Told {
         Told {
-            info: namespace.info(),
+            // Attributes are not mailed: who serves the namespace must not promise that they are kept.
+            info: NamespaceInfo { persists_attributes: false, ..namespace.info() },
             writability: namespace.writability(),
             used_blocks: namespace.used_blocks(),
             link: namespace.link(),

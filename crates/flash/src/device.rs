@@ -118,6 +118,9 @@ pub enum FlashError {
     /// Somebody else uses the device.
     #[error("the device is in use by another media manager")]
     InUse,
+    /// What the device is kept on has no room left.
+    #[error("the medium of the device has no room left")]
+    NoRoom,
     /// What the device is kept on failed.
     #[error("the medium of the device: {0}")]
     Medium(String),

@@ -6,6 +6,7 @@
 //! | [`nand`] | a model of NAND: rules, timing, wear, failures, loss of power |
 //! | [`Manager`] | the log of a device, with map, collection and recovery |
 //! | [`FlashNamespace`] | a namespace like any other |
+//! | [`replay`] | block traces ([`trace`]) on a model, in virtual time |
 //!
 //! The invariants, the format and the argument are in the README of this crate.
 
@@ -16,11 +17,14 @@ mod manager;
 mod namespace;
 pub mod nand;
 pub mod presets;
+pub mod replay;
+pub mod trace;
 
 pub use self::address::{ADDRESSES_MAX, Chunk, Sector};
 pub use self::device::{ChunkReport, ChunkState, FlashDevice, FlashError, Read};
 pub use self::geometry::{
     Geometry, GeometryError, OOB_BYTES_MAX, OOB_BYTES_MIN, SECTOR_BYTES, UNITS_MAX, WRITE_UNIT_MAX,
 };
+pub use self::manager::fuzz;
 pub use self::manager::{CheckReport, Figures, FormatOptions, Heat, Manager, ManagerError, ManagerOptions, Policy};
 pub use self::namespace::FlashNamespace;

@@ -54,6 +54,16 @@ impl FlashNamespace {
         &self.manager
     }
 
+    /// Ends the media manager behind all commands that have begun; those that come later fail. Nothing has to be looked for when
+    /// the device is opened next.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub async fn close(&self) -> Result<(), Error> {
+        let _lock = self.lock(Lba(0), self.info.blocks, Mode::Exclusive).await;
+        self.manager.end().await
+    }
+
     /// The media manager back, to be closed.
     pub fn into_manager(self) -> Manager {
         self.manager

@@ -47,7 +47,7 @@ impl Preset {
 fn small(seed: u64) -> NandConfig {
     // Chosen: as small as a media manager can work on, so that a test sees lines turn over many times.
     let geometry =
-        Geometry { groups: 2, units_per_group: 2, chunks: 32, sectors: 16, write_unit: 4, oob_bytes: 16, open_max: 0 };
+        Geometry { groups: 2, units_per_group: 2, chunks: 32, sectors: 16, write_unit: 4, oob_bytes: 32, open_max: 0 };
     NandConfig {
         geometry,
         timing: Timing::default(),
@@ -71,7 +71,7 @@ fn tlc(seed: u64) -> NandConfig {
         write_unit: 24,
         // Open-Channel 2.0 drives of this kind report 64 bytes a sector of 4 KiB; the error correction's part is not shown to
         // hosts.
-        oob_bytes: 16,
+        oob_bytes: 64,
         open_max: 0,
     };
     let timing = Timing {

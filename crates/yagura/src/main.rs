@@ -13,6 +13,7 @@ mod csi;
 mod descriptors;
 mod drive;
 mod exit;
+mod flash;
 mod gateway;
 mod handout;
 mod holder;
@@ -66,6 +67,7 @@ fn run(arguments: Vec<std::ffi::OsString>) -> Result<(), Failure> {
     match cli.verb {
         Verb::Target(command) => subsystem::run(&command),
         Verb::Drive(verb) => drive::run(&verb),
+        Verb::Flash(verb) => flash::run(&verb),
         Verb::Pool(verb) => pool::run(&verb),
         Verb::Kv(verb) => kv::run(&verb),
         Verb::Gateway(args) => gateway::run(&args),

@@ -43,10 +43,12 @@ enum Medium {
         path: PathBuf,
         name: Option<String>,
     },
+    /// A model of a flash device, in a file.
+    Flash(PathBuf),
 }
 
-const KEYS: [&str; 11] =
-    ["file", "device", "memory", "drive", "name", "size", "block", "nguid", "subsystem", "nsid", "group"];
+const KEYS: [&str; 12] =
+    ["file", "device", "memory", "drive", "flash", "name", "size", "block", "nguid", "subsystem", "nsid", "group"];
 
 impl FromStr for NamespaceSpec {
     type Err = String;
@@ -61,6 +63,7 @@ impl FromStr for NamespaceSpec {
                 "device" => Medium::Device(value.into()),
                 "memory" => Medium::Memory(value.parse::<Size>()?.0),
                 "drive" => Medium::Drive { path: value.into(), name: None },
+                "flash" => Medium::Flash(value.into()),
                 "name" => {
                     once(&mut name, key, value.to_owned())?;
                     continue;
@@ -92,18 +95,21 @@ impl FromStr for NamespaceSpec {
                 }
             };
             if medium.replace(kind).is_some() {
-                return Err("one namespace has one medium: file, device, memory or drive".into());
+                return Err("one namespace has one medium: file, device, memory, drive or flash".into());
             }
         }
         let medium = match (medium, size) {
             (None, _) => {
-                return Err("say what it is in: file=PATH, device=PATH or memory=SIZE, or drive=PATH,name=NAME".into());
+                return Err(
+                    "say what it is in: file=PATH, device=PATH or memory=SIZE, drive=PATH,name=NAME, or flash=FILE"
+                        .into(),
+                );
             }
             (Some(Medium::Drive { .. }), _) if name.is_none() => {
                 return Err("say which namespace of the drive: drive=PATH,name=NAME".into());
             }
-            (Some(Medium::Drive { .. }), _) if nguid.is_some() || size.is_some() => {
-                return Err("a namespace of a drive has a size and an nguid of its own".into());
+            (Some(Medium::Drive { .. } | Medium::Flash(_)), _) if nguid.is_some() || size.is_some() => {
+                return Err("a namespace of a drive or on flash has a size and an nguid of its own".into());
             }
             (Some(Medium::Drive { path, .. }), _) => Medium::Drive { path, name: name.take() },
             (Some(Medium::File { path, .. }), size) => Medium::File { path, size },
@@ -115,8 +121,7 @@ impl FromStr for NamespaceSpec {
         if name.is_some() {
             return Err("name goes with drive=PATH only".into());
         }
-        let group = group.unwrap_or(ANA_GROUP_DEFAULT);
-        Ok(NamespaceSpec { medium, block_size, nguid, subsystem, nsid, group })
+        Ok(NamespaceSpec { medium, block_size, nguid, subsystem, nsid, group: group.unwrap_or(ANA_GROUP_DEFAULT) })
     }
 }
 
@@ -145,6 +150,10 @@ impl NamespaceSpec {
             }
             Medium::File { path, size } => (path, *size),
             Medium::Device(path) => (path, None),
+            Medium::Flash(_) if self.block_size != 4096 => {
+                return Err(Failure::usage("flash has blocks of 4096: leave block out"));
+            }
+            Medium::Flash(path) => return crate::flash::served::serve(path).await,
             Medium::Drive { path, name } => {
                 return Ok(crate::drive::serve(path, name.as_deref().unwrap_or_default()).await?.into());
             }
@@ -166,8 +175,13 @@ impl NamespaceSpec {
     pub fn file(&self) -> Option<&std::path::Path> {
         match &self.medium {
             Medium::File { path, .. } => Some(path),
-            Medium::Device(_) | Medium::Memory(_) | Medium::Drive { .. } => None,
+            Medium::Device(_) | Medium::Memory(_) | Medium::Drive { .. } | Medium::Flash(_) => None,
         }
+    }
+
+    /// Whether it is in a model of a flash device, which a target alone closes at its end.
+    pub fn is_flash(&self) -> bool {
+        matches!(self.medium, Medium::Flash(_))
     }
 
     /// The file that is made when it is opened, and its size, if it is in one that is not there yet.
@@ -184,6 +198,7 @@ impl NamespaceSpec {
             Medium::File { path, .. } => format!("file {}", path.display()),
             Medium::Device(path) => format!("device {}", path.display()),
             Medium::Memory(bytes) => format!("memory {}", Size(*bytes)),
+            Medium::Flash(path) => format!("flash {}", path.display()),
             Medium::Drive { path, name } => {
                 format!("{} of drive {}", name.as_deref().unwrap_or_default(), path.display())
             }
@@ -216,6 +231,9 @@ mod tests {
         let medium = Medium::Drive { path: "d".into(), name: Some("vm".into()) };
         let drive = NamespaceSpec { medium, block_size: 4096, ..memory.clone() };
         assert_eq!("drive=d,name=vm".parse(), Ok(drive));
+        let flash = NamespaceSpec { medium: Medium::Flash("f".into()), block_size: 4096, ..memory.clone() };
+        assert_eq!("flash=f".parse(), Ok(flash.clone()));
+        over_the_socket(&flash);
         let subsystem = Some("nqn.2026-01.example:a".parse().expect("an NQN"));
         let placed = NamespaceSpec { subsystem, nsid: Some(7), group: 3, ..memory };
         assert_eq!("memory=1MiB,block=512,subsystem=nqn.2026-01.example:a,nsid=7,group=3".parse(), Ok(placed.clone()));
@@ -233,6 +251,7 @@ mod tests {
         assert!(error("file=a,nguid=12").contains("32 hexadecimal digits"));
         assert!(error("drive=a").contains("drive=PATH,name=NAME"));
         assert!(error("drive=a,name=b,size=1G").contains("of its own"));
+        assert!(error("flash=a,size=1G").contains("of its own"));
         assert!(error("file=a,name=b").contains("name goes with drive"));
         assert!(error("a").contains("no key=value"));
         assert!(error("memory=1M,nsid=0").contains("nsid `0`: must be a number from 1 to 1024"));

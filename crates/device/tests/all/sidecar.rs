@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use device::{
-    ATTRIBUTE_BYTES_MAX, Durability, Error, FileNamespace, FileOptions, IdentityError, Lba, Namespace, OpenError,
+    ATTRIBUTE_BYTES_MAX, Durability, Error, FileNamespace, FileOptions, IdentityError, Lba, Mailed, Namespace,
+    OpenError,
 };
 use engine::sim::{SimConfig, World};
 use engine::{Buf, Reactor, ReactorConfig, time};
@@ -47,6 +48,19 @@ fn attributes_and_marks_outlive_the_opener() {
         drop(namespace);
         let namespace = open(&path).await.unwrap();
         assert!(!is_unreadable(&namespace, 3).await && is_unreadable(&namespace, 4).await);
+    });
+}
+
+/// A reservation that a host wants kept over power loss was taken for kept, where nothing keeps it.
+#[test]
+fn what_is_mailed_promises_to_keep_no_attributes() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("medium");
+    real(async {
+        let mailed = Mailed::new(Rc::new(open(&path).await.unwrap()));
+        assert!(!mailed.info().persists_attributes);
+        assert!(matches!(mailed.set_attribute("a", b"one").await, Err(Error::Unsupported(_))));
+        mailed.leave();
     });
 }
 

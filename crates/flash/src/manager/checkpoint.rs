@@ -61,12 +61,14 @@ impl Core {
             }
             Err(error) => {
                 drop(guard);
-                self.fail(format!("no root could be written: {error}"));
+                self.judge(&error);
+                self.fail(format!("no root could be written: {error}")); // where nothing was the matter yet
                 return self.state.borrow().check();
             }
         }
         state.root.number = root.number;
         state.root.up_to = up_to;
+        state.root.is_ours = true;
         state.root.limit = root.limit;
         held.into_iter().for_each(|sector| state.lines.remove_valid(sector));
         state.lines.unpin(up_to);
@@ -122,7 +124,7 @@ impl Core {
         let mut sectors = (0..).map(tag).zip(bytes.chunks(SECTOR_BYTES)).peekable();
         let mut at = offset;
         while sectors.peek().is_some() {
-            let (data, oob) = codec.build(sectors.by_ref().take(codec.payload() as usize));
+            let (data, oob) = codec.build(sectors.by_ref().take(codec.payload() as usize), 0);
             self.device.write(codec.geometry.sector(chunk, at), data, oob).await?;
             at += codec.unit;
         }

@@ -317,7 +317,7 @@ impl Core {
                     tracing::warn!(chunk = %slot.chunk, %error, "a chunk is given up");
                 }
                 Err(error) => {
-                    self.fail(&error);
+                    self.judge(&error);
                     return self.state.borrow().check();
                 }
             }

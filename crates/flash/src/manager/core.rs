@@ -62,6 +62,8 @@ pub(super) struct RootArea {
     pub up_to: u64,
     /// No higher sequence may be given.
     pub limit: u64,
+    /// It was written since the device was opened.
+    pub is_ours: bool,
 }
 
 pub(super) struct State {
@@ -100,7 +102,7 @@ pub(super) struct State {
     /// Lines that were reset since it was looked at how much their wear differs.
     pub resets: u32,
     /// Why nothing goes on any more.
-    pub failure: Option<String>,
+    pub failure: Option<Error>,
 }
 
 /// What a media manager begins with.
@@ -178,6 +180,12 @@ impl State {
         self.programs.first().map_or(self.sequence, |first| first - 1)
     }
 
+    /// All programs up to this sequence have ended, as far as that is decided. Before the first root of an opening what a crash has
+    /// left behind the older root is in doubt, and nobody may be told that it has ended.
+    pub fn ended(&self) -> u64 {
+        if self.root.is_ours { self.settled() } else { self.root.up_to }
+    }
+
     /// Whether the log has still the room that it needs.
     pub fn has_spare(&self) -> bool {
         let pages = self.map.directory().len() as u32;
@@ -194,7 +202,7 @@ impl State {
     pub fn check(&self) -> Result<(), Error> {
         match &self.failure {
             None => Ok(()),
-            Some(why) => Err(Error::WriteFault(why.clone())),
+            Some(why) => Err(why.clone()),
         }
     }
 
@@ -237,10 +245,14 @@ impl Core {
 
     /// Nothing goes on any more: what the device then holds is found when it is opened anew.
     pub fn fail(&self, why: impl std::fmt::Display) {
+        self.stop(Error::WriteFault(why.to_string()));
+    }
+
+    fn stop(&self, why: Error) {
         let mut state = self.state.borrow_mut();
         if state.failure.is_none() {
             tracing::error!(%why, "the media manager has stopped");
-            state.failure = Some(why.to_string());
+            state.failure = Some(why);
         }
         drop(state);
         self.changed.notify_all();
@@ -258,8 +270,10 @@ impl Core {
 
     /// A command of the device has failed: what is no chunk's own fault ends everything.
     pub fn judge(&self, error: &FlashError) {
-        if !error.is_of_a_chunk() {
-            self.fail(error);
+        match error {
+            FlashError::NoRoom => self.stop(Error::OutOfSpace),
+            error if error.is_of_a_chunk() => {}
+            error => self.fail(error),
         }
     }
 

@@ -55,5 +55,5 @@ pub enum ManagerError {
     },
     /// It has failed while it worked.
     #[error("the media manager has stopped: {0}")]
-    Stopped(String),
+    Stopped(device::Error),
 }

@@ -9,12 +9,14 @@ mod collect;
 mod core;
 mod error;
 mod find;
+pub mod fuzz;
 mod join;
 mod lines;
 mod map;
 mod read;
 mod recover;
 mod root;
+mod scan;
 mod tag;
 mod write;
 
@@ -29,7 +31,7 @@ use engine::task::{self, Task};
 use self::buffer::{Range, Stream};
 use self::core::Core;
 use self::lines::LineState;
-use crate::address::Sector;
+use crate::address::{Chunk, Sector};
 use crate::device::FlashDevice;
 
 pub use self::check::CheckReport;
@@ -39,6 +41,9 @@ pub use self::recover::FormatOptions;
 
 /// Sectors of one range of a record. Chosen: what is applied to the map without keeping others waiting for long.
 const RANGE_SECTORS_MAX: u32 = 1 << 18;
+
+/// What commands are told that come behind the end.
+const CLOSED: &str = "the media manager was closed";
 
 /// How long hosts say that content stays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -125,7 +130,7 @@ impl Manager {
 
     /// Why nothing goes on any more.
     pub fn failure(&self) -> Option<String> {
-        self.core.state.borrow().failure.clone()
+        self.core.state.borrow().failure.as_ref().map(Error::to_string)
     }
 
     /// Fills `data`, whole sectors, from `first`.
@@ -241,11 +246,31 @@ impl Manager {
         counts.map(|units| units.iter().map(|&count| u32::from(count)).sum()).collect()
     }
 
+    /// Chunks that are set apart for roots.
+    pub fn chunks_of_roots(&self) -> Vec<Chunk> {
+        self.core.state.borrow().root.apart.concat()
+    }
+
     /// Makes everything stable and writes a root that says so: nothing has to be looked for at the next opening.
     ///
     /// # Errors
     /// The device has failed. It is given up in any case.
     pub async fn close(self) -> Result<(), Error> {
+        self.end().await
+    }
+
+    /// The same where others have the media manager too. The caller sees to it that no command changes anything meanwhile; what
+    /// comes later fails.
+    ///
+    /// # Errors
+    /// As [`Manager::close`].
+    pub async fn end(&self) -> Result<(), Error> {
+        let result = self.settle().await;
+        self.core.state.borrow_mut().failure.get_or_insert_with(|| Error::WriteFault(CLOSED.into()));
+        result
+    }
+
+    async fn settle(&self) -> Result<(), Error> {
         self.flush().await?;
         self.core.state.borrow_mut().is_stopping = true;
         self.core.changed.notify_all();
@@ -286,7 +311,7 @@ impl Drop for Manager {
     fn drop(&mut self) {
         // Tasks that are left end by it; what they have begun is found when the device is opened anew.
         let mut state = self.core.state.borrow_mut();
-        state.failure.get_or_insert_with(|| "the media manager was closed".into());
+        state.failure.get_or_insert_with(|| Error::WriteFault(CLOSED.into()));
         drop(state);
         self.core.changed.notify_all();
     }

@@ -54,7 +54,7 @@ impl Core {
     pub async fn read_tagged(&self, sector: Sector) -> Option<(Tag, Buf)> {
         let (data, oob) = self.read_flash(sector, 1).await.ok()?;
         let tag = match self.codec.in_band() {
-            false => self.codec.open(&oob[..TAG_BYTES], &data),
+            false => self.codec.open(&oob[..self.codec.tag_bytes()], &data),
             true => {
                 let first = Sector(sector.0 / self.codec.unit * self.codec.unit);
                 let index = (sector.0 - first.0).checked_sub(1)? as usize;
@@ -127,7 +127,7 @@ impl Core {
             let tags = oob.chunks_exact(self.codec.geometry.oob_bytes as usize);
             for ((index, tag), sector) in (0..).zip(tags).zip(data.chunks_exact(SECTOR_BYTES)) {
                 let logical = first + run.at + index;
-                let found = self.codec.open(&tag[..TAG_BYTES], sector).map(|tag| tag.logical);
+                let found = self.codec.open(&tag[..self.codec.tag_bytes()], sector).map(|tag| tag.logical);
                 if found != Some(Logical::Data(logical)) {
                     return Err(fault(format!(
                         "flash sector {} is not sector {logical}: {found:?}",

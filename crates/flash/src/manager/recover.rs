@@ -5,25 +5,30 @@
 //!   that were given, and only then the first answer is given: what a crash left in doubt is decided once.
 //! - Nothing is reset before that root but the chunks of the older one. A crash in recovery leaves what recovery had found.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use engine::task::LocalFuture;
 
-use super::buffer::{Range, STREAMS, Stream};
+use super::buffer::{STREAMS, Stream};
 use super::core::{Core, ManagerOptions, Parts, Reserve, RootArea, SEQUENCES_PER_ROOT, State};
 use super::error::ManagerError;
 use super::find::newest_root;
 use super::join::join_all;
 use super::lines::{LineState, Lines};
 use super::map::{Map, Place, pages_of};
-use super::root::Root;
-use super::tag::{Codec, Logical, Tag};
-use super::write::decode_record;
+use super::root::{Root, Totals};
+use super::scan::Entry;
+use super::tag::{Codec, Logical};
 use crate::address::{Chunk, Sector};
 use crate::device::{ChunkReport, ChunkState, FlashDevice, FlashError};
+use crate::geometry::Geometry;
 
 /// Pages of the map that are read at a time. Chosen: enough for all parallel units of most devices.
 const PAGES_AT_ONCE: usize = 64;
+
+/// No sequence and no count of a root is as large. Derived: half of the sequences that tags have room for.
+const COUNT_END: u64 = 1 << 55;
 
 /// What a device is formatted for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,16 +43,6 @@ impl Default for FormatOptions {
     fn default() -> FormatOptions {
         FormatOptions { spare_percent: 12, capacity: None }
     }
-}
-
-/// A sector behind the root.
-struct Entry {
-    sequence: u64,
-    /// It is in a chunk in which a program has failed.
-    is_doubtful: bool,
-    logical: Logical,
-    sector: Sector,
-    record: Vec<Range>,
 }
 
 fn check_device(device: &dyn FlashDevice) -> Result<(), ManagerError> {
@@ -128,12 +123,20 @@ async fn lay_out(device: Rc<dyn FlashDevice>, options: &FormatOptions) -> Result
             + capacity.max(1) * 100 / u64::from(100 - options.spare_percent.min(99));
         return Err(ManagerError::TooSmall { lines: lines.free(), payload, needed, capacity });
     }
-    let root =
-        RootArea { chunks: apart.clone(), apart, slot: 0, offset: 0, number: 0, up_to: 0, limit: SEQUENCES_PER_ROOT };
+    let root = RootArea {
+        chunks: apart.clone(),
+        apart,
+        slot: 0,
+        offset: 0,
+        number: 0,
+        up_to: 0,
+        limit: SEQUENCES_PER_ROOT,
+        is_ours: false,
+    };
     let map = Map::new(u32::try_from(capacity).unwrap_or(u32::MAX));
     let parts = Parts { codec, identity, map, lines, root, sequence: 0 };
     let core = Core::new(device, parts, ManagerOptions::default());
-    core.checkpoint(true).await.map_err(|error| ManagerError::Stopped(error.to_string()))
+    core.checkpoint(true).await.map_err(ManagerError::Stopped)
 }
 
 /// Opens a device that was formatted.
@@ -147,15 +150,18 @@ pub(super) async fn open(device: Rc<dyn FlashDevice>, options: ManagerOptions) -
     result
 }
 
-fn check_root(root: &Root, device: &dyn FlashDevice) -> Result<Codec, ManagerError> {
-    let geometry = device.geometry();
+/// What no root says that a media manager has written: numbers are within bounds that leave room to count on.
+pub(super) fn check_root(root: &Root, geometry: Geometry) -> Result<Codec, ManagerError> {
     let codec = Codec::new(geometry, root.identity);
     let places = root.directory.iter().map(|&place| Place::decode(place));
     let in_range = places.filter_map(Place::sector).all(|sector| sector.0 < geometry.sectors_total());
     let apart = root.apart.iter().flatten().all(|chunk| chunk.0 < geometry.chunks_total());
     let lengths =
         root.directory.len() == pages_of(root.capacity) as usize && root.lines.len() == geometry.chunks as usize;
-    if codec.unit != root.unit || !in_range || !apart || !lengths {
+    let Totals { host, programmed, moved, padding } = root.totals;
+    let counts = [root.limit, root.number, host, programmed, moved, padding].iter().all(|&count| count < COUNT_END);
+    let fits = root.capacity <= geometry.sectors_total() && root.up_to <= root.limit;
+    if codec.unit != root.unit || !in_range || !apart || !lengths || !counts || !fits {
         return Err(ManagerError::Damaged("the root contradicts itself".into()));
     }
     Ok(codec)
@@ -164,7 +170,7 @@ fn check_root(root: &Root, device: &dyn FlashDevice) -> Result<Codec, ManagerErr
 async fn recover(device: Rc<dyn FlashDevice>, options: ManagerOptions) -> Result<Rc<Core>, ManagerError> {
     let reports = device.report().await?;
     let (root, slot) = newest_root(&*device, &reports).await?.ok_or(ManagerError::NotFormatted)?;
-    let codec = check_root(&root, &*device)?;
+    let codec = check_root(&root, device.geometry())?;
     let lines = Lines::new(codec, &reports, &root.apart.concat());
     let is_good =
         |chunk: &Chunk| !matches!(reports[chunk.0 as usize].state, ChunkState::Offline | ChunkState::ReadOnly);
@@ -180,6 +186,7 @@ async fn recover(device: Rc<dyn FlashDevice>, options: ManagerOptions) -> Result
         number: root.number + 1,
         up_to: root.up_to,
         limit: root.limit,
+        is_ours: false,
     };
     let mut map = Map::new(root.capacity);
     map.set_directory(root.directory.clone());
@@ -201,7 +208,7 @@ async fn recover(device: Rc<dyn FlashDevice>, options: ManagerOptions) -> Result
     match core.checkpoint(false).await {
         // Without a root nothing is decided, but nothing is written either: each opening finds the same.
         Ok(()) | Err(device::Error::ReadOnly(_)) => Ok(core),
-        Err(error) => Err(ManagerError::Stopped(error.to_string())),
+        Err(error) => Err(ManagerError::Stopped(error)),
     }
 }
 
@@ -223,97 +230,22 @@ async fn load_pages(core: &Rc<Core>) -> Result<(), ManagerError> {
 }
 
 impl Core {
-    /// What is in the log behind the root.
-    async fn scan(&self, root: &Root, reports: &[ChunkReport]) -> Result<Vec<Entry>, ManagerError> {
-        let geometry = self.codec.geometry;
-        let walks = (0..geometry.units()).map(|unit| -> LocalFuture<'_, Result<Vec<Entry>, ManagerError>> {
-            Box::pin(async move {
-                let mut entries = Vec::new();
-                for number in 0..geometry.chunks {
-                    let chunk = geometry.chunk(unit, number);
-                    let report = reports[chunk.0 as usize];
-                    let is_apart = root.apart.iter().flatten().any(|&apart| apart == chunk);
-                    if report.state == ChunkState::Offline || is_apart {
-                        continue;
-                    }
-                    let note = root.lines[number as usize];
-                    let is_behind = note.open.is_none() && note.last <= root.up_to;
-                    self.scan_chunk(chunk, &report, root.up_to, is_behind, &mut entries).await?;
-                }
-                Ok(entries)
-            })
-        });
-        let mut entries = Vec::new();
-        for found in join_all(walks.collect()).await {
-            entries.extend(found?);
-        }
-        entries.sort_by_key(|entry| (entry.sequence, !entry.is_doubtful));
-        Ok(entries)
-    }
-
-    /// `is_behind`: when the root was written the chunk held nothing that it did not know of.
-    async fn scan_chunk(
-        &self,
-        chunk: Chunk,
-        report: &ChunkReport,
-        up_to: u64,
-        is_behind: bool,
-        entries: &mut Vec<Entry>,
-    ) -> Result<(), ManagerError> {
-        let unit = self.codec.unit;
-        for offset in (0..report.write_pointer / unit * unit).step_by(unit as usize) {
-            let first = self.codec.geometry.sector(chunk, offset);
-            let found = self.scan_unit(first).await?;
-            if offset == 0
-                && is_behind
-                && found.iter().any(|(_, tag, _)| tag.logical != Logical::Padding && tag.sequence <= up_to)
-            {
-                return Ok(()); // it was not begun anew since
-            }
-            for (sector, tag, bytes) in found {
-                if tag.logical == Logical::Padding || tag.sequence <= up_to {
-                    continue;
-                }
-                let is_record = tag.logical == Logical::Record;
-                let record =
-                    if is_record { decode_record(&bytes, self.state.borrow().map.capacity()) } else { Vec::new() };
-                let is_doubtful = report.state == ChunkState::ReadOnly;
-                entries.push(Entry { sequence: tag.sequence, is_doubtful, logical: tag.logical, sector, record });
-            }
-        }
-        Ok(())
-    }
-
-    /// The sectors of a unit whose tags match.
-    async fn scan_unit(&self, first: Sector) -> Result<Vec<(Sector, Tag, engine::View)>, ManagerError> {
-        let mut found = Vec::new();
-        match self.read_flash(first, self.codec.unit).await {
-            Ok((data, oob)) => {
-                found.extend(self.codec.tagged(first, data, &oob));
-            }
-            Err(FlashError::ReadFailed(_)) => {
-                for index in 0..self.codec.payload() {
-                    let sector = self.codec.payload_sector(first, index);
-                    let tagged = self.read_tagged(sector).await;
-                    found.extend(tagged.map(|(tag, bytes)| (sector, tag, bytes.freeze())));
-                }
-            }
-            Err(error) => return Err(error.into()),
-        }
-        Ok(found)
-    }
-
     fn replay(&self, entries: Vec<Entry>, reports: &[ChunkReport]) {
         let mut guard = self.state.borrow_mut();
         let state = &mut *guard;
+        let mut found: BTreeMap<Sector, Logical> = BTreeMap::new();
         for entry in entries {
+            if !entry.is_lost {
+                found.insert(entry.sector, entry.logical);
+            }
             state.sequence = state.sequence.max(entry.sequence);
             let line = state.lines.line_of(entry.sector);
             let last = &mut state.lines.get_mut(line).last;
             *last = entry.sequence.max(*last);
             match entry.logical {
                 Logical::Data(logical) if logical < state.map.capacity() => {
-                    state.map.set(logical, Place::At(entry.sector));
+                    let place = if entry.is_lost { Place::Spoilt } else { Place::At(entry.sector) };
+                    state.map.set(logical, place);
                 }
                 Logical::Record => {
                     for range in &entry.record {
@@ -327,20 +259,28 @@ impl Core {
                 Logical::Data(_) | Logical::Page(_) | Logical::Root | Logical::Padding => {}
             }
         }
-        self.give_up_lost(state, reports);
+        self.give_up_lost(state, &found, reports);
         let data: Vec<Sector> = state.map.places().map(|(_, sector)| sector).collect();
         let pages: Vec<Sector> = state.map.page_places().map(|(_, sector)| sector).collect();
         data.into_iter().chain(pages).for_each(|sector| state.lines.add_valid(sector));
     }
 
-    /// What the map names in chunks that are offline is lost, and says so. The root that recovery writes is behind it: nothing
-    /// older comes back.
-    fn give_up_lost(&self, state: &mut State, reports: &[ChunkReport]) {
+    /// What the map names in chunks that are offline is lost, and says so; and so is what it names where something else was written
+    /// since, of which the newer version can't be read. The root that recovery writes is behind it: nothing older comes back.
+    fn give_up_lost(&self, state: &mut State, found: &BTreeMap<Sector, Logical>, reports: &[ChunkReport]) {
         let geometry = self.codec.geometry;
-        let is_gone = |sector: Sector| reports[geometry.locate(sector).0.0 as usize].state == ChunkState::Offline;
-        let lost: Vec<u32> = state.map.places().filter(|&(_, at)| is_gone(at)).map(|(logical, _)| logical).collect();
+        let is_gone = |logical: u32, sector: Sector| {
+            let is_offline = reports[geometry.locate(sector).0.0 as usize].state == ChunkState::Offline;
+            is_offline || found.get(&sector).is_some_and(|&other| other != Logical::Data(logical))
+        };
+        let lost: Vec<u32> =
+            state.map.places().filter(|&(logical, at)| is_gone(logical, at)).map(|(logical, _)| logical).collect();
         if let Some(first) = lost.first() {
-            tracing::error!(sectors = lost.len(), first, "sectors were in chunks that are offline, and are lost");
+            tracing::error!(
+                sectors = lost.len(),
+                first,
+                "sectors were in chunks that are offline or written anew, and are lost"
+            );
         }
         lost.into_iter().for_each(|logical| {
             state.map.set(logical, Place::Spoilt);

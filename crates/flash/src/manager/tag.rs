@@ -7,6 +7,15 @@
 //! ```
 //! A tag that matches its sector was written with it, by this format of the device. Where the device has no out-of-band area the
 //! first sector of each write unit has the tags of the others.
+//!
+//! Where a sector has room for it a *note* stands behind its tag, so that a sector that goes bad is known by the one before it:
+//!
+//! ```text
+//!  40 bits  which logical sector the next one of the unit is; behind the last one comes the first
+//!  24 bits  how far before the unit's first sequence programs had all ended when the unit was made; all ones: not told
+//! ```
+//! The tag's check covers it. Without an out-of-band area the tags themselves are elsewhere than what goes bad, and the last 16
+//! bytes of their sector are a tag of nothing, whose sequence is the one up to which programs had ended.
 
 use crc_fast::{CrcAlgorithm::Crc32Iscsi, Digest};
 use engine::{Buf, View};
@@ -16,6 +25,10 @@ use crate::geometry::{Geometry, SECTOR_BYTES};
 
 /// Bytes of a tag.
 pub(super) const TAG_BYTES: usize = 16;
+/// Bytes of a note.
+const NOTE_BYTES: usize = 8;
+/// What a note says where it does not tell which programs had ended.
+const NOT_TOLD: u64 = (1 << 24) - 1;
 /// Bytes of a write unit without an out-of-band area, where chunks have room. Chosen: a sector of tags then costs 3 %.
 const IN_BAND_UNIT_SECTORS: u32 = 32;
 
@@ -71,6 +84,15 @@ pub(super) struct Tag {
     pub sequence: u64,
 }
 
+/// What the sectors of a unit that can be read tell of the others, and of the time when it was made.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Notes {
+    /// Programs up to this sequence had ended.
+    pub ended: u64,
+    /// Of the n-th of the unit's payload, whose tag does not match, its sequence, and which logical sector it is, if known.
+    pub missing: Vec<(u32, u64, Option<Logical>)>,
+}
+
 /// How sectors are written to this device by this format.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Codec {
@@ -116,68 +138,130 @@ impl Codec {
         (sectors * self.geometry.oob_bytes) as usize
     }
 
-    pub fn seal(&self, tag: Tag, sector: &[u8]) -> [u8; TAG_BYTES] {
+    /// Bytes of a tag with the note behind it, if there is room for one.
+    pub fn tag_bytes(&self) -> usize {
+        let has_note = self.geometry.oob_bytes as usize >= TAG_BYTES + NOTE_BYTES;
+        TAG_BYTES + if has_note { NOTE_BYTES } else { 0 }
+    }
+
+    fn seal(&self, tag: Tag, note: &[u8], sector: &[u8]) -> [u8; TAG_BYTES] {
         let mut bytes = [0; TAG_BYTES];
         bytes[..5].copy_from_slice(&tag.logical.encode().to_le_bytes()[..5]);
         bytes[5..12].copy_from_slice(&tag.sequence.to_le_bytes()[..7]);
-        let check = self.check(&bytes[..12], sector);
+        let check = self.check(&bytes[..12], note, sector);
         bytes[12..].copy_from_slice(&check.to_le_bytes());
         bytes
     }
 
-    /// What the tag of a sector says, if it is one of this sector.
+    /// What the tag of a sector says, if it is one of this sector; a note behind it belongs to it.
     pub fn open(&self, tag: &[u8], sector: &[u8]) -> Option<Tag> {
-        let number = |range: std::ops::Range<usize>| {
-            let mut word = [0; 8];
-            word[..range.len()].copy_from_slice(&tag[range]);
-            u64::from_le_bytes(word)
-        };
-        if number(12..16) != u64::from(self.check(&tag[..12], sector)) {
-            return None;
-        }
-        Some(Tag { logical: Logical::decode(number(0..5))?, sequence: number(5..12) })
+        let (head, note) = (&tag[..12], &tag[TAG_BYTES..]);
+        (number(&tag[12..TAG_BYTES]) == u64::from(self.check(head, note, sector))).then(|| decode(head))?
     }
 
-    fn check(&self, head: &[u8], sector: &[u8]) -> u32 {
+    fn check(&self, head: &[u8], note: &[u8], sector: &[u8]) -> u32 {
         let mut sum = Digest::new(Crc32Iscsi);
         sum.update(&self.identity);
         sum.update(head);
+        sum.update(note);
         sum.update(sector);
         sum.finalize() as u32
     }
 
-    /// A unit of these sectors: its bytes, and its out-of-band bytes. What is missing is padding.
-    pub fn build<'a>(&self, sectors: impl Iterator<Item = (Tag, &'a [u8])>) -> (View, View) {
+    /// A unit of these sectors, made when all programs up to `ended` had ended: its bytes, and its out-of-band bytes. What is
+    /// missing is padding.
+    pub fn build<'a>(&self, sectors: impl Iterator<Item = (Tag, &'a [u8])>, ended: u64) -> (View, View) {
         let mut data = Buf::zeroed(self.unit as usize * SECTOR_BYTES);
         let mut oob = Buf::zeroed(self.oob_bytes(self.unit));
-        let mut sectors = sectors.fuse();
-        let first = usize::from(self.in_band());
-        for index in 0..self.payload() as usize {
-            let at = (first + index) * SECTOR_BYTES;
-            let mut tag = Tag { logical: Logical::Padding, sequence: 0 };
-            if let Some((given, bytes)) = sectors.next() {
+        let payload = self.payload() as usize;
+        let sectors: Vec<(Tag, &[u8])> = sectors.take(payload).collect();
+        let first = sectors.first().map_or(0, |(tag, _)| tag.sequence);
+        let tag = |index: usize| {
+            let padding = Tag { logical: Logical::Padding, sequence: first + index as u64 };
+            sectors.get(index).map_or(padding, |&(tag, _)| tag)
+        };
+        let behind = first.saturating_sub(1).saturating_sub(ended).min(NOT_TOLD);
+        for index in 0..payload {
+            let at = (usize::from(self.in_band()) + index) * SECTOR_BYTES;
+            if let Some((_, bytes)) = sectors.get(index) {
                 data[at..at + SECTOR_BYTES].copy_from_slice(bytes);
-                tag = given;
             }
-            let sealed = self.seal(tag, &data[at..at + SECTOR_BYTES]);
+            let mut note = [0; NOTE_BYTES];
+            note[..5].copy_from_slice(&tag((index + 1) % payload).logical.encode().to_le_bytes()[..5]);
+            note[5..].copy_from_slice(&behind.to_le_bytes()[..3]);
+            let note = &note[..self.tag_bytes() - TAG_BYTES];
+            let sealed = self.seal(tag(index), note, &data[at..at + SECTOR_BYTES]);
             match self.in_band() {
                 true => data[index * TAG_BYTES..(index + 1) * TAG_BYTES].copy_from_slice(&sealed),
                 false => {
                     let side = index * self.geometry.oob_bytes as usize;
                     oob[side..side + TAG_BYTES].copy_from_slice(&sealed);
+                    oob[side + TAG_BYTES..side + self.tag_bytes()].copy_from_slice(note);
                 }
             }
+        }
+        if self.in_band() {
+            let sealed = self.seal(Tag { logical: Logical::Padding, sequence: ended }, &[], &[]);
+            data[SECTOR_BYTES - TAG_BYTES..SECTOR_BYTES].copy_from_slice(&sealed);
         }
         (data.freeze(), oob.freeze())
     }
 
-    /// The tag beside the n-th sector of a unit's payload.
+    /// The tag beside the n-th sector of a unit's payload, with its note.
     fn tag_of<'a>(&self, index: usize, data: &'a [u8], oob: &'a [u8]) -> &'a [u8] {
         if self.in_band() {
             return &data[index * TAG_BYTES..(index + 1) * TAG_BYTES];
         }
         let side = index * self.geometry.oob_bytes as usize;
-        &oob[side..side + TAG_BYTES]
+        &oob[side..side + self.tag_bytes()]
+    }
+
+    /// Makes the checks of all tags right, whatever they say: for what looks at them behind the check.
+    pub fn match_tags(&self, data: &mut [u8], oob: &mut [u8]) {
+        for index in 0..self.payload() as usize {
+            let at = (usize::from(self.in_band()) + index) * SECTOR_BYTES;
+            let tag = self.tag_of(index, data, oob);
+            let check = self.check(&tag[..12], &tag[TAG_BYTES..], &data[at..at + SECTOR_BYTES]).to_le_bytes();
+            match self.in_band() {
+                true => data[index * TAG_BYTES + 12..(index + 1) * TAG_BYTES].copy_from_slice(&check),
+                false => {
+                    let side = index * self.geometry.oob_bytes as usize;
+                    oob[side + 12..side + TAG_BYTES].copy_from_slice(&check);
+                }
+            }
+        }
+    }
+
+    /// What is known of the sectors of a unit whose tags do not match. Nothing, where all of them do not.
+    pub fn notes(&self, tags: &[Option<Tag>], data: &[u8], oob: &[u8]) -> Notes {
+        let known = (0u32..).zip(tags).filter_map(|(index, tag)| Some((index, (*tag)?)));
+        let Some((index, first)) =
+            known.clone().next().and_then(|(index, tag)| Some((index, tag.sequence.checked_sub(u64::from(index))?)))
+        else {
+            return Notes::default();
+        };
+        let note_of =
+            |index: u32| self.tag_of(index as usize, data, oob).get(TAG_BYTES..).filter(|note| !note.is_empty());
+        let ended = match self.in_band() {
+            true => self.open(&data[SECTOR_BYTES - TAG_BYTES..SECTOR_BYTES], &[]).map(|tag| tag.sequence),
+            false => note_of(index).and_then(|note| {
+                let behind = Some(number(&note[5..])).filter(|&behind| behind != NOT_TOLD);
+                first.checked_sub(1 + behind?)
+            }),
+        };
+        let named = |index: u32| {
+            if self.in_band() {
+                // What can't be read has not damaged its tag: the tag belongs to the unit, or it has a sequence of another one.
+                let tag = decode(self.tag_of(index as usize, data, oob))?;
+                return (tag.sequence == first + u64::from(index)).then_some(tag.logical);
+            }
+            let before = (index + self.payload() - 1) % self.payload();
+            tags[before as usize]?;
+            Logical::decode(number(&note_of(before)?[..5]))
+        };
+        let missing = (0u32..).zip(tags).filter(|(_, tag)| tag.is_none());
+        let missing = missing.map(|(index, _)| (index, first + u64::from(index), named(index))).collect();
+        Notes { ended: ended.unwrap_or(0), missing }
     }
 
     /// Of each sector of a unit's payload what its tag says, where it matches.
@@ -195,6 +279,17 @@ impl Codec {
             tag.map(|tag| (sector, tag, data.slice(at..at + SECTOR_BYTES)))
         })
     }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(word)
+}
+
+/// What the first twelve bytes of a tag say, whether it is one or not.
+fn decode(head: &[u8]) -> Option<Tag> {
+    Some(Tag { logical: Logical::decode(number(&head[..5]))?, sequence: number(&head[5..12]) })
 }
 
 /// Sectors of a write unit: what the device asks for, or more where tags would cost too much.
@@ -230,7 +325,7 @@ mod tests {
             let sectors = [[1; SECTOR_BYTES], [2; SECTOR_BYTES]];
             let tags = [Logical::Data(u32::MAX - 2), Logical::Page(9)];
             let tags = [0, 1].map(|index| Tag { logical: tags[index], sequence: SEQUENCE_END - 1 - index as u64 });
-            let (data, oob) = codec.build(tags.into_iter().zip(sectors.iter().map(|sector| &sector[..])));
+            let (data, oob) = codec.build(tags.into_iter().zip(sectors.iter().map(|sector| &sector[..])), 0);
             let found = codec.tags(&data, &oob);
             assert_eq!(found[..2], tags.map(Some));
             assert!(found[2..].iter().all(|tag| tag.is_some_and(|tag| tag.logical == Logical::Padding)));
@@ -239,6 +334,32 @@ mod tests {
             assert_eq!(codec.tags(&damaged, &oob)[..2], [None, Some(tags[1])]);
             let other = Codec { identity: [8; 16], ..codec };
             assert!(other.tags(&data, &oob).iter().all(Option::is_none), "of another format");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_in_a_unit_is_known_by_what_is_left() {
+        for oob_bytes in [0, 16, 24, 64] {
+            let codec = codec(oob_bytes, 7);
+            let sectors = [[1; SECTOR_BYTES], [2; SECTOR_BYTES]];
+            let tag = |index: u64| Tag { logical: Logical::Data(40 + index as u32), sequence: 1000 + index };
+            let (data, oob) = codec.build((0..).map(tag).zip(sectors.iter().map(|sector| &sector[..])), 990);
+            let after = |lost: &[usize]| {
+                let (mut data, mut oob) = (data.to_vec(), oob.to_vec());
+                for index in lost {
+                    data[(usize::from(codec.in_band()) + index) * SECTOR_BYTES..][..SECTOR_BYTES].fill(9);
+                    oob.chunks_mut(oob_bytes.max(1) as usize).skip(*index).take(1).for_each(|side| side.fill(0));
+                }
+                codec.notes(&codec.tags(&data, &oob), &data, &oob)
+            };
+            let (has_notes, named) = (oob_bytes != 16, |index: u64| (oob_bytes != 16).then_some(tag(index).logical));
+            assert_eq!(after(&[]), Notes { ended: if has_notes { 990 } else { 0 }, missing: vec![] }, "{oob_bytes}");
+            assert_eq!(after(&[0]).missing, [(0, 1000, named(0))]);
+            let both = after(&[0, 1]);
+            assert_eq!((both.missing[0], both.missing[1].1), ((0, 1000, named(0)), 1001));
+            assert_eq!(both.missing[1].2, if oob_bytes == 0 { named(1) } else { None }, "its neighbour is lost, too");
+            let all: Vec<usize> = (0..codec.payload() as usize).collect();
+            assert_eq!(after(&all), Notes::default());
         }
     }
 

@@ -106,6 +106,7 @@ impl State {
         }
         let target = self.target(stream)?;
         let taken = self.buffer.take(stream, payload);
+        let ended = self.ended();
         let first_sequence = self.next_sequences(payload as u64);
         let mut sectors = Vec::with_capacity(taken.len());
         let mut bytes = Vec::with_capacity(taken.len());
@@ -121,7 +122,7 @@ impl State {
             bytes.push(content);
         }
         let tag = |index: usize| Tag { logical: sectors[index], sequence: first_sequence + index as u64 };
-        let (data, oob) = codec.build(bytes.iter().enumerate().map(|(index, bytes)| (tag(index), &bytes[..])));
+        let (data, oob) = codec.build(bytes.iter().enumerate().map(|(index, bytes)| (tag(index), &bytes[..])), ended);
         self.programs.insert(first_sequence);
         // Now, not when it ends: a root that is written meanwhile must not take the line for one that holds nothing behind it.
         self.lines.get_mut(target.line).last = self.sequence;

@@ -21,7 +21,7 @@ use crate::address::Chunk;
 use crate::device::{ChunkReport, ChunkState, FlashError};
 use crate::geometry::{Geometry, SECTOR_BYTES};
 
-const MAGIC: [u8; 8] = *b"YAGURA-N";
+pub(super) const MAGIC: [u8; 8] = *b"YAGURA-N";
 const FORMAT: u32 = 1;
 /// Bytes of a chunk's state.
 const STATE_BYTES: usize = 32;
@@ -42,7 +42,10 @@ pub(super) struct Kept {
 }
 
 fn medium(error: device::Error) -> FlashError {
-    FlashError::Medium(error.to_string())
+    match error {
+        device::Error::OutOfSpace => FlashError::NoRoom,
+        error => FlashError::Medium(error.to_string()),
+    }
 }
 
 impl Content {

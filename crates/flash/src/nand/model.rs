@@ -121,6 +121,11 @@ impl Nand {
         content::bytes_on_namespace(geometry)
     }
 
+    /// Whether a medium that begins like this has a device on it, whole or damaged.
+    pub fn is_laid_out(head: &[u8]) -> bool {
+        head.starts_with(&content::MAGIC)
+    }
+
     /// A fresh medium on a namespace, whose content is lost.
     ///
     /// # Errors

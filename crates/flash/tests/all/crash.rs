@@ -28,7 +28,7 @@ pub struct Kind {
     pub policy: Policy,
 }
 
-const PLAIN: Kind = Kind { oob_bytes: 16, bad_ppm: 0, program_ppm: 0, erase_ppm: 0, policy: Policy::Greedy };
+const PLAIN: Kind = Kind { oob_bytes: 24, bad_ppm: 0, program_ppm: 0, erase_ppm: 0, policy: Policy::Greedy };
 
 pub fn config(kind: Kind, seed: u64) -> NandConfig {
     // Without an out-of-band area a unit is four sectors, too, since 44 has no larger divisor that would do.
@@ -190,6 +190,14 @@ impl Life {
         self.model.replace(model);
     }
 
+    /// The same directly after an opening, when everything is on flash: each sector is what it may be, and so is the map.
+    pub async fn verify_opened(&self, namespace: &FlashNamespace, story: &str) {
+        self.verify(namespace, story).await;
+        let model = self.model.take();
+        model.check_map(namespace.manager(), &self.nand, story).await;
+        self.model.replace(model);
+    }
+
     /// The check finds nothing.
     pub async fn check(&self, namespace: &FlashNamespace, story: &str) {
         let report = namespace.manager().check().await;
@@ -249,11 +257,11 @@ fn crash(kind: Kind, seed: u64, at: u64) {
         }
         life.nand.cut_at(None);
         let namespace = life.open().await.unwrap_or_else(|error| panic!("{story}: {error}"));
-        life.verify(&namespace, &story).await;
+        life.verify_opened(&namespace, &story).await;
         life.check(&namespace, &story).await;
         drop(namespace);
         let mut namespace = life.open().await.unwrap_or_else(|error| panic!("{story}: {error}"));
-        life.verify(&namespace, &format!("{story}, and after recovery")).await;
+        life.verify_opened(&namespace, &format!("{story}, and after recovery")).await;
         life.go_on(&mut namespace, 20).await.unwrap_or_else(|error| panic!("{story}, and went on: {error}"));
         life.verify(&namespace, &format!("{story}, and went on")).await;
         life.check(&namespace, &format!("{story}, and went on")).await;

@@ -8,11 +8,11 @@ use engine::{Buf, View};
 use flash::nand::{Fault, Nand, NandConfig};
 use flash::presets::Preset;
 use flash::{
-    FlashDevice, FlashError, FlashNamespace, FormatOptions, Geometry, Manager, ManagerError, ManagerOptions, Policy,
+    FlashDevice, FlashError, FlashNamespace, FormatOptions, Geometry, Manager, ManagerError, ManagerOptions,
     SECTOR_BYTES, Sector,
 };
 
-use crate::crash::{Kind, Life, simulated};
+use crate::crash::simulated;
 use crate::model::Model;
 
 async fn formatted(config: NandConfig) -> Rc<Nand> {
@@ -29,31 +29,6 @@ fn sector(byte: u8) -> View {
     let mut buf = Buf::with_len(SECTOR_BYTES);
     buf.fill(byte);
     buf.freeze()
-}
-
-/// Power is lost now and then, chunks go bad, programs and erases fail; nothing that was flushed is lost.
-#[test]
-fn seeds_of_a_long_life() {
-    for seed in 0..6 {
-        let policy = if seed % 2 == 0 { Policy::Greedy } else { Policy::CostBenefit };
-        let kind = Kind { oob_bytes: 16, bad_ppm: 20_000, program_ppm: 500, erase_ppm: 500, policy };
-        simulated(seed, async move {
-            let mut life = Life::begin(kind, seed, 15).await;
-            let mut rng = SplitMix(seed);
-            for round in 0..25 {
-                let story = format!("seed {seed}, round {round}");
-                let mut namespace = life.open().await.unwrap_or_else(|error| panic!("{story}: {error}"));
-                life.verify(&namespace, &story).await;
-                life.check(&namespace, &story).await;
-                life.nand.cut_at(Some(1 + rng.below(250)));
-                let _lost = life.go_on(&mut namespace, 60).await; // mostly
-                life.nand.cut_at(None);
-                if namespace.writability() == Writability::Failed && life.nand.is_on() {
-                    return; // worn out: what it serves then has a test of its own
-                }
-            }
-        });
-    }
 }
 
 /// Every sector is written over and over, half of them rarely.

@@ -6,3 +6,4 @@ mod life;
 mod model;
 mod nand;
 mod opening;
+mod sim;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use device::{Durability, Error, Lba, Namespace};
 use engine::{Buf, View};
-use flash::{FlashNamespace, SECTOR_BYTES};
+use flash::nand::Nand;
+use flash::{FlashNamespace, Manager, SECTOR_BYTES};
 
 /// A version of a sector: 0 reads as zeroes.
 type Version = u64;
@@ -86,6 +87,26 @@ impl Model {
                 panic!("{story}: sector {lba} has version {shown}, and should have one of {allowed:?}")
             };
             *sector = Sector { stable: found, since: Vec::new() };
+        }
+    }
+
+    /// The map of a namespace that was opened anew and verified: a sector that nothing is in has no place, and every other one a
+    /// place of its own, in which the medium has the version that was found. The medium is asked past the media manager.
+    pub async fn check_map(&self, manager: &Manager, nand: &Nand, story: &str) {
+        let mut taken = BTreeMap::new();
+        for lba in 0..u64::from(manager.capacity()) {
+            let version = self.sectors.get(&lba).map_or(0, |sector| sector.stable);
+            let Some(place) = manager.place_of(lba as u32) else {
+                assert!(matches!(version, 0 | SPOILT), "{story}: sector {lba} has no place, and version {version}");
+                continue;
+            };
+            assert!(!matches!(version, 0 | SPOILT), "{story}: sector {lba} is at {place}, and nothing should be there");
+            if let Some(other) = taken.insert(place, lba) {
+                panic!("{story}: sectors {other} and {lba} are both at {place}");
+            }
+            let found = nand.peek(place).await;
+            let is_there = found.is_some_and(|(bytes, _)| *bytes == *content(lba, version));
+            assert!(is_there, "{story}: sector {lba} should be at {place} in version {version}");
         }
     }
 

@@ -22,7 +22,7 @@ fn small() -> NandConfig {
 fn unit(byte: u8) -> (View, View) {
     let mut data = Buf::with_len(UNIT as usize * SECTOR_BYTES);
     data.fill(byte);
-    let mut oob = Buf::with_len(UNIT as usize * 16);
+    let mut oob = Buf::with_len(UNIT as usize * 32);
     oob.fill(!byte);
     (data.freeze(), oob.freeze())
 }
@@ -33,7 +33,7 @@ async fn write(device: &Powered, sector: u32, byte: u8) -> Result<(), FlashError
 }
 
 async fn read(device: &Powered, sector: u32) -> Result<(u8, u8), FlashError> {
-    let (result, data, oob) = device.read(Sector(sector), Buf::with_len(SECTOR_BYTES), Buf::with_len(16)).await;
+    let (result, data, oob) = device.read(Sector(sector), Buf::with_len(SECTOR_BYTES), Buf::with_len(32)).await;
     result.map(|()| (data[SECTOR_BYTES - 1], oob[15]))
 }
 
@@ -152,7 +152,7 @@ fn time_passes_as_the_parts_of_the_device_allow() {
     let config = Preset::Olive.config(1);
     simulated(1, async move {
         let timing = config.timing.clone();
-        let geometry = Geometry { groups: 1, units_per_group: 2, oob_bytes: 16, ..config.geometry };
+        let geometry = Geometry { groups: 1, units_per_group: 2, oob_bytes: 32, ..config.geometry };
         let nand = Nand::in_memory(NandConfig { geometry, ..config }).expect("it works");
         let device = Rc::new(nand.power_on());
         let began = time::now();
@@ -160,7 +160,7 @@ fn time_passes_as_the_parts_of_the_device_allow() {
         let second = geometry.chunks * geometry.sectors;
         let task = engine::task::spawn(async move { write(&other, second, 2).await });
         assert_eq!((write(&device, 0, 1).await, task.await), (Ok(()), Ok(())));
-        let bytes = (UNIT as usize * (SECTOR_BYTES + 16)) as u64;
+        let bytes = (UNIT as usize * (SECTOR_BYTES + 32)) as u64;
         let bus = Duration::from_nanos(bytes * 1_000_000_000 / timing.bus_bytes_per_second);
         let took = began.elapsed();
         let (least, most) = (bus * 2 + timing.program, bus * 2 + timing.program + Duration::from_micros(100));

@@ -254,3 +254,47 @@ fn attributes_that_are_set_at_the_same_time_are_all_acknowledged() {
         assert_eq!(opened(&nand).await.attribute("key"), Ok(order.borrow().last().cloned()));
     });
 }
+
+/// The newest version of a sector went bad behind the root, power was lost, and the version before it came back without a word.
+#[test]
+fn what_goes_bad_behind_the_root_is_lost_and_not_older() {
+    for oob_bytes in [0, 24] {
+        for is_last in [false, true] {
+            simulated(18, async move {
+                let nand = formatted(config(18, |geometry| geometry.oob_bytes = oob_bytes)).await;
+                let namespace = opened(&nand).await;
+                let mut model = Model::default();
+                namespace.write(Lba(0), model.write(0, 40), durability(true)).await.expect("written");
+                namespace.set_attribute("key", b"a root behind it").await.expect("set");
+                namespace.write(Lba(7), model.write(7, 2), durability(true)).await.expect("written");
+                model.stable(0, 40);
+                let newest = namespace.manager().place_of(8).expect("it is on flash");
+                if !is_last {
+                    namespace.write(Lba(20), model.write(20, 1), durability(true)).await.expect("written");
+                    model.stable(20, 1);
+                }
+                nand.arm(Fault::Read(newest));
+                drop(namespace);
+                match is_last {
+                    // As far as anybody can know it was being programmed when power was lost.
+                    true => {
+                        let older = opened(&nand).await.read(Lba(8), Buf::with_len(SECTOR_BYTES)).await;
+                        assert_eq!(older.0, Ok(()));
+                    }
+                    false => {
+                        model.spoil(8, 1);
+                        model.stable(8, 1);
+                        let namespace = opened(&nand).await;
+                        model.verify(&namespace, "a sector is bad").await;
+                        namespace.write(Lba(8), model.write(8, 1), durability(true)).await.expect("written");
+                        model.stable(8, 1);
+                        drop(namespace);
+                        let namespace = opened(&nand).await;
+                        model.verify(&namespace, "and was written again").await;
+                        assert_eq!(namespace.manager().check().await.faults, Vec::<String>::new());
+                    }
+                }
+            });
+        }
+    }
+}

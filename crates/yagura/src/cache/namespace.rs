@@ -41,6 +41,10 @@ impl FromStr for FlashSpec {
         if !text.split(',').any(|part| part.starts_with("nvme=")) {
             let spec: NamespaceSpec = text.parse()?;
             let is_served = spec.subsystem.is_some() || spec.nsid.is_some() || spec.group != ANA_GROUP_DEFAULT;
+            if spec.is_flash() {
+                let mend = "let `yagura target --namespace flash=FILE` serve it, and say nvme=ADDRESS";
+                return Err(format!("a model of a flash device is a target's: {mend}"));
+            }
             return if is_served {
                 Err("subsystem, nsid and group go with a namespace that a target serves".into())
             } else {

@@ -8,6 +8,7 @@ mod cache;
 mod control;
 mod csi;
 mod drive;
+mod flash;
 mod holders;
 mod kv;
 mod memcached;
@@ -26,6 +27,7 @@ pub use cache::*;
 pub use control::*;
 pub use csi::*;
 pub use drive::*;
+pub use flash::*;
 pub use holders::*;
 pub use kv::*;
 pub use memcached::instead_of_memcached;
@@ -65,6 +67,9 @@ pub enum Verb {
     /// Carve a file or block device into thin namespaces, with snapshots and checksums.
     #[command(subcommand)]
     Drive(DriveVerb),
+    /// Make and inspect models of flash devices that the host manages.
+    #[command(subcommand)]
+    Flash(FlashVerb),
     /// Make, inspect and change pools.
     #[command(subcommand)]
     Pool(PoolVerb),

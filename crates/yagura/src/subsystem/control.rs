@@ -322,6 +322,7 @@ async fn remove_namespace(target: &Target, nqn: &Nqn, nsid: u32) -> Answer {
     flushed.map_err(|error| Failure::refused(format!("namespace {nsid} is removed, but its last flush: {error}")))?;
     let free = namespace.holders() == 1;
     let rest = if free {
+        crate::flash::served::close_of(&namespace).await?;
         "its medium is free"
     } else {
         task::spawn(flush_when_free(namespace, nsid)).detach();
@@ -335,9 +336,11 @@ async fn flush_when_free(namespace: AnyNamespace, nsid: u32) {
     while namespace.holders() > 1 {
         time::sleep(RELEASE_PAUSE).await;
     }
-    match namespace.flush().await {
+    let flushed = namespace.flush().await.map_err(Failure::refused);
+    let closed = crate::flash::served::close_of(&namespace).await;
+    match flushed.and(closed) {
         Ok(()) => tracing::info!(nsid, "the last command of a removed namespace has ended: its medium is free"),
-        Err(error) => tracing::error!(nsid, %error, "the last flush of a removed namespace"),
+        Err(failure) => tracing::error!(nsid, error = failure.sentence(), "the last flush of a removed namespace"),
     }
 }
 

@@ -143,6 +143,7 @@ async fn first(
     first_of(controlling, letter.recv()).await;
     drop((tasks, socket));
     flush(target).await?;
+    crate::flash::served::close_all().await?;
     drives::close(drives).await
 }
 

@@ -8,6 +8,7 @@ mod control;
 mod csi;
 mod dashboard;
 mod drive;
+mod flash;
 mod fuzz;
 mod host;
 mod hostile;

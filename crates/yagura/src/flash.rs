@@ -1,0 +1,177 @@
+//! `yagura flash …`: a model of a flash device in a file, looked at while nobody serves it; and traces on models in memory.
+//!
+//! Which preset the model is of is an attribute of the file, beside its identity: later verbs and a target need no flag.
+
+mod bad;
+mod picture;
+mod replay;
+pub mod served;
+
+use std::path::{Path, PathBuf};
+
+use device::{FileNamespace, FileOptions, Namespace};
+use flash::nand::{Nand, NandConfig, Timing};
+use flash::presets::Preset;
+use flash::{FlashDevice, FormatOptions, Manager, SECTOR_BYTES};
+use serde::Serialize;
+
+use crate::cli::{FlashFileArgs, FlashFormatArgs, FlashVerb};
+use crate::exit::Failure;
+use crate::size::Size;
+use crate::{output, reactors};
+use picture::Shown;
+use served::{Opened, PRESET, chunks_for, close, manager_failure, nand_failure, open};
+
+/// Runs a verb.
+pub fn run(verb: &FlashVerb) -> Result<(), Failure> {
+    match verb {
+        FlashVerb::Format(args) => reactors::run_one(format(args)),
+        FlashVerb::Info(args) => reactors::run_one(info(args)),
+        FlashVerb::Check(args) => reactors::run_one(check(args)),
+        FlashVerb::Map(args) => reactors::run_one(picture::draw(args, Shown::Validity)),
+        FlashVerb::Bbt(verb) => reactors::run_one(bad::run(verb)),
+        FlashVerb::Replay(args) => replay::run(args),
+        FlashVerb::Wear(args) => reactors::run_one(picture::draw(args, Shown::Wear)),
+    }
+}
+
+async fn format(args: &FlashFormatArgs) -> Result<(), Failure> {
+    let FlashFormatArgs { flash: FlashFileArgs { path, .. }, preset, spare, size } = args;
+    if path.exists() {
+        let mend = format!("a new file is made; if nobody needs what is there: rm {0} {0}.yagura", path.display());
+        return Err(Failure::refused(format!("{}: exists; {mend}", path.display())));
+    }
+    let seed = device::random_nguid();
+    let mut config = preset.config(u64::from_le_bytes(std::array::from_fn(|at| seed[at])));
+    config.timing = Timing::default();
+    if let Some(size) = size {
+        config.geometry.chunks = chunks_for(*size, &config.geometry);
+    }
+    let options = FormatOptions { spare_percent: *spare, capacity: None };
+    // First in memory: what can't work is refused before there is a file.
+    let trial = Nand::in_memory(config.clone()).map_err(|error| nand_failure(path, error))?;
+    Manager::format(trial.power_on(), &options).await.map_err(|error| manager_failure(path, error))?;
+    let made = make(path, *preset, config, &options).await;
+    if made.is_err() {
+        // Half a device is none: the file was made here, and nothing of anybody is in it.
+        for path in [path.clone(), sidecar_of(path)] {
+            let _absent = std::fs::remove_file(path);
+        }
+    }
+    made?;
+    info(&args.flash).await
+}
+
+fn sidecar_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".yagura");
+    name.into()
+}
+
+async fn make(path: &Path, preset: Preset, config: NandConfig, options: &FormatOptions) -> Result<(), Failure> {
+    let create = Some(Nand::bytes_on_namespace(config.geometry));
+    let file = FileOptions { block_size: SECTOR_BYTES as u32, create, read_only: false, nguid: None };
+    let file = FileNamespace::open(path, &file).await.map_err(Failure::refused)?;
+    file.set_attribute(PRESET, preset.name().as_bytes()).await.map_err(Failure::refused)?;
+    let nand = Nand::create(file.into(), config).await.map_err(|error| nand_failure(path, error))?;
+    Manager::format(nand.power_on(), options).await.map_err(|error| manager_failure(path, error))
+}
+
+#[derive(Serialize)]
+struct Info {
+    preset: &'static str,
+    nguid: String,
+    bytes: u64,
+    used_bytes: u64,
+    flash_bytes: u64,
+    groups: u32,
+    units: u32,
+    chunks: u32,
+    chunk_bytes: u64,
+    write_unit_bytes: u64,
+    oob_bytes: u32,
+    host_sectors: u64,
+    programmed_sectors: u64,
+    moved_sectors: u64,
+    padding_sectors: u64,
+    lines_free: usize,
+    lines: usize,
+    wear_least: u32,
+    wear_most: u32,
+    endurance: u32,
+    read_only: bool,
+}
+
+async fn info(args: &FlashFileArgs) -> Result<(), Failure> {
+    let Opened { preset, device, manager } = open(&args.path).await?;
+    let (geometry, figures) = (device.geometry(), manager.figures());
+    let bytes = |sectors: u64| sectors * SECTOR_BYTES as u64;
+    let report = Info {
+        preset: preset.name(),
+        nguid: format!("{:032x}", u128::from_be_bytes(manager.identity())),
+        bytes: bytes(manager.capacity().into()),
+        used_bytes: bytes(manager.used()),
+        flash_bytes: bytes(geometry.sectors_total().into()),
+        groups: geometry.groups,
+        units: geometry.units(),
+        chunks: geometry.chunks,
+        chunk_bytes: bytes(geometry.sectors.into()),
+        write_unit_bytes: bytes(geometry.write_unit.into()),
+        oob_bytes: geometry.oob_bytes,
+        host_sectors: figures.host_sectors,
+        programmed_sectors: figures.programmed_sectors,
+        moved_sectors: figures.moved_sectors,
+        padding_sectors: figures.padding_sectors,
+        lines_free: figures.lines[0],
+        lines: figures.lines.iter().sum(),
+        wear_least: figures.wear[0],
+        wear_most: figures.wear[1],
+        endurance: preset.config(0).endurance,
+        read_only: figures.is_read_only,
+    };
+    close(&args.path, manager).await?;
+    output::report(args.common.json, &report, Info::describe)
+}
+
+impl Info {
+    fn describe(&self) -> String {
+        let Info { preset, units, groups, chunks, host_sectors, programmed_sectors, .. } = self;
+        let (bytes, used, all) = (Size(self.bytes), Size(self.used_bytes), Size(self.flash_bytes));
+        let (chunk, unit) = (Size(self.chunk_bytes), Size(self.write_unit_bytes));
+        let mut text = format!("{preset}: a namespace of {bytes} on {all} of flash, {used} of it used\n");
+        text += &format!("{units} parallel units in {groups} groups, {chunks} chunks of {chunk} each, ");
+        text += &format!("written in units of {unit}\n");
+        text += &format!("hosts have written {host_sectors} sectors, for which {programmed_sectors} were programmed ");
+        text += &format!("({} moved, {} padding)\n", self.moved_sectors, self.padding_sectors);
+        text += &format!("{} of {} lines free, reset {} to ", self.lines_free, self.lines, self.wear_least);
+        text += &format!("{} times", self.wear_most);
+        if self.read_only {
+            text += "\nno more writes are taken: too many chunks are bad";
+        }
+        text
+    }
+}
+
+#[derive(Serialize)]
+struct Checked {
+    faults: Vec<String>,
+    sectors: u64,
+    pages: u64,
+}
+
+async fn check(args: &FlashFileArgs) -> Result<(), Failure> {
+    let opened = open(&args.path).await?;
+    let found = opened.manager.check().await;
+    close(&args.path, opened.manager).await?;
+    let report = Checked { faults: found.faults, sectors: found.sectors, pages: found.pages };
+    output::report(args.common.json, &report, |report| {
+        let mut text: String = report.faults.iter().map(|fault| format!("{fault}\n")).collect();
+        let (sectors, pages) = (output::many(report.sectors, "sector"), output::many(report.pages, "page"));
+        text += &format!("{sectors} and {pages} of the map looked at, {} faults", report.faults.len());
+        text
+    })?;
+    match report.faults.len() {
+        0 => Ok(()),
+        faults => Err(Failure::check(format!("the flash device has {faults} faults"))),
+    }
+}

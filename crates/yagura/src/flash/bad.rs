@@ -1,0 +1,83 @@
+//! `yagura flash bbt`: the table of bad chunks of a device that nobody serves.
+
+use flash::{Chunk, ChunkState, FlashDevice, Geometry};
+use serde::Serialize;
+
+use super::served::{Opened, close, nand_failure, open, power_on};
+use crate::cli::{FlashBadGetArgs, FlashBadSetArgs, FlashBadVerb, FlashFileArgs};
+use crate::exit::Failure;
+use crate::output;
+
+/// A chunk of the table.
+#[derive(Serialize)]
+struct Bad {
+    unit: u32,
+    chunk: u32,
+}
+
+#[derive(Serialize)]
+struct Table {
+    chunks: u32,
+    bad: Vec<Bad>,
+}
+
+/// Runs a verb.
+pub async fn run(verb: &FlashBadVerb) -> Result<(), Failure> {
+    match verb {
+        FlashBadVerb::Get(FlashBadGetArgs { flash }) => get(flash).await,
+        FlashBadVerb::Set(args) => set(args).await,
+    }
+}
+
+async fn get(args: &FlashFileArgs) -> Result<(), Failure> {
+    // Without the media manager: the table is there also where nothing else can be read any more.
+    let (_, device) = power_on(&args.path, false).await?;
+    let geometry = device.geometry();
+    let reports = device.report().await.map_err(|error| nand_failure(&args.path, error.into()))?;
+    let chunks = (0..).map(Chunk).zip(&reports).filter(|(_, report)| report.state == ChunkState::Offline);
+    let bad = chunks.map(|(chunk, _)| Bad { unit: geometry.unit_of(chunk), chunk: geometry.number_of(chunk) });
+    let table = Table { chunks: geometry.chunks_total(), bad: bad.collect() };
+    output::report(args.common.json, &table, |table| {
+        let lines: String = table.bad.iter().map(|bad| format!("unit {} chunk {}\n", bad.unit, bad.chunk)).collect();
+        lines + &format!("{} of {} chunks are bad", table.bad.len(), table.chunks)
+    })
+}
+
+/// A chunk of the device, by its parallel unit and its number there.
+fn named(text: &str, geometry: &Geometry) -> Result<Chunk, Failure> {
+    let parts = text.split_once(':').and_then(|(unit, chunk)| Some((unit.parse().ok()?, chunk.parse().ok()?)));
+    match parts {
+        Some((unit, chunk)) if unit < geometry.units() && chunk < geometry.chunks => Ok(geometry.chunk(unit, chunk)),
+        _ => {
+            let (units, chunks) = (geometry.units() - 1, geometry.chunks - 1);
+            Err(Failure::usage(format!("`{text}`: must be UNIT:CHUNK, from 0:0 to {units}:{chunks}")))
+        }
+    }
+}
+
+async fn set(args: &FlashBadSetArgs) -> Result<(), Failure> {
+    let path = &args.flash.path;
+    let Opened { device, manager, .. } = open(path).await?;
+    let geometry = device.geometry();
+    let chunks = args.chunks.iter().map(|text| named(text, &geometry)).collect::<Result<Vec<Chunk>, Failure>>();
+    let (valid, roots) = (manager.valid_by_chunk(), manager.chunks_of_roots());
+    close(path, manager).await?;
+    let chunks = chunks?;
+    for (text, chunk) in args.chunks.iter().zip(&chunks) {
+        if roots.contains(chunk) {
+            return Err(Failure::refused(format!(
+                "chunk {text} is set apart for roots: without them nothing is found"
+            )));
+        }
+        let sectors = valid[chunk.0 as usize];
+        if sectors > 0 && !args.force {
+            let mend = "say --force to lose them";
+            return Err(Failure::refused(format!("chunk {text} has {sectors} sectors that are in use; {mend}")));
+        }
+    }
+    for chunk in chunks {
+        device.set_bad(chunk).await.map_err(|error| nand_failure(path, error.into()))?;
+    }
+    drop(device);
+    get(&args.flash).await
+}

@@ -1,0 +1,161 @@
+//! The flash devices in files: how one is opened, and those that this process serves.
+
+use std::cell::RefCell;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use device::{AnyNamespace, FileNamespace, FileOptions, Mailed, Namespace};
+use flash::nand::{Nand, NandError, Powered, Timing};
+use flash::presets::Preset;
+use flash::{FlashError, FlashNamespace, Geometry, Manager, ManagerError, ManagerOptions, SECTOR_BYTES};
+
+use crate::exit::Failure;
+use crate::size::Size;
+
+/// The attribute that names the preset.
+pub const PRESET: &str = "flash-preset";
+
+/// A failure of the media manager as an exit status.
+pub fn manager_failure(path: &Path, error: ManagerError) -> Failure {
+    let mend = match error {
+        ManagerError::TooSmall { .. } => {
+            return Failure::usage(format!("{error}; give a larger --size, or a smaller --spare"));
+        }
+        ManagerError::Device(FlashError::NoRoom) | ManagerError::Stopped(device::Error::OutOfSpace) => {
+            return Failure::out_of_space(format!("{}: {error}; make room there", path.display()));
+        }
+        ManagerError::NotFormatted => ": the format was cut short; remove the file, and format it anew",
+        _ => "",
+    };
+    Failure::refused(format!("{}: {error}{mend}", path.display()))
+}
+
+/// A failure of the model as an exit status.
+pub fn nand_failure(path: &Path, error: NandError) -> Failure {
+    match error {
+        NandError::Geometry(error) => Failure::usage(error),
+        NandError::Medium(FlashError::NoRoom) => {
+            Failure::out_of_space(format!("{}: {error}; make room there", path.display()))
+        }
+        NandError::Medium(_) | NandError::NoDevice => Failure::refused(format!("{}: {error}", path.display())),
+    }
+}
+
+/// That there is a model in the file. Looked at first: whatever else is opened as a namespace gets a sidecar.
+fn check_file(path: &Path) -> Result<(), Failure> {
+    let failed = |error| Failure::from(error).during(path.display());
+    let (file, mut head) = (std::fs::metadata(path).map_err(failed)?, Vec::new());
+    if file.is_file() {
+        let file = std::fs::File::open(path).map_err(failed)?;
+        file.take(SECTOR_BYTES as u64).read_to_end(&mut head).map_err(failed)?;
+    }
+    if Nand::is_laid_out(&head) {
+        return Ok(());
+    }
+    let mend = "make a new file that is one: yagura flash format FILE --preset small";
+    Err(Failure::refused(format!("{}: there is no flash device in it; {mend}", path.display())))
+}
+
+/// The device in a file; without its times where somebody just looks.
+pub async fn power_on(path: &Path, is_timed: bool) -> Result<(Preset, Rc<Powered>), Failure> {
+    check_file(path)?;
+    let options = FileOptions { block_size: SECTOR_BYTES as u32, create: None, read_only: false, nguid: None };
+    let file = FileNamespace::open(path, &options).await.map_err(Failure::refused)?;
+    let name = file.attribute(PRESET).map_err(Failure::refused)?.unwrap_or_default();
+    let preset = Preset::named(&String::from_utf8_lossy(&name)).ok_or_else(|| {
+        let mend = format!("bring back the file {}.yagura, which belongs to it", path.display());
+        Failure::refused(format!("{}: of which preset it is, is not known; {mend}", path.display()))
+    })?;
+    let mut config = preset.config(0);
+    if !is_timed {
+        config.timing = Timing::default();
+    }
+    let expected = config.geometry;
+    let nand = Nand::open(file.into(), config).await.map_err(|error| nand_failure(path, error))?;
+    // Of a preset the number of chunks alone may be another one.
+    let found = nand.config().geometry;
+    if found != (Geometry { chunks: found.chunks, ..expected }) {
+        let text = format!("its geometry is {found:?}, and that of the preset {} is {expected:?}", preset.name());
+        let mend = format!("bring back the file {}.yagura, which belongs to it", path.display());
+        return Err(Failure::refused(format!("{}: {text}; {mend}", path.display())));
+    }
+    Ok((preset, nand.power_on()))
+}
+
+/// A device that somebody looks at, with its media manager.
+pub struct Opened {
+    pub preset: Preset,
+    pub device: Rc<Powered>,
+    pub manager: Manager,
+}
+
+/// Opens it, as after a crash or a close.
+pub async fn open(path: &Path) -> Result<Opened, Failure> {
+    let (preset, device) = power_on(path, false).await?;
+    let manager = Manager::open(device.clone(), ManagerOptions::default()).await;
+    Ok(Opened { preset, device, manager: manager.map_err(|error| manager_failure(path, error))? })
+}
+
+/// Closes it in order.
+pub async fn close(path: &Path, manager: Manager) -> Result<(), Failure> {
+    manager.close().await.map_err(|error| Failure::refused(format!("{}: {error}", path.display())))
+}
+
+/// Chunks of a parallel unit for so many bytes in all.
+pub fn chunks_for(size: Size, geometry: &Geometry) -> u32 {
+    let row = u64::from(geometry.units()) * u64::from(geometry.sectors) * SECTOR_BYTES as u64;
+    u32::try_from(size.0.div_ceil(row)).unwrap_or(u32::MAX)
+}
+
+/// A device that this thread serves.
+struct Served {
+    path: PathBuf,
+    namespace: Rc<FlashNamespace>,
+    mailed: Mailed,
+}
+
+thread_local! {
+    /// What this thread serves, to be closed at the end.
+    static SERVED: RefCell<Vec<Served>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The namespace on the flash device in a file, which this thread has and all threads can use.
+pub async fn serve(path: &Path) -> Result<AnyNamespace, Failure> {
+    let key = std::fs::canonicalize(path).map_err(|error| Failure::from(error).during(path.display()))?;
+    if SERVED.with_borrow(|all| all.iter().any(|served| served.path == key)) {
+        let mend = "a flash device is one namespace: leave one of the two out";
+        return Err(Failure::refused(format!("{}: is served already; {mend}", path.display())));
+    }
+    let (_, device) = power_on(path, true).await?;
+    let manager = Manager::open(device, ManagerOptions::default()).await;
+    let namespace = Rc::new(FlashNamespace::new(manager.map_err(|error| manager_failure(path, error))?));
+    let mailed = Mailed::new(namespace.clone());
+    SERVED.with_borrow_mut(|all| all.push(Served { path: key, namespace, mailed: mailed.clone() }));
+    Ok(AnyNamespace::other(mailed))
+}
+
+/// Closes those of the devices served whose identity is wanted: nothing has to be looked for when they are opened next.
+async fn close_served(is_wanted: impl Fn([u8; 16]) -> bool) -> Result<(), Failure> {
+    let wanted = |served: &mut Served| is_wanted(served.namespace.info().nguid);
+    let closing: Vec<Served> = SERVED.with_borrow_mut(|all| all.extract_if(.., wanted).collect());
+    let mut result = Ok(());
+    for Served { path, namespace, mailed } in closing {
+        let closed = namespace.close().await;
+        mailed.leave();
+        let closed = closed.map_err(|error| Failure::refused(format!("{}: {error}", path.display())));
+        result = result.and(closed);
+    }
+    result
+}
+
+/// Closes all that this thread serves.
+pub async fn close_all() -> Result<(), Failure> {
+    close_served(|_| true).await
+}
+
+/// Closes the device that a namespace is on, if it is on one.
+pub async fn close_of(namespace: &AnyNamespace) -> Result<(), Failure> {
+    let nguid = namespace.info().nguid;
+    close_served(|served| served == nguid).await
+}
