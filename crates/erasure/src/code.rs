@@ -79,8 +79,14 @@ impl Code {
         }
         let left = units.iter().enumerate().filter_map(|(number, unit)| Some((number, unit.as_ref()?.len())));
         have_one_length(left.chain(wanted.iter().map(|(number, unit)| (*number, unit.len()))))?;
-        let plan = Plan::new(&self.factors, self.data, |unit| units.get(unit).is_some_and(Option::is_some), numbers);
         let mut sources = [&[][..]; UNITS_MAX];
+        if self.parity == 1 {
+            // The exclusive or of all others, whichever is lost: nothing to plan.
+            sources.iter_mut().zip(units.iter().flatten()).for_each(|(source, unit)| *source = unit);
+            self.sum(&self.factors, &sources[..self.data], wanted, false);
+            return Ok(());
+        }
+        let plan = Plan::new(&self.factors, self.data, |unit| units.get(unit).is_some_and(Option::is_some), numbers);
         for (source, &unit) in sources.iter_mut().zip(&plan.sources[..self.data]) {
             *source = units[unit].unwrap_or_default();
         }

@@ -71,43 +71,40 @@ impl Plan {
                 }
             }
             for d in 0..data {
-                factors[d][out] = match lost.iter().position(|&lost| lost == d) {
-                    Some(row) => of_sums[row],
-                    None => {
-                        let direct = if unit < data { 0 } else { parity[d][unit - data] };
-                        instead.iter().zip(of_sums).fold(direct, |sum, (&p, of)| sum ^ multiply(of, parity[d][p]))
-                    }
-                };
+                let direct = if unit < data { 0 } else { parity[d][unit - data] };
+                let sums = instead.iter().zip(of_sums);
+                factors[d][out] = sums.fold(direct, |factor, (&p, of)| factor ^ multiply(of, parity[d][p]));
+            }
+            for (&d, of) in lost.iter().zip(of_sums) {
+                factors[d][out] = of;
             }
         }
         Plan { sources, factors }
     }
 }
 
-/// The inverse of the part of the matrix that makes the parity `instead` of the data `lost`: a row for each of `lost`. No pivots are
-/// looked for: the leading parts of a Cauchy matrix are regular, so that none is zero.
+/// The inverse of the part of the matrix that makes the parity `instead` of the data `lost`: a row for each of `lost`. It is inverted in
+/// place, row by row. No pivots are looked for: the leading parts of a Cauchy matrix are regular, so that none is zero.
 fn solve(parity: &Factors, lost: &[usize], instead: &[usize]) -> [[u8; PARITY_MAX]; PARITY_MAX] {
-    let mut left = [[0; PARITY_MAX]; PARITY_MAX];
-    let mut right = [[0; PARITY_MAX]; PARITY_MAX];
-    for (row, &p) in instead.iter().enumerate() {
-        for (column, &d) in lost.iter().enumerate() {
-            left[row][column] = parity[d][p];
+    let count = lost.len();
+    let mut matrix = [[0; PARITY_MAX]; PARITY_MAX];
+    for (row, &p) in matrix.iter_mut().zip(instead) {
+        for (value, &d) in row.iter_mut().zip(lost) {
+            *value = parity[d][p];
         }
-        right[row][row] = 1;
     }
-    for pivot in 0..lost.len() {
-        let scale = inverse(left[pivot][pivot]);
-        for value in left[pivot].iter_mut().chain(&mut right[pivot]) {
+    for pivot in 0..count {
+        let scale = inverse(std::mem::replace(&mut matrix[pivot][pivot], 1));
+        for value in &mut matrix[pivot][..count] {
             *value = multiply(scale, *value);
         }
-        let (left_pivot, right_pivot) = (left[pivot], right[pivot]);
-        for row in (0..lost.len()).filter(|&row| row != pivot) {
-            let factor = left[row][pivot];
-            let rows = left[row].iter_mut().zip(left_pivot).chain(right[row].iter_mut().zip(right_pivot));
-            for (value, of_pivot) in rows {
+        let of_pivot = matrix[pivot];
+        for row in (0..count).filter(|&row| row != pivot) {
+            let factor = std::mem::take(&mut matrix[row][pivot]);
+            for (value, of_pivot) in matrix[row][..count].iter_mut().zip(of_pivot) {
                 *value ^= multiply(factor, of_pivot);
             }
         }
     }
-    right
+    matrix
 }

@@ -43,6 +43,10 @@ unsafe impl Vector for Shuffled16 {
     #[inline(always)]
     unsafe fn streamed() {}
 
+    /// Rust has no such instruction yet.
+    #[inline(always)]
+    unsafe fn fetch(_: *const u8) {}
+
     #[inline(always)]
     unsafe fn plus(self, other: Self) -> Self {
         // SAFETY: the caller's promise.

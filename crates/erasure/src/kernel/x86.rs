@@ -53,6 +53,12 @@ macro_rules! kernel {
             }
 
             #[inline(always)]
+            unsafe fn fetch(from: *const u8) {
+                // SAFETY: every x86 of 64 bits has it, and any address may be named.
+                unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+            }
+
+            #[inline(always)]
             unsafe fn plus(self, other: Self) -> Self {
                 // SAFETY: the caller's promise.
                 Self(unsafe { $plus(self.0, other.0) })
