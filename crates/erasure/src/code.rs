@@ -10,8 +10,8 @@ const CHECK_BYTES: usize = 1024;
 /// An erasure code of so many units of data and of parity: any `data` units of a stripe determine all others.
 ///
 /// Units are numbered: data from 0, parity from `data` on. They have any length, and all of a stripe the same. Each byte of a unit
-/// belongs to the bytes at the same place of the others alone: a part of the units is encoded, decoded, updated and checked like whole
-/// ones. Nothing allocates.
+/// belongs to the bytes at the same place of the others alone: a part of the units is encoded, decoded, updated and checked like
+/// whole ones. Nothing allocates.
 #[derive(Clone, Debug)]
 pub struct Code {
     data: usize,

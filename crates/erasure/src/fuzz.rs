@@ -7,8 +7,8 @@ use crate::matrix::{PARITY_MAX, UNITS_MAX};
 /// Bytes of a unit. Chosen: several vectors of each kind and a tail.
 const UNIT_BYTES_MAX: usize = 600;
 
-/// A stripe whose shape, bytes and losses `bytes` tell: all kernels make the same parity, what is lost is made again, and an update is
-/// as if all were encoded anew.
+/// A stripe whose shape, bytes and losses `bytes` tell: all kernels make the same parity, what is lost is made again, and an update
+/// is as if all were encoded anew.
 pub fn losses(bytes: &[u8]) {
     let Some((&[data, parity, kernel, length, part, a, b, c, d], pattern)) = bytes.split_first_chunk() else { return };
     let (data, parity) = (usize::from(data) % UNITS_MAX, usize::from(parity) % (PARITY_MAX + 1));

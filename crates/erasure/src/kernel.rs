@@ -1,7 +1,7 @@
 //! The loops over the bytes: sums of sources times factors, in one pass.
 //!
-//! All kernels but the scalar one are one loop (`wide`) over vectors of the processor, which `x86` and `arm` say. What is `unsafe` is in
-//! these three files.
+//! All kernels but the scalar one are one loop (`wide`) over vectors of the processor, which `x86` and `arm` say. What is `unsafe`
+//! is in these three files.
 
 #[cfg(target_arch = "aarch64")]
 mod arm;
@@ -57,7 +57,8 @@ impl Kernel {
     }
 }
 
-/// A kernel that this processor has: there is no other way to one than [`Chosen::new`], so that no instruction is met that is unknown.
+/// A kernel that this processor has: there is no other way to one than [`Chosen::new`], so that no instruction is met that is
+/// unknown.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Chosen(Kernel);
 
@@ -76,8 +77,8 @@ impl Chosen {
         self.0
     }
 
-    /// Each of `outs` becomes the sum of all `sources`, each times its factor for the output; with `accumulate` that sum is added to
-    /// what the output holds. The caller sees to it that all are of one length; the shortest one is the length else.
+    /// Each of `outs` becomes the sum of all `sources`, each times its factor for the output; with `accumulate` that sum is added
+    /// to what the output holds. The caller sees to it that all are of one length; the shortest one is the length else.
     pub(crate) fn sum(self, factors: &Factors, sources: &[&[u8]], outs: &mut [&mut [u8]], accumulate: bool) {
         match self.0 {
             // SAFETY: a `Chosen` of this kernel exists only where the processor has its instructions.

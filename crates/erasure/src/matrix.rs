@@ -1,8 +1,8 @@
 //! Which factors make which unit of which others.
 //!
-//! Parity `p` is the sum over all data `d` of `1 / ((k + p) ^ d)` times the unit: a Cauchy matrix, since all `k + p` and all `d` are
-//! distinct elements of the field. Of a Cauchy matrix every square part is one, too, and is regular. So any `k` units of the `k + m`
-//! determine all: what is lost of the data has as many equations, in a square part of the matrix.
+//! Parity `p` is the sum over all data `d` of `1 / ((k + p) ^ d)` times the unit: a Cauchy matrix, since all `k + p` and all `d`
+//! are distinct elements of the field. Of a Cauchy matrix every square part is one, too, and is regular. So any `k` of all units
+//! determine the others: what is lost of the data has as many equations, in a square part of the matrix.
 //!
 //! With one unit of parity every factor is 1, and parity is the exclusive or. The row of the Cauchy matrix, each column of which is
 //! divided by its one entry, is just that: dividing columns keeps square parts regular, and here these parts are single ones.
@@ -38,8 +38,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The plan for a code of `data` units whose parity has the factors `parity`. Of all units `is_left` says whether it can be read:
-    /// at least `data` can, and none of the `wanted` ones.
+    /// The plan for a code of `data` units whose parity has the factors `parity`. Of all units `is_left` says whether it can be
+    /// read: at least `data` can, and none of the `wanted` ones.
     pub(crate) fn new(parity: &Factors, data: usize, is_left: impl Fn(usize) -> bool, wanted: &[usize]) -> Plan {
         let mut sources = [0; UNITS_MAX];
         // Lost data, and the parity that is read instead of each.
@@ -83,8 +83,8 @@ impl Plan {
     }
 }
 
-/// The inverse of the part of the matrix that makes the parity `instead` of the data `lost`: a row for each of `lost`. It is inverted in
-/// place, row by row. No pivots are looked for: the leading parts of a Cauchy matrix are regular, so that none is zero.
+/// The inverse of the part of the matrix that makes the parity `instead` of the data `lost`: a row for each of `lost`. It is
+/// inverted in place, row by row. No pivots are looked for: the leading parts of a Cauchy matrix are regular, so that none is zero.
 fn solve(parity: &Factors, lost: &[usize], instead: &[usize]) -> [[u8; PARITY_MAX]; PARITY_MAX] {
     let count = lost.len();
     let mut matrix = [[0; PARITY_MAX]; PARITY_MAX];

@@ -110,7 +110,7 @@ fn kernels_sum_long_outputs_as_the_scalar_one() {
     let sources: Vec<&[u8]> = owned.iter().map(Vec::as_slice).collect();
     for offset in [0, 1] {
         let run = |kernel: Chosen| {
-            let mut made = vec![bytes(length + GUARD, 7), bytes(length + GUARD, 8)];
+            let mut made = [7, 8].map(|seed| bytes(length + GUARD, seed));
             let mut outs: Vec<&mut [u8]> = made
                 .iter_mut()
                 .map(|out| {

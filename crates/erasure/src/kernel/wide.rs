@@ -1,14 +1,14 @@
 //! The sums by vectors. Of each unit the same few vectors have their turn together: the sums of all outputs stay in registers while
 //! each source is read once, and each output is written once.
 //!
-//! All here is inlined into one function for each kernel, which is compiled for the kernel's instructions (`x86`, `arm`): a vector never
-//! crosses a call.
+//! All here is inlined into one function for each kernel, which is compiled for the kernel's instructions (`x86`, `arm`): a vector
+//! never crosses a call.
 
 use crate::matrix::{Factors, PARITY_MAX, UNITS_MAX};
 
 /// Bytes of one output from which the output is written past the caches. Measured: a tenth faster then, as the caches do not first
-/// read what is overwritten; shorter ones had better be found in a cache by whoever sends them. Several outputs at a time are slower
-/// so at any length.
+/// read what is overwritten; shorter ones had better be found in a cache by whoever sends them. Several outputs at a time are
+/// slower so at any length.
 const STREAM_BYTES: usize = 1 << 20;
 /// How far ahead sources are fetched into the cache. Measured: with ten sources half as much again out of memory, as the processor
 /// itself follows fewer of them; 512 to 2048 bytes are alike.
@@ -93,7 +93,8 @@ pub(super) unsafe fn sum<V: Vector>(factors: &Factors, sources: &[&[u8]], outs: 
     let lengths = sources.iter().map(|source| source.len()).chain(outs.iter().map(|out| out.len()));
     let length = lengths.min().unwrap_or(0);
     let stream = match &outs {
-        [out] => length >= STREAM_BYTES && out.as_ptr().addr().is_multiple_of(V::BYTES),
+        // What is added to has been read.
+        [out] if !accumulate => length >= STREAM_BYTES && out.as_ptr().addr().is_multiple_of(V::BYTES),
         _ => false,
     };
     let sum = Sum { factors, sources, accumulate, stream, length };
@@ -188,7 +189,8 @@ unsafe fn tail<V: Vector, const OUTS: usize, const MULTIPLY: bool>(
         sum[..range.len()].copy_from_slice(&out[range.clone()]);
         *pointer = sum.as_mut_ptr();
     }
-    let padded = Sum { sources: &sources[..sum.sources.len().min(UNITS_MAX)], stream: false, length: range.len(), ..sum };
+    let padded =
+        Sum { sources: &sources[..sum.sources.len().min(UNITS_MAX)], stream: false, length: range.len(), ..sum };
     // SAFETY: every source and sum has room for the widest vector.
     unsafe { column::<V, OUTS, 1, MULTIPLY>(padded, 0, &pointers) };
     for (out, sum) in outs.iter_mut().zip(&sums) {
