@@ -40,7 +40,7 @@ pub(crate) static NIBBLES: [Nibbles; 256] = {
 
 /// By factor: multiplication as a matrix over GF(2), as `GF2P8AFFINEQB` takes it: byte `7 - i` has the bits of the operand whose
 /// sum is bit `i` of the product. (`GF2P8MULB` is of another modulus, 0x11b.)
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "an instruction of x86 alone"))]
+#[cfg(any(target_arch = "x86_64", test))]
 pub(crate) static AFFINE: [u64; 256] = {
     let mut all = [0; 256];
     let mut factor = 0;
