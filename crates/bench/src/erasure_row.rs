@@ -45,6 +45,9 @@ enum Verb {
     Decode,
 }
 
+/// Sources of an operation, and its outputs.
+type Operation<'a> = (Vec<&'a [u8]>, Vec<&'a mut [u8]>);
+
 /// Stripes of one shape in memory.
 struct Stripes {
     memory: Vec<u8>,
@@ -74,7 +77,7 @@ impl Stripes {
     }
 
     /// Of each stripe the sources of an operation, and its outputs. What is lost of the data are its first units.
-    fn split(&mut self, verb: Verb) -> Vec<(Vec<&[u8]>, Vec<&mut [u8]>)> {
+    fn split(&mut self, verb: Verb) -> Vec<Operation<'_>> {
         let (data, parity, unit) = (self.data, self.parity, self.unit);
         let split = |stripe| {
             let (sources, outs) = match verb {
