@@ -51,6 +51,8 @@ for group in "$@"; do
       compgen -G "/usr/lib/*/sasl2/libplain.so" >/dev/null || packages+=(libsasl2-modules)
       python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3-venv)
       clients_py=yes
+      # libisal: another implementation of erasure codes, whose parity ours is compared with.
+      compgen -G "/usr/lib/*/libisal.so" >/dev/null || packages+=(libisal-dev)
       # etcd: the catalogue on several machines, three members of it in the tests.
       want etcd=etcd-server
       # nbdcopy, nbdinfo and qemu-img: clients of NBD by others.
@@ -65,7 +67,8 @@ for group in "$@"; do
       [ -x "$csi_sanity" ] || want go=golang-go
       want_tool "cargo-nextest@$CARGO_NEXTEST" "cargo-deny@$CARGO_DENY"
       ;;
-    bench) want memcached=memcached fio=fio redis-server=redis-server mvn=maven javac=default-jdk-headless ;;
+    bench) want memcached=memcached fio=fio redis-server=redis-server mvn=maven javac=default-jdk-headless
+      compgen -G "/usr/lib/*/libisal.so.2" >/dev/null || packages+=(libisal2) ;;
     # What volumes are compared with, and only if somebody asks.
     ceph) want ceph-mon=ceph-mon ceph-mgr=ceph-mgr ceph-osd=ceph-osd ceph=ceph-common fio=fio ;;
     *) echo "deps.sh: unknown group '$group' (build, test, bench, ceph)" >&2; exit 2 ;;

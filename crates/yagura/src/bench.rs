@@ -5,14 +5,14 @@ use std::time::Duration;
 use ::bench::figures::Row;
 use ::bench::progress::{Progress, Stop};
 use ::bench::{
-    busy_flash_row, cache_row, ceph_row, connections_row, device_row, device_wire_row, fill_row, idle_row, kv_row,
-    kv_scale_row, neighbour_row, remote_row, restart_row, scale_row, stream_row, volume_beside_row, volume_row,
+    busy_flash_row, cache_row, ceph_row, connections_row, device_row, device_wire_row, erasure_row, fill_row, idle_row,
+    kv_row, kv_scale_row, neighbour_row, remote_row, restart_row, scale_row, stream_row, volume_beside_row, volume_row,
     wire_row,
 };
 
 use crate::cli::{
-    BenchCacheStartArgs, BenchCephArgs, BenchDeviceArgs, BenchScaleArgs, BenchVerb, BenchWireArgs, DeviceRow,
-    RemoteAccess, Rounds, WireRow,
+    BenchCacheArgs, BenchCacheStartArgs, BenchCephArgs, BenchDeviceArgs, BenchScaleArgs, BenchVerb, BenchWireArgs,
+    DeviceRow, RemoteAccess, Rounds, WireRow,
 };
 use crate::exit::Failure;
 use crate::{output, stop};
@@ -52,18 +52,12 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
             let options = kv_scale_row::Options { rounds: usize::from(rounds.rounds), time: time(rounds) };
             (rounds, kv_scale_row::run(options, &progress).map(|row| rows.push(row)))
         }
-        BenchVerb::Cache(args) => {
-            let options = cache_row::Options {
-                bytes: args.size.0,
-                values: args.values.clone(),
-                shares: args.shares.clone(),
-                connections: args.connections.clone(),
-                folder: args.folder.clone(),
-                rounds: usize::from(args.rounds.rounds),
-                time: time(&args.rounds),
-            };
-            (&args.rounds, cache_row::run(&options, &progress, &mut rows))
+        BenchVerb::Erasure(rounds) => {
+            let (number, time) = (usize::from(rounds.rounds), time(rounds));
+            let options = erasure_row::Options { rounds: number, time, memory: erasure_row::MEMORY_BYTES };
+            (rounds, erasure_row::run(options, &progress).map(|row| rows.push(row)))
         }
+        BenchVerb::Cache(args) => (&args.rounds, cache(args, &progress, &mut rows)),
         BenchVerb::CacheBusy(args) => {
             let (bytes, folder, time) = (args.size.0, args.folder.clone(), time(&args.rounds));
             let options = busy_flash_row::Options { bytes, folder, rounds: usize::from(args.rounds.rounds), time };
@@ -124,6 +118,19 @@ fn device(args: &BenchDeviceArgs, progress: &Progress, rows: &mut Vec<Row>) -> a
         });
     }
     Ok(())
+}
+
+fn cache(args: &BenchCacheArgs, progress: &Progress, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    let options = cache_row::Options {
+        bytes: args.size.0,
+        values: args.values.clone(),
+        shares: args.shares.clone(),
+        connections: args.connections.clone(),
+        folder: args.folder.clone(),
+        rounds: usize::from(args.rounds.rounds),
+        time: time(&args.rounds),
+    };
+    cache_row::run(&options, progress, rows)
 }
 
 fn cache_start(args: &BenchCacheStartArgs, progress: &Progress, rows: &mut Vec<Row>) -> anyhow::Result<()> {

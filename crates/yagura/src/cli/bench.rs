@@ -39,6 +39,8 @@ pub enum BenchVerb {
     Ceph(BenchCephArgs),
     /// The store against numbers of hosts and members, in virtual time, and the messages of an update (row B5).
     KvScale(Rounds),
+    /// Erasure codes on one core, beside ISA-L and a plain copy (row B12). Wants Debian's libisal2.
+    Erasure(Rounds),
 }
 
 /// `yagura bench cache`

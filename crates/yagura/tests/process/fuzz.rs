@@ -73,6 +73,7 @@ targets! {
     cache_flash: cache::flash::fuzz::flash_decode,
     cache_session: cache::fuzz::session,
     drive_open: device::drive::fuzz::drive_open,
+    erasure_losses: erasure::fuzz::losses,
     flash_open: flash::fuzz::flash_open,
     host_session: fabric::host::fuzz_session,
     map_decode: pool::fuzz::map_decode,
