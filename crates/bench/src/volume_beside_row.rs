@@ -1,5 +1,5 @@
-//! `yagura bench volume`, its second row: what a snapshot and a resync cost whoever uses the volume meanwhile. Three replicas, each a
-//! namespace of a drive, as drives alone have snapshots.
+//! `yagura bench volume`, its second row: what a snapshot and a resync cost whoever uses the volume meanwhile. Three replicas, each
+//! a namespace of a drive, as drives alone have snapshots.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
