@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use ::control::provision::{Malformed, Name};
 use clap::{Args, Subcommand};
 
 use super::{Common, NvmeHost, ServingTls};
@@ -66,7 +67,7 @@ pub struct ControlAccess {
     #[arg(long, value_name = "FILE")]
     pub control_ca: Option<PathBuf>,
     /// Whose volumes are meant, for an operator's token.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = name)]
     pub tenant: Option<String>,
 }
 
@@ -199,12 +200,13 @@ pub struct ControlNodeArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// Its name.
+    #[arg(value_parser = name)]
     pub name: String,
     /// The rack that it is in.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = name)]
     pub rack: Option<String>,
     /// The zone that it is in.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = name)]
     pub zone: Option<String>,
 }
 
@@ -214,9 +216,10 @@ pub struct ControlDriveArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// Its name.
+    #[arg(value_parser = name)]
     pub name: String,
     /// The node that it is in.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = name)]
     pub node: String,
     /// Where its target listens: HOST:PORT.
     #[arg(long, value_name = "ADDR")]
@@ -235,6 +238,7 @@ pub struct ControlSetDriveArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// Its name.
+    #[arg(value_parser = name)]
     pub name: String,
     /// What is wanted of it.
     #[arg(value_parser = ["in-use", "draining", "out"])]
@@ -247,10 +251,10 @@ pub struct ControlDrainArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// The drive's name.
-    #[arg(required_unless_present = "node", conflicts_with = "node")]
+    #[arg(required_unless_present = "node", conflicts_with = "node", value_parser = name)]
     pub drive: Option<String>,
     /// All drives of this node.
-    #[arg(long, value_name = "NODE")]
+    #[arg(long, value_name = "NODE", value_parser = name)]
     pub node: Option<String>,
     /// Wait until nothing is left there, and say meanwhile why it is.
     #[arg(long)]
@@ -263,8 +267,10 @@ pub struct ControlReplaceArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// The volume's name.
+    #[arg(value_parser = name)]
     pub volume: String,
     /// The drive that has the holder.
+    #[arg(value_parser = name)]
     pub drive: String,
 }
 
@@ -274,6 +280,7 @@ pub struct ControlTenantArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// The tenant's name.
+    #[arg(value_parser = name)]
     pub name: String,
     /// What all volumes of the tenant may have together.
     #[arg(long, value_name = "SIZE")]
@@ -289,7 +296,7 @@ pub struct ControlTokenArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// The tenant that it is for; without one it is an operator's.
-    #[arg(long = "for", value_name = "TENANT")]
+    #[arg(long = "for", value_name = "TENANT", value_parser = name)]
     pub whom: Option<String>,
     /// It lets in to /metrics and nothing else.
     #[arg(long, conflicts_with = "whom")]
@@ -305,6 +312,7 @@ pub struct ControlCreateArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// The volume's name.
+    #[arg(value_parser = name)]
     pub name: String,
     /// Its size, a multiple of 4 KiB. Default of a clone: the snapshot's.
     #[arg(long, value_name = "SIZE", required_unless_present = "from")]
@@ -325,10 +333,16 @@ pub struct ControlCreateArgs {
     pub relax: bool,
 }
 
+/// A name, by the rule of the control plane: what is none is refused before anybody is asked.
+pub fn name(text: &str) -> Result<String, Malformed> {
+    Name::new(text).map(String::from)
+}
+
 fn snapshot_of(text: &str) -> Result<(String, String), String> {
     let parts = text.split_once('@').filter(|(volume, snapshot)| !volume.is_empty() && !snapshot.is_empty());
     let (volume, snapshot) = parts.ok_or_else(|| format!("`{text}` is not VOLUME@SNAPSHOT"))?;
-    Ok((volume.to_owned(), snapshot.to_owned()))
+    let named = |text| name(text).map_err(|error| error.to_string());
+    Ok((named(volume)?, named(snapshot)?))
 }
 
 /// `yagura control grow`
@@ -337,6 +351,7 @@ pub struct ControlGrowArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// The volume's name.
+    #[arg(value_parser = name)]
     pub name: String,
     /// Its size afterwards, a multiple of 4 KiB.
     #[arg(long, value_name = "SIZE")]
@@ -349,6 +364,7 @@ pub struct ControlSetVolumeArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// The volume's name.
+    #[arg(value_parser = name)]
     pub name: String,
     #[command(flatten)]
     pub limits: VolumeLimits,
@@ -360,8 +376,10 @@ pub struct ControlSnapshotArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// The volume's name.
+    #[arg(value_parser = name)]
     pub volume: String,
     /// The snapshot's name.
+    #[arg(value_parser = name)]
     pub name: String,
 }
 
@@ -371,6 +389,7 @@ pub struct ControlDeleteArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// The volume's name.
+    #[arg(value_parser = name)]
     pub name: String,
     /// Also while a host has the volume attached, with its snapshots, and whatever is under way on it.
     #[arg(long)]
@@ -383,6 +402,7 @@ pub struct ControlDetachArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// The volume's name.
+    #[arg(value_parser = name)]
     pub name: String,
 }
 
