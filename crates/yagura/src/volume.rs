@@ -106,7 +106,7 @@ enum Said {
     Unknown { reason: String },
 }
 
-fn said(found: Result<Inspected, Error>) -> Said {
+fn said(holder: &str, found: Result<Inspected, Error>) -> Said {
     match found {
         Ok(Inspected { label, record, used_blocks }) => Said::Read {
             volume: name(label.shape.volume),
@@ -121,7 +121,12 @@ fn said(found: Result<Inspected, Error>) -> Said {
             is_partial: matches!(record.accepted.origin, Some(Origin::InPart { .. })),
         },
         Err(Error::Device { source: Reserved(_), .. }) => Said::Taken,
-        Err(error) => Said::Unknown { reason: error.to_string() },
+        Err(error) => {
+            let text = error.to_string();
+            // The line begins with the holder already.
+            let reason = text.strip_prefix(holder).map_or(&*text, |rest| rest.trim_start_matches([':', ' ']));
+            Said::Unknown { reason: reason.to_owned() }
+        }
     }
 }
 
@@ -132,8 +137,15 @@ async fn status(args: &VolumeStatusArgs) -> Result<(), Failure> {
         reaches.iter().map(|reach| async move { (reach.name(), ::volume::inspect(&**reach, args.take).await) }),
     )
     .await;
-    let holders: Vec<_> = asked.into_iter().map(|(holder, found)| Holder { holder, said: said(found) }).collect();
-    output::report(args.common.json, &holders, |holders| holders.iter().map(describe).collect())
+    let all_away = asked.iter().all(|(_, found)| matches!(found, Err(Error::Unreachable { .. })));
+    let holders: Vec<_> =
+        asked.into_iter().map(|(holder, found)| Holder { said: said(&holder, found), holder }).collect();
+    output::report(args.common.json, &holders, |holders| holders.iter().map(describe).collect())?;
+    match holders.iter().all(|holder| matches!(holder.said, Said::Unknown { .. })) {
+        true if all_away => Err(Failure::unavailable("no holder can be reached")),
+        true => Err(Failure::refused("no namespace that was reached is a holder that can be read")),
+        false => Ok(()),
+    }
 }
 
 fn describe(holder: &Holder) -> String {

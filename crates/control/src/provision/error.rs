@@ -19,7 +19,7 @@ pub enum Error {
     #[error("{0}")]
     Impossible(String),
     /// There is none of this name.
-    #[error("there is no {kind} {name}: see the list of what there is")]
+    #[error("there is no {kind} {name}: `yagura control show {kind}s` lists what there is")]
     NotFound {
         /// What was looked for.
         kind: &'static str,
@@ -72,7 +72,7 @@ pub enum Error {
         by: String,
     },
     /// A host is meant to use the volume.
-    #[error("volume {volume} is attached to {host}: detach it there, or say force")]
+    #[error("volume {volume} is attached to {host}: detach it there, or say force (--force, `volume attach` --take)")]
     Attached {
         /// Which volume.
         volume: Name,

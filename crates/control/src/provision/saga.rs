@@ -152,7 +152,7 @@ async fn in_the_way(task: &mut Task) -> Result<Option<&'static str>, Stop> {
         return Ok(None);
     }
     Ok(match usage(task, None).await? {
-        Usage::Now => Some("a host has the volume attached: detach it there, or say force"),
+        Usage::Now => Some("a host has the volume attached: detach it there, or say force (--force)"),
         Usage::Another => Some(ANOTHERS),
         Usage::Never | Usage::Before => None,
     })

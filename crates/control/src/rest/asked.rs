@@ -149,7 +149,7 @@ impl Asked {
         match (&self.role, named) {
             (Role::Metrics, _) => Err(figures_alone()),
             (Role::Operator, Some(name)) => Ok(Owner { name, id: None }),
-            (Role::Operator, None) => Err(Error::Impossible("an operator says whose volumes: add ?tenant=NAME".into())),
+            (Role::Operator, None) => Err(Error::Impossible("whose volumes? add ?tenant=NAME or --tenant NAME".into())),
             (Role::Tenant { name, id }, named) if named.as_ref().is_none_or(|named| named == name) => {
                 Ok(Owner { name: name.clone(), id: Some(*id) })
             }

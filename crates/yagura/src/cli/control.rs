@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use ::control::provision::{Malformed, Name};
 use clap::{Args, Subcommand};
 
 use super::{Common, NvmeHost, ServingTls};
@@ -70,7 +71,7 @@ pub struct ControlAccess {
     #[arg(long, value_name = "FILE")]
     pub control_ca: Option<PathBuf>,
     /// Whose volumes are meant, for an operator's token.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = name)]
     pub tenant: Option<String>,
 }
 
@@ -203,12 +204,13 @@ pub struct ControlNodeArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// Its name.
+    #[arg(value_parser = name)]
     pub name: String,
     /// The rack that it is in.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = name)]
     pub rack: Option<String>,
     /// The zone that it is in.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = name)]
     pub zone: Option<String>,
 }
 
@@ -218,9 +220,10 @@ pub struct ControlDriveArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// Its name.
+    #[arg(value_parser = name)]
     pub name: String,
     /// The node that it is in.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = name)]
     pub node: String,
     /// Where its target listens: HOST:PORT.
     #[arg(long, value_name = "ADDR")]
@@ -239,6 +242,7 @@ pub struct ControlSetDriveArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// Its name.
+    #[arg(value_parser = name)]
     pub name: String,
     /// What is wanted of it.
     #[arg(value_parser = ["in-use", "draining", "out"])]
@@ -251,10 +255,10 @@ pub struct ControlDrainArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// The drive's name.
-    #[arg(required_unless_present = "node", conflicts_with = "node")]
+    #[arg(required_unless_present = "node", conflicts_with = "node", value_parser = name)]
     pub drive: Option<String>,
     /// All drives of this node.
-    #[arg(long, value_name = "NODE")]
+    #[arg(long, value_name = "NODE", value_parser = name)]
     pub node: Option<String>,
     /// Wait until nothing is left there, and say meanwhile why it is.
     #[arg(long)]
@@ -267,8 +271,10 @@ pub struct ControlReplaceArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// The volume's name.
+    #[arg(value_parser = name)]
     pub volume: String,
     /// The drive that has the holder.
+    #[arg(value_parser = name)]
     pub drive: String,
 }
 
@@ -278,6 +284,7 @@ pub struct ControlTenantArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// The tenant's name.
+    #[arg(value_parser = name)]
     pub name: String,
     /// What all volumes of the tenant may have together.
     #[arg(long, value_name = "SIZE")]
@@ -293,7 +300,7 @@ pub struct ControlTokenArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// The tenant that it is for; without one it is an operator's.
-    #[arg(long = "for", value_name = "TENANT")]
+    #[arg(long = "for", value_name = "TENANT", value_parser = name)]
     pub whom: Option<String>,
     /// It lets in to /metrics and nothing else.
     #[arg(long, conflicts_with = "whom")]
@@ -309,6 +316,7 @@ pub struct ControlCreateArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// The volume's name.
+    #[arg(value_parser = name)]
     pub name: String,
     /// Its size, a multiple of 4 KiB. Default of a clone: that of what it is made of.
     #[arg(long, value_name = "SIZE", required_unless_present = "from")]
@@ -329,12 +337,15 @@ pub struct ControlCreateArgs {
     pub relax: bool,
 }
 
+/// A name, by the rule of the control plane: what is none is refused before anybody is asked.
+pub fn name(text: &str) -> Result<String, Malformed> {
+    Name::new(text).map(String::from)
+}
+
 fn model_of(text: &str) -> Result<(String, Option<String>), String> {
     let (volume, snapshot) = text.split_once('@').map_or((text, None), |(volume, snapshot)| (volume, Some(snapshot)));
-    if volume.is_empty() || snapshot.is_some_and(str::is_empty) {
-        return Err(format!("`{text}` is neither VOLUME nor VOLUME@SNAPSHOT"));
-    }
-    Ok((volume.to_owned(), snapshot.map(str::to_owned)))
+    let named = |text| name(text).map_err(|error| format!("neither VOLUME nor VOLUME@SNAPSHOT: {error}"));
+    Ok((named(volume)?, snapshot.map(named).transpose()?))
 }
 
 /// `yagura control grow`
@@ -343,6 +354,7 @@ pub struct ControlGrowArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// The volume's name.
+    #[arg(value_parser = name)]
     pub name: String,
     /// Its size afterwards, a multiple of 4 KiB.
     #[arg(long, value_name = "SIZE")]
@@ -355,6 +367,7 @@ pub struct ControlSetVolumeArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// The volume's name.
+    #[arg(value_parser = name)]
     pub name: String,
     #[command(flatten)]
     pub limits: VolumeLimits,
@@ -366,8 +379,10 @@ pub struct ControlSnapshotArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// The volume's name.
+    #[arg(value_parser = name)]
     pub volume: String,
     /// The snapshot's name.
+    #[arg(value_parser = name)]
     pub name: String,
 }
 
@@ -389,6 +404,7 @@ pub struct ControlDeleteArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// The volume's name.
+    #[arg(value_parser = name)]
     pub name: String,
     /// Also while a host has the volume attached, with its snapshots, and whatever is under way on it.
     #[arg(long)]
@@ -401,6 +417,7 @@ pub struct ControlDetachArgs {
     #[command(flatten)]
     pub asking: Asking,
     /// The volume's name.
+    #[arg(value_parser = name)]
     pub name: String,
 }
 

@@ -36,7 +36,7 @@ pub struct VolumeOf {
     #[arg(long, value_name = "SPEC", conflicts_with = "name")]
     pub witness: Option<HolderSpec>,
     /// The volume's name at a control plane, which says where the holders are.
-    #[arg(long, value_name = "NAME", requires = "token_file")]
+    #[arg(long, value_name = "NAME", requires = "token_file", value_parser = super::control::name)]
     pub name: Option<String>,
     #[command(flatten)]
     pub access: ControlAccess,

@@ -165,7 +165,7 @@ fn report_change(change: &pool::Change) -> ChangeReport {
 pub fn describe(report: &PoolReport) -> String {
     let PoolReport { pool, epoch, state, replicas, spread, page_size, members, troubles, change } = report;
     let mut text = format!(
-        "pool {pool}, epoch {epoch}, {state}\n{} on different {spread}s, pages of {page_size}\n",
+        "pool {pool}, epoch {epoch}, {state}\n{} on different {spread}s (as the members were given), pages of {page_size}\n",
         output::many(u64::from(*replicas), "replica")
     );
     if let Some(ChangeReport { kind, taken_back, phase, percent, moved_bytes, noted_seconds_ago }) = change {

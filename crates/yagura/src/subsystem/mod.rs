@@ -111,6 +111,11 @@ async fn first(
     others: Vec<MailSender<Handed>>,
     letter: &MailReceiver<Reason>,
 ) -> Result<(), Failure> {
+    // Before files are made: a port that is taken leaves nothing behind.
+    let mut listeners = Vec::new();
+    for port in &plan.ports {
+        listeners.push((port, bind(port.address).await?));
+    }
     let (opened, mut served) = open(args, plan).await?;
     make(args, plan, target, &served)?;
     for (namespace, ServedNamespace { nsid, group, .. }) in opened.into_iter().zip(&served) {
@@ -119,10 +124,6 @@ async fn first(
     }
     let (drives, of_drives) = drives::serve(&args.drives, plan, target).await?;
     served.extend(of_drives);
-    let mut listeners = Vec::new();
-    for port in &plan.ports {
-        listeners.push((port, bind(port.address).await?));
-    }
     let (socket, jobs) = match &args.control {
         Some(path) => control::serve(path).map(|(socket, jobs)| (Some(socket), Some(jobs)))?,
         None => (None, None),

@@ -33,6 +33,8 @@ const CONTROL: &str = "nqn.2026-11.io.yagura:up-control";
 pub const HOST: &str = "nqn.2026-11.io.yagura:up-host";
 /// Whose volumes they are, if nobody says otherwise.
 const TENANT: &str = "default";
+/// A volume in the commands that are shown, so that they can be copied as they are.
+const EXAMPLE: &str = "db";
 /// Bytes of a drive, unless the members have more. Chosen: as much as a member has unless asked otherwise.
 const SIZE_DEFAULT: u64 = 1 << 30;
 /// How long the control plane may take to serve at the start.
@@ -245,8 +247,8 @@ impl Volumes {
             tenant: TENANT,
             host_nqn: HOST,
             bytes_per_node: self.size,
-            create: line(&[&["control", "create", "NAME", "--size", "256MiB"], one].concat()),
-            attach: line(&["volume", "attach", "--name", "NAME", "--host-nqn", HOST]),
+            create: line(&[&["control", "create", EXAMPLE, "--size", "256MiB"], one].concat()),
+            attach: line(&["volume", "attach", "--name", EXAMPLE, "--host-nqn", HOST]),
         }
     }
 }

@@ -24,7 +24,7 @@ pub struct Found {
 /// Where the holders are, and which volume they are of; the control plane is asked, where they are not named.
 pub fn holders(of: &VolumeOf) -> Result<(Found, Option<u128>), Failure> {
     let Some(name) = &of.name else { return Ok((told(of), None)) };
-    let volume = Client::new(&of.access)?.ask(Method::GET, &path_of("volumes", name), None)?;
+    let volume = ask(of, Method::GET, &path_of("volumes", name), None)?;
     Ok((found(of, &volume)?, Some(uuid(&volume["id"])?.as_u128())))
 }
 
@@ -68,7 +68,7 @@ impl Attachment {
     }
 }
 
-/// Asks of a volume that this host is to have: that another one has it, or that there is none, is a failure of its own.
+/// Asks of a volume that this host has or is to have: that another one has it, or that there is none, is a failure of its own.
 fn ask(of: &VolumeOf, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
     Client::new(&of.access)?.answer(method, path, body)?.map_err(|error| match &error {
         ClientError::Refused(refused) if is_lost(&refused.kind) => Failure::lost(error),

@@ -195,8 +195,13 @@ fn the_drill_passes_and_says_what_it_did() {
 
 /// The commands that `up` tells, with this name in the place of theirs, and more.
 fn told(server: &Server, command: &str, name: &str, more: &[&str]) -> Vec<String> {
-    let line = server.ready["volumes"][command].as_str().expect("a command").replace("NAME", name);
-    line.split(' ').skip(1).chain(more.iter().copied()).map(str::to_owned).collect()
+    let line = server.ready["volumes"][command].as_str().expect("a command");
+    line.split(' ')
+        .skip(1)
+        .map(|word| if word == "db" { name } else { word })
+        .chain(more.iter().copied())
+        .map(str::to_owned)
+        .collect()
 }
 
 fn attached(server: &Server, name: &str) -> Server {

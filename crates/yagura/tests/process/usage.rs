@@ -50,6 +50,20 @@ fn wrong_values_say_what_is_right() {
     assert!(refused(&["kv", "get", "k", "--pool", "nonsense"]).contains("HOST:PORT"));
     assert!(refused(&["up", "--replicas", "9"]).contains("1..=7"));
     assert!(refused(&["up", "--once"]).contains("--drill"));
+    let rule = "small letters, digits";
+    assert!(refused(&["control", "create", "DB", "--size=1G"]).contains(rule));
+    assert!(refused(&["volume", "attach", "--name=DB", "--token-file=x"]).contains(rule));
+}
+
+#[test]
+fn a_target_whose_port_is_taken_makes_no_file() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let at = taken.local_addr().expect("an address").to_string();
+    let directory = tempfile::tempdir().expect("a directory");
+    let namespace = format!("file={},size=1MiB", directory.path().join("x").display());
+    let (status, _, stderr) = run(&["target", "--listen", &at, "--namespace", &namespace]);
+    assert!(status == 4 && stderr.contains("cannot listen"), "{status} {stderr}");
+    assert_eq!(std::fs::read_dir(directory.path()).expect("read").count(), 0, "nothing is left behind");
 }
 
 #[test]

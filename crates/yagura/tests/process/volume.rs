@@ -167,6 +167,8 @@ fn wrong_flags_say_what_is_right() {
         assert_eq!(status, expected, "{stderr}");
         stderr
     };
+    let (status, shown, _) = volume("status", &replicas, &[]);
+    assert!(status == 4 && shown.lines().all(|line| line.matches("namespace 1").count() == 1), "{status} {shown}");
     assert!(error("create", &replicas[..2], &[], 2).contains("needs --witness"));
     assert!(error("create", &replicas, &["--size=1"], 2).contains("size of the volume"));
     assert!(error("create", &replicas, &["--size=1GiB"], 2).contains("blocks"));
