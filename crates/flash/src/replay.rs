@@ -193,6 +193,8 @@ impl Run {
         if end > blocks {
             self.wrapped.set(self.wrapped.get() + 1);
         }
+        // Once around is all that there is, whatever length a line says.
+        let end = end.min(first + blocks);
         let mut at = first;
         while at < end {
             let lba = at % blocks;
@@ -245,6 +247,14 @@ mod tests {
         // 19 MB through four buses of 52 MB/s: what came last, 200 us behind the first, has waited for the others.
         let slowest = replayed.latencies[1].buckets().last().expect("there are some").0;
         assert!(slowest > 20_000_000 && replayed.took > Duration::from_millis(20), "{slowest} ns, {replayed:?}");
+    }
+
+    /// It went round for ever.
+    #[test]
+    fn a_length_of_nearly_all_there_is_goes_round_once() {
+        let trace = parse("fio version 2 iolog\nx trim 4096 18446744073709539328\n").expect("a trace");
+        let replayed = replay(Preset::Small.config(1), ReplayOptions::default(), trace).expect("it runs");
+        assert_eq!((replayed.wrapped, replayed.latencies[2].count()), (1, 1));
     }
 
     #[test]

@@ -37,9 +37,12 @@ pub fn run(verb: &FlashVerb) -> Result<(), Failure> {
 
 async fn format(args: &FlashFormatArgs) -> Result<(), Failure> {
     let FlashFormatArgs { flash: FlashFileArgs { path, .. }, preset, spare, size } = args;
-    if path.exists() {
-        let mend = format!("a new file is made; if nobody needs what is there: rm {0} {0}.yagura", path.display());
-        return Err(Failure::refused(format!("{}: exists; {mend}", path.display())));
+    // What stands beside a file that is away for a moment is its identity, and no less somebody's.
+    for there in [path.clone(), sidecar_of(path)] {
+        if there.exists() {
+            let mend = format!("a new file is made; if nobody needs what is there: rm {0} {0}.yagura", path.display());
+            return Err(Failure::refused(format!("{}: exists; {mend}", there.display())));
+        }
     }
     let seed = device::random_nguid();
     let mut config = preset.config(u64::from_le_bytes(std::array::from_fn(|at| seed[at])));

@@ -124,6 +124,12 @@ fn what_is_no_flash_or_is_served_already_is_named() {
     assert!(refused(&["flash", "format", &path, "--preset=smal"], 2).contains("did you mean `small`?"));
     assert!(refused(&["flash", "format", &path, "--preset=small", "--size=1M"], 2).contains("larger --size"));
     assert!(!std::fs::exists(&path).expect("asked"), "a file was left");
+    // What belongs to a file that is away for a moment was deleted.
+    let beside = format!("{path}.yagura");
+    std::fs::write(&beside, vec![1; 8192]).expect("written");
+    assert!(refused(&["flash", "format", &path, "--preset=small"], 4).contains("rm "));
+    assert_eq!(std::fs::read(&beside).expect("it is there"), vec![1; 8192]);
+    std::fs::remove_file(&beside).expect("it is there");
     done(&["format", &path, "--preset=small"]);
     assert!(refused(&["flash", "format", &path, "--preset=small"], 4).contains("rm "));
 
