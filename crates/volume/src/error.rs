@@ -128,8 +128,8 @@ pub enum Error {
     },
     /// Another program has reserved the namespace.
     #[error(
-        "{holder} is reserved by another program ({by}): have that release it, or look by `yagura nvme reservations report` whose it \
-         is and end it by `yagura nvme reservations preempt`"
+        "{holder} is reserved by another program, or by a host of a volume of an earlier version ({by}): have that release it, or \
+         look by `yagura nvme reservations report` whose it is and end it by `register`, `preempt` and then `clear` of the same"
     )]
     Foreign {
         /// The holder.

@@ -64,7 +64,7 @@ pub fn recover(
         if reaches.len() != old.shape.holders() {
             return Err(Error::Impossible("the volume has another number of holders than were named"));
         }
-        let known = look_around(&reaches, &old, force).await;
+        let known = look_around(&reaches, &old, force).await?;
         if !force {
             return Err(Error::Loses { what: what_is_lost(&known, &old), holder: copy.name });
         }
@@ -157,7 +157,7 @@ struct Known {
 
 /// Looks at the holders that are named. But for the copy they are taken only by `force`: what a host has there may be something
 /// else, and would not be taken back.
-async fn look_around(reaches: &[Rc<dyn Reach>], copy: &Label, force: bool) -> Known {
+async fn look_around(reaches: &[Rc<dyn Reach>], copy: &Label, force: bool) -> Result<Known, Error> {
     let mut known = Known::default();
     for (slot, reach) in reaches.iter().enumerate() {
         let is_copy = slot == usize::from(copy.slot);
@@ -179,10 +179,12 @@ async fn look_around(reaches: &[Rc<dyn Reach>], copy: &Label, force: bool) -> Kn
                 known.others +=
                     &format!("; a host has what was named for slot {slot}, perhaps as a holder of this volume");
             }
+            // It may be a holder that has more than the copy: what can't be looked at is not made anew.
+            Err(error @ Error::Foreign { .. }) if force => return Err(error),
             _ => {}
         }
     }
-    known
+    Ok(known)
 }
 
 /// What the copy itself knows of what it has, and what was seen of the others.

@@ -7,6 +7,7 @@
 //! - What the volume had before is nowhere, once something was changed: from then on the operation goes forward until the volume
 //!   is as the snapshot. Whether something was changed stands on the replicas (`volume::Origin`), by which who has the volume
 //!   attached tells a failure from a refusal.
+//! - What was begun by an older copy of the catalogue is not gone on with: hosts may have written since ([`super::restored`]).
 //! - How far it is is written down when all before that is stable: whoever goes on begins there.
 //!
 //! [`VolumeState::Restoring`]: super::records::VolumeState::Restoring
@@ -19,6 +20,9 @@ use super::work;
 
 /// Goes on until the volume is as the snapshot.
 pub(super) async fn advance(task: &mut Task) -> Result<(), Stop> {
+    if let Some(why) = task.operation.record.undo.clone() {
+        return failed(task, why).await;
+    }
     let name = task.operation.record.snapshot.as_ref();
     let found = task.volume.record.snapshots.iter().find(|snapshot| Some(&snapshot.name) == name);
     let Some(moment) = found.map(|snapshot| snapshot.moment) else {

@@ -77,7 +77,17 @@ pub async fn work(volume: &Volume, work: &Work) -> Result<Done, Undone> {
 async fn restore(volume: &Volume, moment: &Moment, at: u64) -> Result<Restored, Undone> {
     let source = SnapshotId { volume: volume.shape().volume, name: name_of(moment) };
     // Also by a record that is not stable yet.
-    let is_begun = volume.record().0.origin == Some(Origin::InPart { source, base: None });
+    let origin = volume.record().0.origin;
+    let is_begun = origin == Some(Origin::InPart { source, base: None });
+    // Whoever asks has begun, and may have learnt that from an older copy of the catalogue: what was written since stays.
+    if at > 0 && !is_begun {
+        return match origin {
+            Some(Origin::Whole { source: of, .. }) if of == source => {
+                Ok(Restored { at: volume.info().bytes(), left: 0 })
+            }
+            _ => Err(Undone::Refused("the volume is no part of the snapshot any more: ask again".to_owned())),
+        };
+    }
     let restored = async {
         // Nothing is changed before there is a copy that can be read.
         let opened = volume.snapshot_view(source.name).await;

@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
-use control::provision::{Error, Nqn, OperationState, Request, RequestId, Usage, VolumeState, VolumeView};
+use control::catalogue::{Prefix, Range};
+use control::provision::{Error, Nqn, OperationState, Request, RequestId, Usage, VolumeState, VolumeView, restored};
 use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::changes::take;
-use super::crash::{used, with_faults};
+use super::crash::{put_back, used, with_faults};
 use super::hosts::Host;
 use super::mirror::Mirror;
 use super::replacing::{once, volume};
 use super::world::*;
+use crate::words::read_all;
 
 async fn restore(world: &World, of: &str, snapshot: &str) -> Result<Uuid, Error> {
     world.provisioner.restore_volume(&once(), &owner(), &name(of), &name(snapshot)).await
@@ -105,6 +107,31 @@ async fn what_has_begun_goes_on_until_it_is_done_and_no_host_gets_the_volume_bef
     assert_eq!(mirror(&world, &old).written, 1);
     world.at_rest().await;
     world.provisioner.attach(&once(), &owner(), &name("old"), &host, false).await.expect("it is whole");
+}
+
+/// It was done again, and what hosts had written since was gone.
+#[tokio::test(start_paused = true)]
+async fn a_restore_of_an_older_catalogue_is_not_gone_on_with() {
+    let world = used().await;
+    let old = written(&world).await;
+    let id = restore(&world, "old", "s").await.expect("begun");
+    let worker = world.worker();
+    while mirror(&world, &old).back.is_none() {
+        sleep(Duration::from_millis(1)).await;
+    }
+    let (_, mut older) = read_all(&*world.catalogue, Range::of(Prefix::new("/").unwrap())).await.expect("all");
+    worker.abort();
+    done(&world.end(id).await);
+    world.drives.mirrors.lock().unwrap().get_mut(&old.id).unwrap().written = 4;
+    for entry in &mut older {
+        entry.value = restored(&entry.key, entry.value.clone());
+    }
+    put_back(&world, &older).await;
+    let ended = world.end(id).await;
+    assert_eq!(ended.state, OperationState::Failed, "{ended:?}");
+    assert!(ended.undo.as_ref().is_some_and(|why| why.contains("ask again")), "{ended:?}");
+    assert_eq!(mirror(&world, &old).written, 4);
+    world.at_rest().await;
 }
 
 #[tokio::test(start_paused = true)]
