@@ -7,7 +7,7 @@ use super::records::{self, Operation, OperationKind, Volume};
 /// The entry as it is restored. That a host has had a volume without a break is known up to the copy's moment alone: another host
 /// may have had it since, and what the first one holds still for the volume must not be written to it.
 ///
-/// A volume that was to be put back to a snapshot may have been, and written to since: that is asked for again by who still wants it.
+/// A volume that was to be put back to a snapshot may have been, and written to since: who still wants that asks again.
 pub fn restored(key: &Key, value: Value) -> Value {
     if key.as_bytes().starts_with(b"/operation/") {
         let Ok(mut operation) = records::decode::<Operation>(value.as_bytes()) else { return value };
