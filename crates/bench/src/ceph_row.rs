@@ -16,7 +16,7 @@ use anyhow::Context as _;
 use engine::{Reactor, ReactorConfig};
 use fabric::host::HostIdentity;
 use nvme::Nqn;
-use volume::{FormatOptions, NvmeReach, Reach};
+use volume::Reach;
 
 use crate::access::{Access, random_access};
 use crate::ceph::Cluster;
@@ -26,7 +26,7 @@ use crate::load::Outcome;
 use crate::machine;
 use crate::process::{self, Server};
 use crate::progress::Progress;
-use crate::volume_row::{touch_regions, write_through};
+use crate::volume_row::{make_filled, reaches, touch_regions};
 use crate::wire_row::ACCESS_BYTES;
 
 const REPLICAS: usize = 3;
@@ -219,15 +219,7 @@ impl<'a> Bench<'a> {
     fn fill(&mut self, progress: &Progress) -> anyhow::Result<()> {
         progress.begin("filling the volumes, the images and a file", 2 * CLIENTS + 1);
         for client in 0..CLIENTS {
-            let (reaches, bytes) = (self.reaches(client)?, self.options.bytes);
-            let replicas = REPLICAS as u8;
-            let options = FormatOptions { replicas, bytes: Some(bytes), ..FormatOptions::default() };
-            Reactor::run(ReactorConfig::default(), async move {
-                volume::format(reaches.clone(), options).await?;
-                let volume = volume::attach(reaches, volume::Options::default()).await?;
-                write_through(&volume, bytes).await?;
-                Ok::<_, anyhow::Error>(volume.detach().await?)
-            })??;
+            make_filled(reaches_of(client, &self.addresses(), &self.host)?, self.options.bytes)?;
             progress.step()?;
         }
         for client in 0..CLIENTS {
@@ -249,10 +241,6 @@ impl<'a> Bench<'a> {
         progress.step()
     }
 
-    fn reaches(&self, client: usize) -> anyhow::Result<Vec<Rc<dyn Reach>>> {
-        reaches(&self.addresses(), client, &self.host)
-    }
-
     fn addresses(&self) -> Vec<SocketAddr> {
         self.targets.iter().map(|target| target.address).collect()
     }
@@ -267,7 +255,7 @@ impl<'a> Bench<'a> {
                 let load = async move || {
                     let attached = async {
                         let volume =
-                            volume::attach(reaches(&addresses, client, &host)?, volume::Options::default()).await?;
+                            volume::attach(reaches_of(client, &addresses, &host)?, volume::Options::default()).await?;
                         if write {
                             touch_regions(&volume).await?;
                         }
@@ -375,8 +363,6 @@ fn nqn(client: usize) -> String {
     format!("{NQN}-{client}")
 }
 
-fn reaches(targets: &[SocketAddr], client: usize, host: &Nqn) -> anyhow::Result<Vec<Rc<dyn Reach>>> {
-    let subsystem: Nqn = nqn(client).parse().context("a name of this row")?;
-    let reach = |&address| Rc::new(NvmeReach::at(address, subsystem.clone(), 1, host.clone())) as Rc<dyn Reach>;
-    Ok(targets.iter().map(reach).collect())
+fn reaches_of(client: usize, targets: &[SocketAddr], host: &Nqn) -> anyhow::Result<Vec<Rc<dyn Reach>>> {
+    reaches(targets.iter().map(|&address| (address, nqn(client))), host)
 }

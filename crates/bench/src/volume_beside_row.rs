@@ -13,14 +13,14 @@ use engine::rng::SplitMix;
 use engine::{Buf, Reactor, ReactorConfig, task, time};
 use fabric::host::HostIdentity;
 use nvme::Nqn;
-use volume::{FormatOptions, NvmeReach, Reach, Volume};
+use volume::{Reach, Volume};
 
 use crate::access::{Access, random_access};
 use crate::figures::{Aim, Ratio, Row, Sample, Side, histogram, record};
 use crate::machine;
 use crate::process::{self, Server};
 use crate::progress::Progress;
-use crate::volume_row::{MEMORY, Options, touch_regions, write_through};
+use crate::volume_row::{MEMORY, Options, make_filled, reaches, touch_regions};
 use crate::wire_row::{ACCESS_BYTES, two_cores};
 
 const REPLICAS: usize = 3;
@@ -46,7 +46,7 @@ pub fn run(options: &Options, progress: &Progress) -> anyhow::Result<Row> {
     let folder = tempfile::tempdir_in(place).context("cannot make a folder for the drives")?;
     let bench = Bench::start(folder.path(), (host_core, target_core))?;
     progress.begin("filling a volume on drives", 1);
-    bench.fill()?;
+    make_filled(bench.reaches()?, VOLUME_BYTES)?;
     progress.step()?;
     let mut writes = ["writes", "writes beside snapshots", "longest write while a snapshot is taken"].map(Side::new);
     let mut resync = ["reads", "reads beside a resync", "writes, all in sync", "writes beside a resync"].map(Side::new);
@@ -128,20 +128,7 @@ impl Bench {
     }
 
     fn reaches(&self) -> anyhow::Result<Vec<Rc<dyn Reach>>> {
-        let subsystem: Nqn = NQN.parse().context("a name of this row")?;
-        let reach = |&at| Rc::new(NvmeReach::at(at, subsystem.clone(), 1, self.host.clone())) as Rc<dyn Reach>;
-        Ok(self.addresses.iter().map(reach).collect())
-    }
-
-    fn fill(&self) -> anyhow::Result<()> {
-        let reaches = self.reaches()?;
-        let options = FormatOptions { replicas: REPLICAS as u8, bytes: Some(VOLUME_BYTES), ..FormatOptions::default() };
-        Reactor::run(ReactorConfig::default(), async move {
-            volume::format(reaches.clone(), options).await?;
-            let volume = volume::attach(reaches, volume::Options::default()).await?;
-            write_through(&volume, VOLUME_BYTES).await?;
-            Ok::<_, anyhow::Error>(volume.detach().await?)
-        })?
+        reaches(self.addresses.iter().map(|&at| (at, NQN.to_owned())), &self.host)
     }
 
     /// With the volume attached, on the host's core.

@@ -164,25 +164,15 @@ fn ratios(floors: &[Side; 2], ours: &[Side], theirs: &[Side]) -> Vec<Ratio> {
 
 impl Bench {
     fn reaches(&self) -> anyhow::Result<Vec<Rc<dyn Reach>>> {
-        let reach = |(slot, server): (usize, &Server)| {
-            let subsystem: Nqn = nqn(&slot.to_string()).parse().context("a name of this row")?;
-            let reach: Rc<dyn Reach> = Rc::new(NvmeReach::at(server.address, subsystem, 1, self.host.clone()));
-            anyhow::Ok(reach)
-        };
-        self.servers.iter().enumerate().map(reach).collect()
+        let holder = |(slot, server): (usize, &Server)| (server.address, nqn(&slot.to_string()));
+        reaches(self.servers.iter().enumerate().map(holder), &self.host)
     }
 
     /// Makes the volume, and has every block of it and of the plain namespace written: no access is to meet a hole.
     fn fill(&self, progress: &Progress) -> anyhow::Result<()> {
-        let (reaches, address) = (self.reaches()?, self.plain.address);
-        let options = FormatOptions { replicas: REPLICAS as u8, bytes: Some(VOLUME_BYTES), ..FormatOptions::default() };
-        Reactor::run(ReactorConfig::default(), async move {
-            volume::format(reaches.clone(), options).await?;
-            let volume = volume::attach(reaches, volume::Options::default()).await?;
-            write_through(&volume, VOLUME_BYTES).await?;
-            Ok::<_, anyhow::Error>(volume.detach().await?)
-        })??;
+        make_filled(self.reaches()?, VOLUME_BYTES)?;
         progress.step()?;
+        let address = self.plain.address;
         Reactor::run(ReactorConfig::default(), async move {
             let plain = plain(address).await?;
             write_through(&plain, VOLUME_BYTES).await
@@ -253,7 +243,30 @@ async fn plain(address: SocketAddr) -> anyhow::Result<RemoteNamespace> {
     Ok(RemoteNamespace::connect(HostOptions::new(address, subsystem, 1)).await?)
 }
 
-pub(crate) async fn write_through<N: Namespace>(namespace: &N, bytes: u64) -> anyhow::Result<()> {
+/// How holders of a volume are reached, each namespace 1 of a subsystem at an address.
+pub(crate) fn reaches(
+    holders: impl IntoIterator<Item = (SocketAddr, String)>,
+    host: &Nqn,
+) -> anyhow::Result<Vec<Rc<dyn Reach>>> {
+    let reach = |(address, subsystem): (SocketAddr, String)| {
+        let subsystem: Nqn = subsystem.parse().context("a name of this row")?;
+        Ok(Rc::new(NvmeReach::at(address, subsystem, 1, host.clone())) as Rc<dyn Reach>)
+    };
+    holders.into_iter().map(reach).collect()
+}
+
+/// Makes a volume of these replicas, and has every block of it written.
+pub(crate) fn make_filled(reaches: Vec<Rc<dyn Reach>>, bytes: u64) -> anyhow::Result<()> {
+    let options = FormatOptions { replicas: reaches.len() as u8, bytes: Some(bytes), ..FormatOptions::default() };
+    Reactor::run(ReactorConfig::default(), async move {
+        volume::format(reaches.clone(), options).await?;
+        let volume = volume::attach(reaches, volume::Options::default()).await?;
+        write_through(&volume, bytes).await?;
+        Ok::<_, anyhow::Error>(volume.detach().await?)
+    })?
+}
+
+async fn write_through<N: Namespace>(namespace: &N, bytes: u64) -> anyhow::Result<()> {
     let info = namespace.info();
     let data = Buf::zeroed((info.transfer_blocks_max * info.block_size) as usize).freeze();
     for lba in (0..bytes / u64::from(info.block_size)).step_by(info.transfer_blocks_max as usize) {

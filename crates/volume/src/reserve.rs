@@ -62,11 +62,10 @@ pub(crate) fn key() -> u64 {
 pub(crate) async fn take(at: &impl Reservations, key: u64, holder: &str, force: bool) -> Result<(), Error> {
     let of = Of { holder, force };
     // To register is a change, too.
-    let (head, registrants) = at.report().await.map_err(|error| of.failed(error, "a report of reservations"))?;
-    of.check(&head, holder_of(&head, &registrants))?;
+    let found = look(at, of).await?;
     register(at, RegisterAction::Register, key).await.map_err(|error| of.failed(error, PERSISTENT))?;
     let mut may_have_it = false;
-    let taken = preempt(at, key, of, &mut may_have_it).await;
+    let taken = preempt(at, key, of, (found, &mut may_have_it)).await;
     if taken.is_err() && !may_have_it {
         // The connection may be what has failed: nothing more can be done then.
         let _ = register(at, RegisterAction::Unregister, key).await;
@@ -128,13 +127,34 @@ async fn register(at: &impl Reservations, action: RegisterAction, key: u64) -> R
     at.reserve(ReservationCommand::Register { action, ignore_key: false, persist }, keys.as_bytes()).await
 }
 
-/// `may_have_it`: whether the reservation may be ours when it ends.
-async fn preempt(at: &impl Reservations, key: u64, of: Of<'_>, may_have_it: &mut bool) -> Result<(), Error> {
+/// Who has the reservation, and who is registered, where it may be taken.
+struct Found {
+    holder: Option<u64>,
+    registrants: Vec<RegisteredController>,
+}
+
+async fn look(at: &impl Reservations, of: Of<'_>) -> Result<Found, Error> {
+    let (head, registrants) = at.report().await.map_err(|error| of.failed(error, "a report of reservations"))?;
+    let holder = holder_of(&head, &registrants);
+    of.check(&head, holder)?;
+    Ok(Found { holder, registrants })
+}
+
+/// `found`: before this host registered. `may_have_it`: whether the reservation may be ours when it ends.
+async fn preempt(
+    at: &impl Reservations,
+    key: u64,
+    of: Of<'_>,
+    (mut found, may_have_it): (Found, &mut bool),
+) -> Result<(), Error> {
     let mut last = of.conflict();
-    for _ in 0..TRIES_MAX {
-        let (head, registrants) = at.report().await.map_err(|error| of.failed(error, "a report of reservations"))?;
-        let holder = holder_of(&head, &registrants);
-        of.check(&head, holder)?;
+    for tried in 0..TRIES_MAX {
+        if tried > 0 {
+            time::sleep_within(PAUSE).await;
+            found = look(at, of).await?;
+        }
+        let Found { holder, registrants } = &found;
+        let holder = *holder;
         let (action, what) = match holder {
             Some(_) => (AcquireAction::PreemptAndAbort, "Preempt and Abort of reservations"),
             None => (AcquireAction::Acquire, "reservations for exclusive access"),
@@ -143,7 +163,7 @@ async fn preempt(at: &impl Reservations, key: u64, of: Of<'_>, may_have_it: &mut
         *may_have_it |= acquired.as_ref().map_or_else(device::Error::outcome_unknown, |()| true);
         match acquired {
             Ok(()) if has(at, key, of).await? => {
-                clear_away(at, key, &registrants, holder).await;
+                clear_away(at, key, registrants, holder).await;
                 return Ok(());
             }
             // Another host was quicker.
@@ -153,7 +173,6 @@ async fn preempt(at: &impl Reservations, key: u64, of: Of<'_>, may_have_it: &mut
             Err(error) if holder == Some(0) => last = error,
             Err(error) => return Err(of.failed(error, what)),
         }
-        time::sleep_within(PAUSE).await;
     }
     Err(of.failed(last, "Preempt and Abort of a reservation that all registrants hold"))
 }
@@ -317,7 +336,7 @@ mod tests {
     /// It unregistered, and so gave up what it had got: late commands of hosts before passed.
     #[test]
     fn who_fails_with_the_reservation_keeps_it() {
-        let (taken, registered, holds) = taken(Fake { reports: Cell::new(Some(2)), ..honest() });
+        let (taken, registered, holds) = taken(Fake { reports: Cell::new(Some(1)), ..honest() });
         assert!(taken.as_ref().is_err_and(|error| error.contains("told to fail")), "{taken:?}");
         assert_eq!((registered, holds), (vec![7, 9], Some(9)));
     }

@@ -7,7 +7,7 @@ use tokio::sync::OnceCell;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use crate::catalogue::{Change, Condition, Key, Value};
+use crate::catalogue::{Change, Condition, Key};
 
 use super::error::Error;
 use super::keys;
@@ -15,7 +15,7 @@ use super::level::Level;
 use super::moment::{Limits, Moment, Snapshot, Source};
 use super::name::Name;
 use super::placement::{self, Candidate, Refusal, Wanted};
-use super::plan::{Inventory, Owner, PENDING_MAX, admit, begin, count, operation, promise};
+use super::plan::{Inventory, Owner, PENDING_MAX, admit, begin, beginning, count, operation, promise};
 use super::provisioner::Provisioner;
 use super::records::{Drive, DriveState, Holder, HolderKind, Operation, OperationKind, Tenant, Volume, VolumeState};
 use super::snapshots::has_room;
@@ -285,7 +285,7 @@ fn taking(
     let take = operation(OperationKind::Snapshot, tenant, &source.record.name, 1);
     let take = Operation { snapshot: Some(snapshot), with: Some(clone.id), ..take };
     (clone.with, source.record.operation) = (Some(take.id), Some(take.id));
-    Ok([put(keys::operation(take.id), &take)?, Change::put(keys::todo(take.id), Value::default())])
+    beginning(&take)
 }
 
 /// How many replicas the volume is to have. A clone keeps the shape that stands on what it is made of.

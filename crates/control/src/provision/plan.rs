@@ -168,9 +168,15 @@ pub(super) fn operation(kind: OperationKind, tenant: &Tenant, volume: &Name, ste
 
 /// What every operation begins with.
 pub(super) fn begin(operation: &Operation, tenant: &Stored<Tenant>) -> Result<Plan<Uuid>, Error> {
-    let todo = Change::put(keys::todo(operation.id), Value::default());
-    let changes = vec![put(keys::operation(operation.id), operation)?, todo, tenant.put()?];
+    let mut changes = Vec::from(beginning(operation)?);
+    changes.push(tenant.put()?);
     Ok(Plan { conditions: vec![tenant.unchanged()], changes, answer: operation.id })
+}
+
+/// What an operation is begun by: its record, and that there is something to be done.
+pub(super) fn beginning(operation: &Operation) -> Result<[Change; 2], Error> {
+    let todo = Change::put(keys::todo(operation.id), Value::default());
+    Ok([put(keys::operation(operation.id), operation)?, todo])
 }
 
 /// The same for a volume that is there, as it is written down with the operation.

@@ -6,16 +6,16 @@
 
 use std::time::Duration;
 
-use crate::catalogue::{Change, Condition, Value};
+use crate::catalogue::{Change, Condition};
 
 use super::error::Error;
 use super::keys;
 use super::moment::Snapshot;
-use super::plan::{Owner, operation};
+use super::plan::{Owner, beginning, operation};
 use super::provisioner::Provisioner;
 use super::records::{Operation, OperationKind, Tenant, Volume, VolumeState};
 use super::step::{Stop, Task};
-use super::store::{Request, Stored, put};
+use super::store::{Request, Stored};
 
 /// Between two looks at whether a snapshot is taken, or gone. Chosen: a small part of what either takes.
 pub(super) const LOOK_PAUSE: Duration = Duration::from_millis(300);
@@ -42,8 +42,7 @@ pub(super) async fn let_go(
         // Nobody's own wish: it is counted, and not refused.
         tenant.record.pending += 1;
         source.record.operation = Some(forget.id);
-        changes.push(put(keys::operation(forget.id), &forget)?);
-        changes.push(Change::put(keys::todo(forget.id), Value::default()));
+        changes.extend(beginning(&forget)?);
     }
     changes.push(source.put()?);
     Ok(())

@@ -74,6 +74,14 @@ async fn made(drives: &NvmeDrives, place: &Place) -> Blank {
 
 const KIB_64: u64 = 64 << 10;
 
+/// The same as the one holder of a volume, with the time that is left for what is done to it.
+async fn formatted(drives: &NvmeDrives, place: &Place) -> (Uuid, [Blank; 1], Until) {
+    let (id, until) = (Uuid::from_u128(77), Until::new(Instant::now() + CALL_TIME));
+    let holder = [made(drives, place).await];
+    drives.format(id, 4 << 20, &holder, &until).await.expect("formatted");
+    (id, holder, until)
+}
+
 #[test]
 fn namespaces_are_made_formatted_and_deleted_by_what_they_are() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -209,9 +217,7 @@ fn a_snapshot_that_is_deleted_takes_no_room_of_the_drive_any_more() {
     let place = target(folder.path().join("drive"));
     run(async {
         let drives = drives(Some(CONTROL));
-        let holder = [made(&drives, &place).await];
-        let (id, until) = (Uuid::from_u128(77), Until::new(Instant::now() + CALL_TIME));
-        drives.format(id, 4 << 20, &holder, &until).await.expect("formatted");
+        let (id, holder, until) = formatted(&drives, &place).await;
         let nsid = holder[0].namespace.nsid;
         let holders = holder.map(Some);
         let work = async |work: Work| drives.work(id, &holders, &work, &until).await.expect("done");
@@ -269,9 +275,7 @@ fn the_own_snapshot_of_an_import_is_nobody_elses() {
     let place = target(folder.path().join("drive"));
     run(async {
         let drives = drives(Some(CONTROL));
-        let holder = [made(&drives, &place).await];
-        let (id, until) = (Uuid::from_u128(77), Until::new(Instant::now() + CALL_TIME));
-        drives.format(id, 4 << 20, &holder, &until).await.expect("formatted");
+        let (id, holder, until) = formatted(&drives, &place).await;
         let own = imported(&place, holder[0].namespace.nsid);
         let holders = holder.map(Some);
         let work = async |work: Work| drives.work(id, &holders, &work, &until).await.expect("done");

@@ -240,14 +240,20 @@ fn read(at: &str, pattern: &str, length: &str) {
     done(&["nvme", "read", at, &format!("--length={length}"), "--verify-pattern", pattern]);
 }
 
-#[test]
-fn a_volume_grows_has_snapshots_and_is_cloned_while_it_is_used() {
-    let directory = tempfile::tempdir().expect("a directory");
-    let nodes: Vec<Server> = ["a", "b", "c"].iter().map(|name| node(directory.path(), name, "127.0.0.1:0")).collect();
-    let control = Control::start(directory.path());
+/// Three nodes, and the volume `db` of the tenant `a` on them.
+fn with_a_volume(directory: &Path) -> (Vec<Server>, Control) {
+    let nodes: Vec<Server> = ["a", "b", "c"].iter().map(|name| node(directory, name, "127.0.0.1:0")).collect();
+    let control = Control::start(directory);
     control.register(&[("a", &nodes[0]), ("b", &nodes[1]), ("c", &nodes[2])]);
     control.done("tenant", &["a"]);
     control.done("create", &["db", "--tenant=a", "--size=8MiB"]);
+    (nodes, control)
+}
+
+#[test]
+fn a_volume_grows_has_snapshots_and_is_cloned_while_it_is_used() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (_nodes, control) = with_a_volume(directory.path());
     let served = control.attach("db", HOST, &["--metrics=127.0.0.1:0"]);
     let at = address(&served);
     write(&at, "1", "8MiB");
@@ -311,11 +317,7 @@ fn a_volume_grows_has_snapshots_and_is_cloned_while_it_is_used() {
 #[test]
 fn a_volume_is_put_back_to_its_snapshots_and_copied_as_it_is() {
     let directory = tempfile::tempdir().expect("a directory");
-    let nodes: Vec<Server> = ["a", "b", "c"].iter().map(|name| node(directory.path(), name, "127.0.0.1:0")).collect();
-    let control = Control::start(directory.path());
-    control.register(&[("a", &nodes[0]), ("b", &nodes[1]), ("c", &nodes[2])]);
-    control.done("tenant", &["a"]);
-    control.done("create", &["db", "--tenant=a", "--size=8MiB"]);
+    let (_nodes, control) = with_a_volume(directory.path());
     let served = control.attach("db", HOST, &[]);
     let at = address(&served);
     for (pattern, snapshot) in [("1", "monday"), ("2", "tuesday")] {
