@@ -44,7 +44,7 @@ pub struct Model {
     namespaces: RefCell<BTreeMap<String, Promise>>,
 }
 
-fn pattern(unit: u32, stamps: &[u64]) -> View {
+pub fn pattern(unit: u32, stamps: &[u64]) -> View {
     let mut buf = Buf::with_len(stamps.len() * unit as usize);
     for (block, stamp) in buf.chunks_exact_mut(unit as usize).zip(stamps) {
         block.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&stamp.to_le_bytes()));
