@@ -4,7 +4,8 @@
 //! - Whoever had the reservation has lost it, and the commands under way of that host are over, before this one is used.
 //! - What the target says it did is looked at: the holder is this connection, exclusive access is what it holds, and that survives
 //!   power loss. A target that took the command for something else would fence nobody.
-//! - Nothing is changed where another program has the reservation, as its key tells, unless somebody has said so.
+//! - Nothing is changed where another program has the reservation, or is registered to take it, as its key tells, unless somebody
+//!   has said so; and no registration of another program is taken away.
 //! - Who fails leaves no registration behind, but where the reservation may be its own: with the registration of its holder the
 //!   reservation goes, and anybody's commands pass then. The next one to come preempts it.
 //!
@@ -57,6 +58,11 @@ pub(crate) fn key() -> u64 {
     KEY_PREFIX | task::random_u64() & !KEY_PREFIX_MASK
 }
 
+/// Whether the key is one of those.
+fn is_volumes(key: u64) -> bool {
+    key & KEY_PREFIX_MASK == KEY_PREFIX
+}
+
 /// Takes the reservation of `at`, which is called `holder` in errors, by a key that was never used before; from another program's
 /// key by `force`.
 pub(crate) async fn take(at: &impl Reservations, key: u64, holder: &str, force: bool) -> Result<(), Error> {
@@ -92,16 +98,23 @@ impl Of<'_> {
         device::Error::Reserved(self.holder.to_owned())
     }
 
-    /// What another program has reserved is not taken.
-    fn check(self, head: &ReservationStatus, key: Option<u64>) -> Result<(), Error> {
-        match key {
-            Some(key) if !self.force && key & KEY_PREFIX_MASK != KEY_PREFIX => {
+    /// What another program has reserved is not taken, nor what nobody has reserved where another program is registered to: with
+    /// this host's reservation it would be locked out.
+    fn check(self, head: &ReservationStatus, found: &Found) -> Result<(), Error> {
+        let by = match found.holder {
+            _ if self.force => return Ok(()),
+            Some(key) if !is_volumes(key) => {
                 let rtype =
                     ReservationType::from_code(head.rtype).map_or("unknown type".into(), |rtype| rtype.to_string());
-                Err(Error::Foreign { holder: self.holder.to_owned(), by: format!("{rtype}, key {key:#x}") })
+                format!("{rtype}, key {key:#x}")
             }
-            _ => Ok(()),
-        }
+            Some(_) => return Ok(()),
+            None => match found.keys().find(|key| !is_volumes(*key)) {
+                Some(key) => format!("no reservation yet, but key {key:#x} is registered"),
+                None => return Ok(()),
+            },
+        };
+        Err(Error::Foreign { holder: self.holder.to_owned(), by })
     }
 
     fn lacks(self, what: &'static str) -> Error {
@@ -133,11 +146,17 @@ struct Found {
     registrants: Vec<RegisteredController>,
 }
 
+impl Found {
+    fn keys(&self) -> impl Iterator<Item = u64> {
+        self.registrants.iter().map(|entry| entry.key.get())
+    }
+}
+
 async fn look(at: &impl Reservations, of: Of<'_>) -> Result<Found, Error> {
     let (head, registrants) = at.report().await.map_err(|error| of.failed(error, "a report of reservations"))?;
-    let holder = holder_of(&head, &registrants);
-    of.check(&head, holder)?;
-    Ok(Found { holder, registrants })
+    let found = Found { holder: holder_of(&head, &registrants), registrants };
+    of.check(&head, &found)?;
+    Ok(found)
 }
 
 /// `found`: before this host registered. `may_have_it`: whether the reservation may be ours when it ends.
@@ -153,8 +172,7 @@ async fn preempt(
             time::sleep_within(PAUSE).await;
             found = look(at, of).await?;
         }
-        let Found { holder, registrants } = &found;
-        let holder = *holder;
+        let holder = found.holder;
         let (action, what) = match holder {
             Some(_) => (AcquireAction::PreemptAndAbort, "Preempt and Abort of reservations"),
             None => (AcquireAction::Acquire, "reservations for exclusive access"),
@@ -163,7 +181,7 @@ async fn preempt(
         *may_have_it |= acquired.as_ref().map_or_else(device::Error::outcome_unknown, |()| true);
         match acquired {
             Ok(()) if has(at, key, of).await? => {
-                clear_away(at, key, registrants, holder).await;
+                clear_away(at, key, &found).await;
                 return Ok(());
             }
             // Another host was quicker.
@@ -205,10 +223,10 @@ async fn acquire(at: &impl Reservations, action: AcquireAction, key: u64, from: 
 }
 
 /// Connections that registered and never came to hold the reservation leave their keys behind. A host that is just about to take
-/// it loses its key, too, and begins anew.
-async fn clear_away(at: &impl Reservations, key: u64, registrants: &[RegisteredController], holder: Option<u64>) {
-    let others = registrants.iter().map(|entry| entry.key.get());
-    let others: Vec<u64> = others.filter(|&other| other != key && Some(other) != holder).collect();
+/// it loses its key, too, and begins anew. What another program has registered is that program's to take back.
+async fn clear_away(at: &impl Reservations, key: u64, found: &Found) {
+    let is_stale = |other: &u64| *other != key && Some(*other) != found.holder && is_volumes(*other);
+    let others: Vec<u64> = found.keys().filter(is_stale).collect();
     if others.len() <= STALE_MAX {
         return;
     }
@@ -267,6 +285,10 @@ mod tests {
                     return Err(device::Error::Status(
                         self.refuses.map_or_else(String::new, |status| status.to_string()),
                     ));
+                }
+                ReservationCommand::Acquire { action: AcquireAction::Preempt, .. } => {
+                    let keys = AcquireKeys::read_from_bytes(keys).expect("two keys");
+                    self.registered.borrow_mut().retain(|&key| key != keys.preempt.get());
                 }
                 ReservationCommand::Acquire { .. } if !self.does_nothing => {
                     let keys = AcquireKeys::read_from_bytes(keys).expect("two keys");
@@ -339,6 +361,37 @@ mod tests {
         let (taken, registered, holds) = taken(Fake { reports: Cell::new(Some(1)), ..honest() });
         assert!(taken.as_ref().is_err_and(|error| error.contains("told to fail")), "{taken:?}");
         assert_eq!((registered, holds), (vec![7, 9], Some(9)));
+    }
+
+    /// The keys of connections that are gone went, and with them all that other programs had registered.
+    #[test]
+    fn what_other_programs_have_registered_stays_and_keeps_an_unreserved_namespace_from_volumes() {
+        let own = |number: u64| KEY_PREFIX | number;
+        let stale = 1..=STALE_MAX as u64 + 1;
+        let take = |holder: Option<u64>, foreign: Vec<u64>, force: bool| {
+            let fake = honest();
+            fake.registered.borrow_mut().extend(holder.into_iter().chain(foreign).chain(stale.clone().map(own)));
+            fake.holder.replace(holder);
+            let world = engine::sim::World::new(1, engine::sim::SimConfig::default());
+            let taken = world.run_until(async move {
+                let taken = super::take(&fake, own(99), "it", force).await;
+                (taken, fake.registered.take())
+            });
+            taken.unwrap_or_else(|stalled| panic!("{stalled}"))
+        };
+        let all: Vec<u64> = [5].into_iter().chain(stale.clone().map(own)).collect();
+        let (refused, left) = take(None, vec![5], false);
+        let is_named = matches!(&refused, Err(Error::Foreign { by, .. }) if by.contains("key 0x5 is registered"));
+        assert!(is_named && left == all, "{refused:?}, {left:x?}");
+        // By force, and beside the reservation of a host of a volume.
+        for (holder, force, expected) in [(None, true, vec![5]), (Some(own(50)), false, vec![own(50), 5])] {
+            let (taken, mut left) = take(holder, vec![5], force);
+            assert!(taken.is_ok(), "{taken:?}");
+            assert_eq!(left.pop(), Some(own(99)));
+            assert_eq!(left, expected, "the stale ones are gone, and nobody else's");
+        }
+        let (taken, left) = take(None, vec![], false);
+        assert_eq!((taken.is_ok(), left), (true, vec![own(99)]));
     }
 
     /// The target was said not to offer Preempt and Abort, and was left for a minute.
