@@ -87,15 +87,9 @@ pub fn run(verb: &ControlVerb) -> Result<(), Failure> {
 }
 
 fn create(args: &ControlCreateArgs) -> Result<(), Failure> {
-    let mut bytes = args.size.map(|size| size.0);
-    let mut from = Value::Null;
-    if let Some((volume, name)) = &args.from {
-        if bytes.is_none() {
-            let of = name.as_ref().map_or_else(|| path_of("volumes", volume), |name| snapshot(volume, name));
-            bytes = Client::new(&args.asking.access)?.ask(Method::GET, &of, None)?["bytes"].as_u64();
-        }
-        from = json!({"volume": volume, "snapshot": name});
-    }
+    // Of what is not said the control plane decides: the same command again, by its request id, is the same request.
+    let bytes = args.size.map(|size| size.0);
+    let from = args.from.as_ref().map(|(volume, name)| json!({"volume": volume, "snapshot": name}));
     let (name, replicas, level, relax) = (&args.name, args.replicas, &args.apart, args.relax);
     let new = json!({"name": name, "bytes": bytes, "replicas": replicas, "level": level, "relax": relax,
         "limits": limits(&args.limits), "from": from});

@@ -44,8 +44,9 @@ const CLONES_MAX: usize = PENDING_MAX as usize;
 pub struct NewVolume {
     /// The name that it gets.
     pub name: Name,
-    /// Its size: a multiple of 4,096.
-    pub bytes: u64,
+    /// Its size: a multiple of 4,096. Left out of a clone: that of what it is made of, as it is when the request is first heard.
+    #[serde(default)]
+    pub bytes: Option<u64>,
     /// Copies of the data, 1 to 3; beside two there is a witness of a few blocks. Unless said: 3. A clone has as many as what it
     /// is made of.
     #[serde(default)]
@@ -132,8 +133,14 @@ pub(super) fn check_limits(limits: &Limits) -> Result<(), Error> {
 
 impl NewVolume {
     fn check(&self) -> Result<(), Error> {
-        let NewVolume { bytes, replicas, .. } = *self;
-        check_bytes(bytes)?;
+        let NewVolume { bytes, replicas, ref from, .. } = *self;
+        match bytes {
+            Some(bytes) => check_bytes(bytes)?,
+            None if from.is_none() => {
+                return Err(Error::Impossible("a volume that is made of nothing: say how many bytes it has".into()));
+            }
+            None => {}
+        }
         check_limits(&self.limits)?;
         if let Some(replicas) = replicas.filter(|replicas| !(1..=REPLICAS_MAX).contains(replicas)) {
             return Err(Error::Impossible(format!("a volume of {replicas} replicas: it has 1 to {REPLICAS_MAX}")));
@@ -155,19 +162,21 @@ impl Provisioner {
                 if self.store.get::<Volume>(key.clone()).await?.is_some() {
                     return Err(Error::Exists { kind: "volume", name: new.name.to_string() });
                 }
-                admit(&mut tenant, new.bytes, 1)?;
+                let model = self.model(owner, new).await?;
+                // Not the caller decides: what it is made of may have grown since the caller looked.
+                let bytes = new.bytes.or(model.as_ref().map(|model| model.snapshot.bytes)).unwrap_or_default();
+                admit(&mut tenant, bytes, 1)?;
                 let inventory = self.inventory().await?;
                 let in_use = |drive: &&Stored<Drive>| drive.record.state == DriveState::InUse;
                 let looks = looks.get_or_init(|| self.look_at(inventory.drives.iter().filter(in_use))).await;
-                let model = self.model(owner, new).await?;
                 if model.as_ref().is_some_and(|model| model.is_new) {
                     count(&mut tenant)?;
                 }
                 let replicas = replicas(new, model.as_ref().map(|model| &model.volume.record))?;
-                let wanted = self.wanted(new, replicas, inventory.overcommit_percent());
+                let wanted = self.wanted(new, bytes, replicas, inventory.overcommit_percent());
                 let copied = model.as_ref().map(|model| (&model.volume.record, &model.snapshot));
                 let placed = placed(&inventory.candidates(looks), wanted, copied)?;
-                self.planned(new, key, &tenant, &inventory, placed, model)
+                self.planned((new, bytes), key, &tenant, &inventory, placed, model)
             })
         };
         self.operate(request, plan).await
@@ -181,12 +190,13 @@ impl Provisioner {
             Some(snapshot) => self.taken(owner, volume, snapshot).await?,
         };
         let Model { volume, snapshot: Snapshot { bytes, clones, .. }, is_new } = &model;
-        if new.bytes < *bytes {
+        let wanted = new.bytes.unwrap_or(*bytes);
+        if wanted < *bytes {
             let what = if *is_new { "volume" } else { "snapshot" };
-            let why = format!("a volume of {} bytes of a {what} of {bytes}: it can't be smaller", new.bytes);
+            let why = format!("a volume of {wanted} bytes of a {what} of {bytes}: it can't be smaller");
             return Err(Error::Impossible(why));
         }
-        check_most(&volume.record, new.bytes)?;
+        check_most(&volume.record, wanted)?;
         if clones.len() >= CLONES_MAX {
             return Err(Error::Limit { kind: "clones under way of this snapshot", limit: CLONES_MAX });
         }
@@ -211,7 +221,7 @@ impl Provisioner {
 
     fn planned(
         &self,
-        new: &NewVolume,
+        (new, bytes): (&NewVolume, u64),
         key: Key,
         tenant: &Stored<Tenant>,
         inventory: &Inventory,
@@ -225,7 +235,7 @@ impl Provisioner {
             id: Uuid::new_v4(),
             tenant: tenant.record.name.clone(),
             name: new.name.clone(),
-            bytes: new.bytes,
+            bytes,
             state: VolumeState::Creating,
             level,
             holders,
@@ -236,13 +246,13 @@ impl Provisioner {
             awaited: false,
             snapshots: Vec::new(),
             limits: new.limits,
-            grows_to: Some(self.drives.grows_to(new.bytes)),
+            grows_to: Some(self.drives.grows_to(bytes)),
             from: new.from.clone(),
             created: now(),
         };
         let (mut pinned, mut conditions) = (Vec::new(), Vec::new());
         if let Some(Model { volume: mut source, snapshot, is_new }) = model {
-            (volume.grows_to, operation.bytes) = (source.record.grows_to, Some(new.bytes));
+            (volume.grows_to, operation.bytes) = (source.record.grows_to, Some(bytes));
             operation.from = Some(source.record.name.clone());
             (volume.bytes, operation.snapshot) = (snapshot.bytes, Some(snapshot.name.clone()));
             if is_new {
@@ -263,12 +273,12 @@ impl Provisioner {
         Ok(plan)
     }
 
-    fn wanted(&self, new: &NewVolume, replicas: usize, overcommit_percent: u32) -> Wanted {
-        let bytes = |kind| (kind, self.drives.holder_bytes(kind, new.bytes));
-        let mut holders = vec![bytes(HolderKind::Replica); replicas];
+    fn wanted(&self, new: &NewVolume, bytes: u64, replicas: usize, overcommit_percent: u32) -> Wanted {
+        let of = |kind| (kind, self.drives.holder_bytes(kind, bytes));
+        let mut holders = vec![of(HolderKind::Replica); replicas];
         // Of two neither could say alone that the other is behind.
         if replicas == 2 {
-            holders.push(bytes(HolderKind::Witness));
+            holders.push(of(HolderKind::Witness));
         }
         let (beside, without) = (Vec::new(), Vec::new());
         Wanted { holders, beside, without, level: new.level, relax: new.relax, overcommit_percent }

@@ -129,7 +129,7 @@ async fn sizes_and_counts_that_cannot_be_are_refused() {
         assert!(matches!(error, Error::Impossible(_)) && error.to_string().contains(part), "{error}");
     };
     for (bytes, part) in sizes {
-        refused(&NewVolume { bytes, ..new_volume("v", 1, 3) }, part).await;
+        refused(&NewVolume { bytes: Some(bytes), ..new_volume("v", 1, 3) }, part).await;
     }
     for replicas in [0, 4, 255] {
         refused(&new_volume("v", 1, replicas), "1 to 3").await;

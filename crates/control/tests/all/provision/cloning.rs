@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use control::provision::{
-    Error, NewVolume, Nqn, Operation, OperationKind, OperationState, Source, VolumeState, VolumeView,
+    Error, NewVolume, Nqn, Operation, OperationKind, OperationState, Request, RequestId, Source, VolumeState,
+    VolumeView,
 };
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -144,6 +145,30 @@ async fn what_no_clone_can_be_made_of_is_refused_and_what_is_made_keeps_its_snap
     done(&world.end(id).await);
     assert_eq!(volume(&world, "old").await.snapshots, [name("s")], "what somebody has taken stays");
     world.at_rest().await;
+}
+
+/// Who asked looked at the size first: after the source had grown the same request was another one.
+#[tokio::test(start_paused = true)]
+async fn a_clone_without_a_size_is_as_large_as_its_source_was_when_the_request_was_first_heard() {
+    let world = used().await;
+    let new = NewVolume { bytes: None, ..of_old(5) };
+    let request = Request::named(None, &RequestId::new("r1").unwrap(), b"a clone of old");
+    let ask = async || world.provisioner.create_volume(&request, &owner(), &new).await;
+    let id = ask().await.expect("begun");
+    done(&world.end(id).await);
+    let grown = world.provisioner.grow_volume(&once(), &owner(), &name("old"), 9 * GIB).await.expect("begun");
+    done(&world.end(grown).await);
+    assert_eq!(ask().await.expect("the same request"), id);
+    assert_eq!(volume(&world, "new").await.bytes, 5 * GIB);
+    let id = take(&world, "old", "s").await.expect("begun");
+    done(&world.end(id).await);
+    for (called, snapshot) in [("newer", None), ("of-s", Some(name("s")))] {
+        let from = Some(Source { volume: name("old"), snapshot });
+        done(&world.create(&NewVolume { name: name(called), from, ..new.clone() }).await);
+        assert_eq!(volume(&world, called).await.bytes, 9 * GIB);
+    }
+    let refused = world.provisioner.create_volume(&once(), &owner(), &NewVolume { from: None, ..new }).await;
+    assert!(matches!(&refused, Err(Error::Impossible(why)) if why.contains("how many bytes")), "{refused:?}");
 }
 
 /// While the snapshot is to be deleted the new volume is there, and neither needs the other.

@@ -33,7 +33,7 @@ pub fn nqn(drive: &str) -> String {
 pub fn new_volume(volume: &str, gib: u64, replicas: u8) -> NewVolume {
     NewVolume {
         name: name(volume),
-        bytes: gib * GIB,
+        bytes: Some(gib * GIB),
         replicas: Some(replicas),
         level: Level::Node,
         relax: false,
