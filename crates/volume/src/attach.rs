@@ -60,6 +60,7 @@ pub fn attach(reaches: Vec<Rc<dyn Reach>>, options: Options) -> LocalFuture<'sta
         let begin = Begin {
             shape,
             ballot,
+            before: choice.record.ballot,
             options,
             mirror: Mirror::new(shape, ballot, &choice),
             reaches,

@@ -71,7 +71,7 @@ pub use origin::Origin;
 pub use reach::{Copies, Reach, Taken, Takes};
 pub use record::{Ballot, FORMAT_ROUND, HOLDERS_MAX, Record, RecordBlock, RecordError, Set, Snapshot, snapshots_max};
 pub use recover::recover;
-pub use restore::{Restored, restore};
+pub use restore::{Restored, restore, room};
 pub use snapshot_name::{NotAName, SnapshotId, SnapshotName};
 pub use stream::{Counts, Decoder, EXTENT_BYTES_MAX, Encoder, Header, Item, StreamError};
 pub use verify::Report;

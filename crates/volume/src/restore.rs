@@ -11,6 +11,7 @@
 //! So what breaks off is begun again, from the beginning or from where all before was done; what is written to the volume meanwhile
 //! is lost.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use device::{Durability, Error as DeviceError, Lba, Namespace};
@@ -92,6 +93,44 @@ pub fn restore<'a>(
     })
 }
 
+/// Bytes that each replica's target needs room for, at most, while the volume is put back to a snapshot of its own: all that may
+/// differ but for what the volume has changed since its newest snapshot and has room for, which is written where it is.
+///
+/// # Errors
+/// Regions that may differ between replicas are not settled in time.
+pub fn room<'a>(volume: &'a Volume, snapshot: &'a SnapshotView) -> LocalFuture<'a, Result<u64, BackupError>> {
+    Box::pin(async move {
+        let differs = may_differ(volume, Some(snapshot)).await?;
+        let newest = volume.snapshots().iter().map(|snapshot| snapshot.name).max();
+        // What can't be told needs room.
+        let changed = match newest {
+            Some(name) if name == snapshot.id().name => differs.clone(),
+            Some(name) => match volume.snapshot_view(name).await {
+                Ok(newest) => volume.differences(Some(&newest)).await?.unwrap_or_default(),
+                Err(_) => Vec::new(),
+            },
+            None => Vec::new(),
+        };
+        let has_room = volume.differences(None).await?.unwrap_or_default();
+        let blocks = |ranges: &[Range<u64>]| ranges.iter().map(|range| range.end - range.start).sum::<u64>();
+        let own = common(&common(&differs, &changed), &has_room);
+        Ok((blocks(&differs) - blocks(&own)) * u64::from(volume.info().block_size))
+    })
+}
+
+/// What is in both; each is ascending.
+fn common(these: &[Range<u64>], those: &[Range<u64>]) -> Vec<Range<u64>> {
+    let (mut at, mut found) = (0, Vec::new());
+    for this in these {
+        while those.get(at).is_some_and(|that| that.end <= this.start) {
+            at += 1;
+        }
+        let meeting = those[at..].iter().take_while(|that| that.start < this.end);
+        found.extend(meeting.map(|that| that.start.max(this.start)..that.end.min(this.end)));
+    }
+    found
+}
+
 fn ended(volume: &Volume, one: Option<(usize, Result<(), DeviceError>)>) -> Result<(), BackupError> {
     one.map_or(Ok(()), |(_, done)| done).map_err(|source| failed(volume, source))
 }
@@ -116,4 +155,24 @@ fn piece<'a>(
             false => volume.write(Lba(lba), before.freeze(), Durability::Stable).await,
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_both_is_found() {
+        let all = |ranges: &[(u64, u64)]| ranges.iter().map(|&(start, end)| start..end).collect::<Vec<_>>();
+        for (these, those, expected) in [
+            (all(&[]), all(&[(0, 9)]), all(&[])),
+            (all(&[(0, 9)]), all(&[(0, 9)]), all(&[(0, 9)])),
+            (all(&[(0, 4), (6, 9)]), all(&[(3, 7)]), all(&[(3, 4), (6, 7)])),
+            (all(&[(3, 7)]), all(&[(0, 4), (6, 9)]), all(&[(3, 4), (6, 7)])),
+            (all(&[(0, 2), (8, 9)]), all(&[(2, 8)]), all(&[])),
+            (all(&[(0, 20)]), all(&[(1, 2), (4, 6), (19, 30)]), all(&[(1, 2), (4, 6), (19, 20)])),
+        ] {
+            assert_eq!(common(&these, &those), expected, "{these:?} and {those:?}");
+        }
+    }
 }

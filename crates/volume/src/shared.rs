@@ -45,6 +45,8 @@ pub(crate) struct Shared {
     /// As the volume was made: it may have grown since.
     pub(crate) shape: Shape,
     pub(crate) ballot: Ballot,
+    /// That of the record that this host has gone on from.
+    pub(crate) before: Ballot,
     pub(crate) options: Options,
     pub(crate) info: NamespaceInfo,
     pub(crate) mirror: RefCell<Mirror>,
@@ -95,6 +97,7 @@ pub(crate) struct Shared {
 pub(crate) struct Begin {
     pub(crate) shape: Shape,
     pub(crate) ballot: Ballot,
+    pub(crate) before: Ballot,
     pub(crate) options: Options,
     pub(crate) mirror: Mirror,
     pub(crate) reaches: Vec<Rc<dyn Reach>>,
@@ -111,6 +114,7 @@ impl Shared {
         Shared {
             shape: begin.shape,
             ballot: begin.ballot,
+            before: begin.before,
             options: begin.options,
             info: begin.info,
             mirror: RefCell::new(begin.mirror),

@@ -109,6 +109,23 @@ impl SnapshotView {
         })
     }
 
+    /// See [`crate::Volume::has_lost`].
+    pub(crate) async fn is_lost(
+        reaches: Vec<Rc<dyn Reach>>,
+        volume: u128,
+        record: &Record,
+        (name, gone): (SnapshotName, Set),
+    ) -> bool {
+        let Some(tag) = name.tag(volume) else { return false };
+        for slot in record.snapshot(name).without(gone).iter().filter(|&slot| slot < reaches.len()) {
+            match open(&*reaches[slot], slot, (volume, Some(record.lives[slot])), tag).await {
+                Err(Error::NoSuchSnapshot { .. } | Error::OtherVolume { .. }) => {}
+                _ => return false,
+            }
+        }
+        true
+    }
+
     /// Which snapshot it is.
     pub fn id(&self) -> SnapshotId {
         self.id

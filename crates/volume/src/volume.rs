@@ -24,7 +24,7 @@ use crate::label::{Life, Shape};
 use crate::origin::Origin;
 use crate::reach::Reach;
 use crate::read;
-use crate::record::{Record, Set, Snapshot};
+use crate::record::{Ballot, Record, Set, Snapshot};
 use crate::shared::{Phase, Shared};
 use crate::snapshot;
 use crate::snapshot_name::{SnapshotId, SnapshotName};
@@ -74,6 +74,12 @@ impl Volume {
     pub fn record(&self) -> (Record, bool) {
         let mirror = self.shared.mirror.borrow();
         (mirror.current().clone(), mirror.is_stable())
+    }
+
+    /// The ballot of the record that this host has gone on from: while nobody else has attached the volume in between it is the one
+    /// that the volume's record had ([`Volume::record`]) when it was detached.
+    pub fn before(&self) -> Ballot {
+        self.shared.before
     }
 
     /// The replicas in sync, as far as that is decided; all of them: nothing is missing.
@@ -231,6 +237,17 @@ impl Volume {
         let record = self.shared.mirror.borrow().stable().cloned().unwrap_or_default();
         let reaches = self.shared.reaches.borrow().clone();
         SnapshotView::open(reaches, self.shared.shape.volume, &record, name)
+    }
+
+    /// Whether no copy of a snapshot is left that could be read ever again: of the holders that have one by the record each is
+    /// `gone` for good, or says itself that it has none. One that does not answer may come back with its copy.
+    pub fn has_lost(&self, name: SnapshotName, gone: Set) -> LocalFuture<'_, bool> {
+        let record = self.shared.mirror.borrow().stable().cloned();
+        let reaches = self.shared.reaches.borrow().clone();
+        Box::pin(async move {
+            let Some(record) = record else { return false };
+            SnapshotView::is_lost(reaches, self.shared.shape.volume, &record, (name, gone)).await
+        })
     }
 
     /// Compares the replicas in sync, block by block, while the volume is in use.

@@ -31,12 +31,20 @@ pub enum Work {
     },
     /// To say how far the volume is with the new holder of a slot, and to use that one.
     Replace(Replacement),
+    /// To say how much room a drive needs, at most, while the volume is put back to a snapshot: asked of no host.
+    Room {
+        /// Which.
+        moment: Moment,
+    },
     /// To put the volume back to a snapshot, for some time: asked of no host, for no host has the volume meanwhile.
     Restore {
         /// Which.
         moment: Moment,
-        /// The first byte that may differ from it.
+        /// The first byte that may differ from it, if nobody has had the volume since.
         at: u64,
+        /// By whose record the volume had all bytes before that one; none: that is not known, and it is begun anew.
+        #[serde(default)]
+        by: Option<Epoch>,
     },
 }
 
@@ -91,6 +99,26 @@ impl Progress {
     }
 }
 
+/// An attachment as the volume's record on its holders names it: whoever attaches the volume has another one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Epoch {
+    /// The round of its ballot.
+    pub round: u64,
+    /// The host's part of that.
+    pub host: u64,
+}
+
+/// Why a volume is not put back any further.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Stopped {
+    /// No copy of the snapshot is left, also none on a drive that is only away.
+    Lost,
+    /// The drives have no room left for what is to be written.
+    Full,
+}
+
 /// How far a volume is put back to a snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -99,6 +127,12 @@ pub struct Restored {
     pub at: u64,
     /// Bytes that may differ from it; 0: the volume is as the snapshot.
     pub left: u64,
+    /// By whose record it is so.
+    #[serde(default)]
+    pub by: Option<Epoch>,
+    /// Why it does not go on.
+    #[serde(default)]
+    pub stopped: Option<Stopped>,
 }
 
 /// What has come of it.
@@ -118,6 +152,9 @@ pub struct Done {
     /// How far the volume is put back. Left out where it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restored: Option<Restored>,
+    /// Bytes of room that a drive needs, at most, to put it back. Left out where that was not asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room: Option<u64>,
 }
 
 /// How it has ended.
@@ -166,7 +203,9 @@ impl Outcome {
         let expected = match work {
             Work::Grow { bytes } => *bytes,
             Work::Take { .. } => recorded,
-            Work::Look | Work::Forget { .. } | Work::Replace(_) | Work::Restore { .. } => return self,
+            Work::Look | Work::Forget { .. } | Work::Replace(_) | Work::Room { .. } | Work::Restore { .. } => {
+                return self;
+            }
         };
         match self {
             Outcome::Done(Done { bytes, .. }) if bytes != expected => Outcome::Refused(format!(
@@ -199,6 +238,6 @@ impl Asked {
 
 impl Record for Asked {
     const KIND: &'static str = "work";
-    // 2: replacements. 3: volumes that are put back.
-    const VERSION: u32 = 3;
+    // 2: replacements. 3: volumes that are put back. 4: by whose record.
+    const VERSION: u32 = 4;
 }

@@ -18,7 +18,7 @@ use super::placement::{self, Candidate, Refusal, Wanted};
 use super::plan::{Inventory, Owner, PENDING_MAX, admit, begin, beginning, count, operation, promise};
 use super::provisioner::Provisioner;
 use super::records::{Drive, DriveState, Holder, HolderKind, Operation, OperationKind, Tenant, Volume, VolumeState};
-use super::snapshots::has_room;
+use super::snapshots::{has_room, is_whole};
 use super::store::{Plan, Planning, Request, Stored, now, put};
 use super::volumes::busy;
 
@@ -76,6 +76,7 @@ struct Model {
 impl Model {
     /// The volume as it is, of which a snapshot is taken for that.
     fn now(volume: Stored<Volume>) -> Result<Model, Error> {
+        is_whole(&volume.record)?;
         has_room(&volume.record)?;
         let id = Uuid::new_v4();
         let name = Name::new(format!("clone-{}", id.simple()))?;
@@ -244,6 +245,7 @@ impl Provisioner {
             operation: Some(operation.id),
             held: false,
             awaited: false,
+            part: None,
             snapshots: Vec::new(),
             limits: new.limits,
             grows_to: Some(self.drives.grows_to(bytes)),

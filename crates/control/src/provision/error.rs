@@ -90,6 +90,17 @@ pub enum Error {
         /// The host.
         host: Nqn,
     },
+    /// What a volume holds is a part of a snapshot that is lost.
+    #[error(
+        "volume {volume} has a part of its snapshot {snapshot}, of which no copy is left: put it back to another snapshot \
+         (`yagura control restore-volume`), or delete it; to save what is there say force (`yagura volume attach` --take)"
+    )]
+    Part {
+        /// Which volume.
+        volume: Name,
+        /// Of which snapshot.
+        snapshot: Name,
+    },
     /// The attachment that was named is not there any more.
     #[error("volume {volume} has another attachment by now, or none: see who has it")]
     NotAttached {

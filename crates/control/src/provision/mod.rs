@@ -23,11 +23,13 @@ mod namespace;
 mod placement;
 mod plan;
 mod provisioner;
+mod reason;
 mod records;
 mod replace;
 mod replacement;
 mod restore;
 mod restored;
+mod room;
 mod saga;
 mod snapshots;
 mod step;
@@ -42,7 +44,7 @@ mod widen;
 mod work;
 mod worker;
 
-pub use asked::{Asked, Done, Heard, Outcome, Progress, Replacement, Restored, Work};
+pub use asked::{Asked, Done, Epoch, Heard, Outcome, Progress, Replacement, Restored, Stopped, Work};
 pub use create::{BANDWIDTH_MIN, LIMIT_MAX, NewVolume, REPLICAS_MAX, VOLUME_ALIGN, VOLUME_BYTES_MAX};
 pub use drives::{Blank, DriveError, Drives, Look, NAMESPACES_MAX, Place, Replica, Reply, Until, Usage};
 pub use emptying::HolderOn;
@@ -55,6 +57,7 @@ pub use name::{Address, Malformed, Name, Nqn, RequestId};
 pub use placement::{Candidate, Placement, Refusal, Rule, Wanted, place, room};
 pub use plan::{Owner, PENDING_MAX};
 pub use provisioner::{List, PAGE_RECORDS_MAX, Provisioner};
+pub use reason::Reason;
 pub use records::{
     At, Attachment, Beside, Drive, DriveState, Holder, HolderKind, Namespace, Node, Operation, OperationKind,
     OperationState, Pool, RecordError, Role, Tenant, Token, Volume, VolumeState,

@@ -149,6 +149,7 @@ pub(super) fn operation(kind: OperationKind, tenant: &Tenant, volume: &Name, ste
         worker: None,
         at: None,
         undo: None,
+        reason: None,
         waits: None,
         force: false,
         instead_of: None,

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::level::Level;
 use super::moment::{Limits, Snapshot, Source};
 use super::name::{Address, Name, Nqn};
+use super::reason::Reason;
 
 /// A kind of record.
 pub trait Record: Serialize + DeserializeOwned {
@@ -275,6 +276,9 @@ pub struct Volume {
     /// A host waits until it is not held any more.
     #[serde(default)]
     pub awaited: bool,
+    /// The snapshot of which it has a part, and no copy is left; none: it is whole. Nobody gets it then but by force.
+    #[serde(default)]
+    pub part: Option<Name>,
     /// Its snapshots, in the order in which they were taken.
     #[serde(default)]
     pub snapshots: Vec<Snapshot>,
@@ -345,7 +349,7 @@ pub enum OperationState {
     Pending,
     /// What was asked for is done.
     Done,
-    /// It is undone: all is as it was before.
+    /// It is undone: all is as it was before, unless the reason says otherwise.
     Failed,
 }
 
@@ -379,6 +383,9 @@ pub struct Operation {
     pub at: Option<At>,
     /// Why it is being undone, or was.
     pub undo: Option<String>,
+    /// The same in a word, where there is one for it.
+    #[serde(default)]
+    pub reason: Option<Reason>,
     /// What it waits for.
     pub waits: Option<String>,
     /// Of a delete: also while a host has the volume attached.
@@ -473,8 +480,9 @@ macro_rules! kinds {
 }
 // Version 2 of a volume and of an operation: growing, snapshots, clones, limits. Version 3 of an operation: one in the place of
 // another; of a volume: its tenure. Version 4 of a volume: what it was made of, and holders that are replaced; of an operation: the
-// latter. Version 5 of both: put back to a snapshot, and made of a volume as it is. Version 2 of a token: an end, metrics alone.
-kinds!(Pool: "pool" 1, Node: "node" 1, Drive: "drive" 1, Tenant: "tenant" 1, Volume: "volume" 5, Operation: "operation" 5,
+// latter. Version 5 of both: put back to a snapshot, and made of a volume as it is. Version 6 of both: volumes that are a part of a
+// snapshot, and reasons. Version 2 of a token: an end, metrics alone.
+kinds!(Pool: "pool" 1, Node: "node" 1, Drive: "drive" 1, Tenant: "tenant" 1, Volume: "volume" 6, Operation: "operation" 6,
     Token: "token" 2, Remembered: "request" 1);
 
 #[cfg(test)]

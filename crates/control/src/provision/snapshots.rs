@@ -65,6 +65,14 @@ fn found(volume: &Volume, name: &Name) -> Result<Snapshot, Error> {
     volume.snapshots.iter().find(|snapshot| snapshot.name == *name).cloned().ok_or_else(missing)
 }
 
+/// Whether what the volume holds is worth being kept: it is no part of a snapshot that is lost.
+pub(super) fn is_whole(volume: &Volume) -> Result<(), Error> {
+    match &volume.part {
+        Some(snapshot) => Err(Error::Part { volume: volume.name.clone(), snapshot: snapshot.clone() }),
+        None => Ok(()),
+    }
+}
+
 /// Whether the volume can have one more.
 pub(super) fn has_room(volume: &Volume) -> Result<(), Error> {
     match volume.snapshots.len() {
@@ -90,6 +98,7 @@ impl Provisioner {
                     name: format!("{} of volume {}", new.name, volume.name),
                 });
             }
+            is_whole(volume)?;
             has_room(volume)
         };
         self.about(request, owner, volume, (OperationKind::Snapshot, &new.name), check).await

@@ -18,6 +18,7 @@ use super::name::{Address, Name, Nqn};
 use super::plan::{Owner, begin_on, count, operation};
 use super::provisioner::{List, PAGE_RECORDS_MAX, Provisioner};
 use super::records::{Attachment, Drive, Holder, HolderKind, Namespace, Operation, OperationKind, Volume, VolumeState};
+use super::snapshots::is_whole;
 use super::store::{Plan, Planning, Request, Stored, now};
 
 /// How long a host waits until the control plane lets go of a volume that it has attached itself, to fill a new holder. Chosen: a
@@ -64,6 +65,9 @@ pub struct VolumeView {
     pub operation: Option<Uuid>,
     /// How much it may be used.
     pub limits: Limits,
+    /// The snapshot of which it has a part, and no copy is left: hosts get it by force alone. None: it is whole.
+    #[serde(default)]
+    pub part: Option<Name>,
     /// The names of its snapshots.
     pub snapshots: Vec<Name>,
     /// The snapshot that it was made of, which may be gone; none: it was made empty, or that is unknown, since records of versions
@@ -112,7 +116,7 @@ impl Provisioner {
     }
 
     /// Writes down that a host is meant to use the volume, and answers with what the host needs. By force also where another one
-    /// is; where the same host is the new attachment is in the place of the former one.
+    /// is, and where the volume is a part of a snapshot that is lost; where the same host is the new attachment is in the place of the former one.
     pub async fn attach(
         &self,
         request: &Request,
@@ -129,6 +133,9 @@ impl Provisioner {
                 let instead_of = present.as_ref().map(|present| present.host.clone());
                 if let Some(present) = instead_of.clone().filter(|present| present != host && !force) {
                     return Err(Error::Attached { volume: name.clone(), host: present });
+                }
+                if !force {
+                    is_whole(&volume.record)?;
                 }
                 let id = Uuid::new_v4();
                 // A record that was written before there were tenures has none.
@@ -299,7 +306,7 @@ impl Provisioner {
             let Drive { address, nqn, .. } = known[&drive].clone();
             holders.push(HolderView { kind, drive, address, nqn, namespace });
         }
-        let Volume { id, tenant, name, bytes, state, level, attachment, operation, created, limits, from, .. } = volume;
+        let Volume { id, tenant, name, bytes, state, level, attachment, operation, created, limits, from, part, .. } = volume;
         let snapshots = volume.snapshots.into_iter().map(|snapshot| snapshot.name).collect();
         Ok(VolumeView {
             id,
@@ -312,6 +319,7 @@ impl Provisioner {
             attachment,
             operation,
             limits,
+            part,
             snapshots,
             from,
             created,

@@ -20,7 +20,9 @@ use super::drives::{Blank, DriveError, Usage};
 use super::keys;
 use super::moment::Moment;
 use super::name::Nqn;
+use super::reason::Reason;
 use super::records::{Attachment, OperationKind};
+use super::room;
 use super::step::{Stop, Task};
 use super::store::{Stored, now, put};
 
@@ -244,7 +246,7 @@ async fn by_a_host(task: &mut Task, asked: &Stored<Asked>) -> Result<Option<Stri
 }
 
 /// The same, looked at again after another time.
-fn later(stop: Stop, pause: Duration) -> Stop {
+pub(super) fn later(stop: Stop, pause: Duration) -> Stop {
     if matches!(stop, Stop::Later(_)) { Stop::Later(pause) } else { stop }
 }
 
@@ -266,11 +268,22 @@ async fn by_ourselves(task: &mut Task, mut asked: Stored<Asked>) -> Result<Outco
     }
     let is_replaced = matches!(asked.record.work, Work::Replace(_));
     if !is_replaced && !asked.record.is_begun() {
-        let looked = match attached(task, &Work::Look, false).await? {
+        let look = match &asked.record.work {
+            Work::Restore { moment, .. } => Work::Room { moment: *moment },
+            _ => Work::Look,
+        };
+        let looked = match attached(task, &look, false).await? {
             Ok(done) => done,
             Err(why) => return Ok(Outcome::Refused(why)),
         };
         let before = looked.snapshots.clone();
+        // Half way a volume that finds no room is a part of its snapshot, and nobody's to use.
+        if let Some(bytes) = looked.room
+            && let Some(why) = room::lacks(task, bytes).await?
+        {
+            task.operation.record.reason = Some(Reason::NoRoom);
+            return Ok(Outcome::Refused(why));
+        }
         // A snapshot that is not believed would stay, and nobody know of it.
         if let work @ Work::Take { .. } = &asked.record.work
             && let Outcome::Refused(why) = Outcome::Done(looked).believed(work, task.volume.record.bytes)

@@ -115,6 +115,7 @@ fn class(error: &Error) -> (StatusCode, &'static str) {
         Error::InUse { .. } => (StatusCode::CONFLICT, "in-use"),
         Error::Attached { .. } | Error::AttachedStill { .. } => (StatusCode::CONFLICT, "attached"),
         Error::NotAttached { .. } => (StatusCode::CONFLICT, "not-attached"),
+        Error::Part { .. } => (StatusCode::CONFLICT, "part-of-a-snapshot"),
         Error::Busy { .. } => (StatusCode::CONFLICT, "busy"),
         Error::RequestReused { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "request-id-reused"),
         Error::TooMany { .. } => (StatusCode::TOO_MANY_REQUESTS, "too-many-operations"),

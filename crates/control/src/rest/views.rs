@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::provision::{
-    Drive, DriveStatus, List, Name, Namespace, Node, Nqn, Operation, OperationKind, OperationState, Role, Token,
+    Drive, DriveStatus, List, Name, Namespace, Node, Nqn, Operation, OperationKind, OperationState, Reason, Role, Token,
 };
 
 /// A part of a list.
@@ -110,6 +110,9 @@ pub struct OperationView {
     pub waits: Option<String>,
     /// Why it failed, or is being undone.
     pub failure: Option<String>,
+    /// The same in a word, where there is one for it.
+    #[serde(default)]
+    pub reason: Option<Reason>,
     /// When it was asked for, in seconds of the Unix epoch.
     pub began: u64,
     /// When it ended.
@@ -118,9 +121,10 @@ pub struct OperationView {
 
 impl From<Operation> for OperationView {
     fn from(operation: Operation) -> OperationView {
-        let Operation { id, kind, tenant, volume, snapshot, state, done, steps, waits, undo, began, ended, .. } =
+        let Operation { id, kind, tenant, volume, snapshot, state, done, steps, waits, reason, began, ended, .. } =
             operation;
-        OperationView { id, kind, tenant, volume, snapshot, state, done, steps, waits, failure: undo, began, ended }
+        let failure = operation.undo;
+        OperationView { id, kind, tenant, volume, snapshot, state, done, steps, waits, failure, reason, began, ended }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use device::Namespace;
+use device::{Lba, Namespace};
 use engine::time;
 use volume::{BackupError, Error, ExportOptions, Kind, Origin, Restored, Volume, holder_bytes};
 
@@ -129,5 +129,23 @@ fn what_an_import_has_taken_for_itself_is_nothing_to_be_put_back_to() {
         assert!(matches!(copy.origin(), Some(Origin::Whole { .. })), "nothing was changed");
         let refused = volume::restore(&copy, &snapshot(&source).await, 0, LONG).await;
         assert!(matches!(refused, Err(BackupError::Volume(Error::Impossible(_)))), "{refused:?}");
+    });
+}
+
+#[test]
+fn room_is_needed_for_what_is_shared_or_gone_and_not_for_what_was_written_since() {
+    on_drives(97, async |addresses| {
+        let (volume, _) = two(&addresses).await;
+        let room = async |to| volume::room(&volume, to).await.expect("it is told");
+        let first = snapshot(&volume).await;
+        assert_eq!(room(&first).await, 0, "nothing differs");
+        put(&volume, 5, 77).await.expect("all is well");
+        assert_eq!(room(&first).await, 0, "it is written where it is");
+        let second = snapshot(&volume).await;
+        let needed = room(&first).await;
+        assert!((BLOCK as u64..BYTES / 2).contains(&needed), "the newer snapshot has it, too: {needed}");
+        assert_eq!(room(&second).await, 0);
+        volume.deallocate(Lba(0), volume.info().blocks).await.expect("all is well");
+        assert!(room(&second).await >= needed, "what is gone needs room again");
     });
 }

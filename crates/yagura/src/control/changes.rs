@@ -131,7 +131,8 @@ pub async fn work(volume: Uuid, holders: Vec<Option<(Options, Blank)>>, work: Wo
     if let Work::Replace(replacement) = &work {
         settled(&attached, replacement, FILLED_TIME).await;
     }
-    let done = done_by(&attached, &work).await;
+    let gone = Set::of(holders.len(), |slot| holders[slot].is_none());
+    let done = done_by(&attached, &work, gone).await;
     // Nobody may have the volume for long, and what was deleted would take room until then.
     let _ = engine::time::timeout(COLLECTED_TIME, attached.collected()).await;
     let detached = attached.detach().await;

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use ::control::provision::{Address, Moment, Nqn as Name, Restored};
-use ::volume::NvmeReach;
+use ::control::provision::{Address, Epoch, Moment, Nqn as Name, Stopped};
+use ::volume::{NvmeReach, Volume};
 use device::{Drive, FormatOptions as DriveFormat};
 use engine::net::TcpListener;
 use fabric::host::HostIdentity;
@@ -194,8 +194,8 @@ fn a_volume_grows_and_its_snapshot_is_cloned() {
     });
 }
 
-/// How many snapshots of a namespace the drive has.
-fn copies(place: &Place, nsid: u32) -> usize {
+/// What comes of it at the drive, past the control plane.
+fn managed<T: Send + 'static>(place: &Place, work: impl AsyncFnOnce(&Manager) -> T + Send + 'static) -> T {
     let (told, said) = mpsc::channel();
     let address = place.address.as_str().parse().expect("an address");
     std::thread::spawn(move || {
@@ -203,11 +203,15 @@ fn copies(place: &Place, nsid: u32) -> usize {
             let host = HostIdentity { nqn: CONTROL.parse().expect("a name"), ..HostIdentity::random() };
             let subsystem = SUBSYSTEM.parse().expect("a name");
             let manager = Manager::connect(Options { host, ..Options::new(address, subsystem, 1) }).await;
-            let copies = manager.expect("connected").copies(Some(nsid)).await.expect("a list");
-            told.send(copies.len()).expect("the test waits");
+            told.send(work(&manager.expect("connected")).await).expect("the test waits");
         })
     });
-    said.recv().expect("a list")
+    said.recv().expect("it is done")
+}
+
+/// How many snapshots of a namespace the drive has.
+fn copies(place: &Place, nsid: u32) -> usize {
+    managed(place, async move |manager| manager.copies(Some(nsid)).await.expect("a list").len())
 }
 
 /// Nobody attaches the volume afterwards, so that nobody would delete them later.
@@ -247,8 +251,8 @@ impl ::volume::Source for Held {
     }
 }
 
-/// The volume of one holder gets its own bytes once more, by an import: the snapshot that the import keeps for itself.
-fn imported(place: &Place, nsid: u32) -> Moment {
+/// What comes of it where a host has the volume of one holder attached by its address, past the control plane.
+fn attached<T: Send + 'static>(place: &Place, nsid: u32, work: impl AsyncFnOnce(&Volume) -> T + Send + 'static) -> T {
     let (told, said) = mpsc::channel();
     let address = place.address.as_str().parse().expect("an address");
     std::thread::spawn(move || {
@@ -256,17 +260,110 @@ fn imported(place: &Place, nsid: u32) -> Moment {
             let name = CONTROL.parse().expect("a name");
             let holder = NvmeReach::at(address, SUBSYSTEM.parse().expect("a name"), nsid, name);
             let volume = ::volume::attach(vec![Rc::new(holder)], ::volume::Options::default()).await.expect("attached");
-            let name = volume.snapshot().await.expect("drives have them");
-            let (view, mut held) = (volume.snapshot_view(name).await.expect("it is there"), Held::default());
-            ::volume::export(&view, None, ::volume::ExportOptions::default(), &mut held).await.expect("exported");
-            volume.delete_snapshot(name).await.expect("it is attached");
-            let options = ::volume::ImportOptions { force: true, ..Default::default() };
-            ::volume::import(&volume, &mut held, options).await.expect("imported");
-            told.send(crate::volume::work::moments(&volume)[0]).expect("the test waits");
+            told.send(work(&volume).await).expect("the test waits");
             volume.detach().await.expect("it is attached");
         })
     });
-    said.recv().expect("imported")
+    said.recv().expect("it was attached")
+}
+
+/// The volume of one holder gets its own bytes once more, by an import: the snapshot that the import keeps for itself.
+fn imported(place: &Place, nsid: u32) -> Moment {
+    attached(place, nsid, async |volume| {
+        let name = volume.snapshot().await.expect("drives have them");
+        let (view, mut held) = (volume.snapshot_view(name).await.expect("it is there"), Held::default());
+        ::volume::export(&view, None, ::volume::ExportOptions::default(), &mut held).await.expect("exported");
+        volume.delete_snapshot(name).await.expect("it is attached");
+        let options = ::volume::ImportOptions { force: true, ..Default::default() };
+        ::volume::import(volume, &mut held, options).await.expect("imported");
+        crate::volume::work::moments(volume)[0]
+    })
+}
+
+/// The first block of each of the first three MiB.
+async fn put(volume: &Volume, what: u8) {
+    for mib in 0..3 {
+        let mut block = Buf::with_len(4096);
+        block.fill(what);
+        volume.write(Lba(256 * mib), block.freeze(), device::Durability::Stable).await.expect("it is attached");
+    }
+}
+
+/// Which bytes these begin with.
+async fn got(volume: &Volume) -> Vec<u8> {
+    let mut found = Vec::new();
+    for mib in 0..3 {
+        let (read, block) = volume.read(Lba(256 * mib), Buf::with_len(4096)).await;
+        read.expect("it is attached");
+        found.push(block[0]);
+    }
+    found
+}
+
+/// A volume of ones is put back to a snapshot of itself after it was written, the first piece of it: how it is gone on with.
+fn put_back_in_part(place: &Place, nsid: u32) -> (Moment, Work) {
+    attached(place, nsid, async |volume| {
+        put(volume, 1).await;
+        let name = volume.snapshot().await.expect("drives have them");
+        put(volume, 2).await;
+        let view = volume.snapshot_view(name).await.expect("it is there");
+        let ::volume::Restored { at, left } =
+            ::volume::restore(volume, &view, 0, Duration::ZERO).await.expect("it can be read");
+        assert!(at > 0 && left > 0 && got(volume).await == [1, 2, 2], "a piece is done");
+        let (moment, ballot) = (crate::volume::work::moments(volume)[0], volume.record().0.ballot);
+        let by = Some(Epoch { round: ballot.round, host: ballot.host });
+        (moment, Work::Restore { moment, at, by })
+    })
+}
+
+/// What a host had overwritten there meanwhile, past the control plane, stayed in a volume that was said to be as the snapshot.
+#[test]
+fn a_volume_that_another_host_has_had_in_between_is_put_back_from_its_beginning() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = target(folder.path().join("drive"));
+    run(async {
+        let drives = drives(Some(CONTROL));
+        for is_written in [false, true] {
+            let (id, holder, until) = formatted(&drives, &place).await;
+            let namespace = holder[0].namespace;
+            let (moment, goes_on) = put_back_in_part(&place, namespace.nsid);
+            if is_written {
+                attached(&place, namespace.nsid, async |volume| put(volume, 9).await);
+            }
+            let holders = holder.map(Some);
+            let room = drives.work(id, &holders, &Work::Room { moment }, &until).await.expect("attached").room;
+            assert_eq!(room, Some(0), "what has begun goes on");
+            let back = drives.work(id, &holders, &goes_on, &until).await.expect("done").restored.expect("it is said");
+            assert_eq!((back.at, back.left, back.stopped), (4 << 20, 0, None));
+            assert_eq!(attached(&place, namespace.nsid, async |volume| got(volume).await), [1, 1, 1]);
+            drives.delete(&place, namespace, soon()).await.expect("deleted");
+        }
+    });
+}
+
+#[test]
+fn a_volume_that_is_put_back_goes_on_until_no_copy_of_the_snapshot_is_left() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let place = target(folder.path().join("drive"));
+    run(async {
+        let drives = drives(Some(CONTROL));
+        let (id, holder, until) = formatted(&drives, &place).await;
+        let namespace = holder[0].namespace;
+        let (moment, goes_on) = put_back_in_part(&place, namespace.nsid);
+        // Behind the volume's back.
+        managed(&place, async move |manager| {
+            changes::delete_snapshots(manager, namespace.nsid).await.expect("they are there");
+        });
+        let holders = holder.map(Some);
+        let ended = drives.work(id, &holders, &goes_on, &until).await.expect("that is known");
+        assert_eq!(ended.restored.and_then(|restored| restored.stopped), Some(Stopped::Lost));
+        // Of one that was not begun nothing was changed.
+        let moment = Moment { attempt: 99, ..moment };
+        for work in [Work::Room { moment }, Work::Restore { moment, at: 0, by: None }] {
+            let refused = drives.work(id, &holders, &work, &until).await;
+            assert!(matches!(refused, Err(DriveError::Refused(_))), "{refused:?}");
+        }
+    });
 }
 
 #[test]
@@ -286,11 +383,13 @@ fn the_own_snapshot_of_an_import_is_nobody_elses() {
         assert!(work(Work::Forget { moment: own }).await.snapshots.iter().any(|there| there.is(&own)));
         // Nor is the volume put back to it, or to one that there is not; to the other one it is.
         for moment in [own, Moment { attempt: 99, ..own }] {
-            let refused = drives.work(id, &holders, &Work::Restore { moment, at: 0 }, &until).await;
+            let refused = drives.work(id, &holders, &Work::Restore { moment, at: 0, by: None }, &until).await;
             assert!(matches!(refused, Err(DriveError::Refused(_))), "{refused:?}");
         }
-        let back = work(Work::Restore { moment: taken.taken.expect("it was taken"), at: 0 }).await;
-        assert_eq!(back.restored, Some(Restored { at: 4 << 20, left: 0 }));
+        let moment = taken.taken.expect("it was taken");
+        assert_eq!(work(Work::Room { moment }).await.room, Some(0), "nothing was written since");
+        let back = work(Work::Restore { moment, at: 0, by: None }).await.restored.expect("it is said");
+        assert_eq!((back.at, back.left, back.stopped), (4 << 20, 0, None));
     });
 }
 

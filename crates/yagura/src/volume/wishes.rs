@@ -170,7 +170,7 @@ async fn heed(volume: &Volume, ended: Option<Ended>, wish: Wish, grown: &impl Fn
         (Noted::Open, Some(_)) => return ended,
         (Noted::Unwanted, Some(Ended { outcome: Outcome::Done(done), .. })) => {
             if let Some(moment) = done.taken
-                && let Err(Undone::Refused(why) | Undone::Unknown(why)) = work(volume, &Work::Forget { moment }).await
+                && let Err(Undone::Refused(why) | Undone::Unknown(why)) = work(volume, &Work::Forget { moment }, Set::default()).await
             {
                 tracing::warn!("a snapshot that nobody wants any more is left: {why}");
             }
@@ -178,7 +178,7 @@ async fn heed(volume: &Volume, ended: Option<Ended>, wish: Wish, grown: &impl Fn
         _ => {}
     }
     let assigned = wish.work?;
-    let outcome = match work(volume, &assigned.work).await {
+    let outcome = match work(volume, &assigned.work, Set::default()).await {
         Ok(done) => Outcome::Done(done),
         Err(Undone::Refused(why)) => Outcome::Refused(why),
         Err(Undone::Unknown(why)) => {

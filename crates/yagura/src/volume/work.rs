@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use ::control::provision::{Done, Moment, Progress, Replacement, Restored, Work};
+use ::control::provision::{Done, Epoch, Moment, Progress, Replacement, Restored, Stopped, Work};
 use ::volume::{BackupError, Ballot, Error, Origin, Set, Shape, Snapshot, SnapshotId, SnapshotName, Volume};
-use device::Namespace;
+use device::{Error as DeviceError, Namespace};
 
 /// How long a volume is put back to a snapshot at a time. Chosen: what an operator waits for to see how far it is, and many times
 /// what attaching the volume takes.
@@ -45,9 +45,9 @@ fn is_own(volume: &Volume, moment: &Moment) -> bool {
     volume.origin().and_then(|origin| origin.own()) == Some(name_of(moment))
 }
 
-/// Does it. What is done already is left as it is.
-pub async fn work(volume: &Volume, work: &Work) -> Result<Done, Undone> {
-    let (mut taken, mut progress, mut restored) = (None, None, None);
+/// Does it. What is done already is left as it is. `gone`: the slots whose holders are given up for good.
+pub async fn work(volume: &Volume, work: &Work, gone: Set) -> Result<Done, Undone> {
+    let (mut taken, mut progress, mut restored, mut room) = (None, None, None, None);
     match work {
         Work::Look => {}
         Work::Grow { bytes } => {
@@ -68,40 +68,81 @@ pub async fn work(volume: &Volume, work: &Work) -> Result<Done, Undone> {
         Work::Forget { moment } => volume.delete_snapshot(name_of(moment)).await.map_err(undone)?,
         // The mirror takes the new holder in by itself, once it is reached.
         Work::Replace(replacement) => progress = Some(progress_of(volume, replacement)),
-        Work::Restore { moment, at } => restored = Some(restore(volume, moment, *at).await?),
+        Work::Room { moment } => room = Some(room_for(volume, moment).await?),
+        Work::Restore { moment, at, by } => restored = Some(restore(volume, moment, (*at, *by), gone).await?),
     }
-    Ok(Done { bytes: volume.info().bytes(), snapshots: moments(volume), taken, progress, restored })
+    Ok(Done { bytes: volume.info().bytes(), snapshots: moments(volume), taken, progress, restored, room })
+}
+
+fn source_of(volume: &Volume, moment: &Moment) -> SnapshotId {
+    SnapshotId { volume: volume.shape().volume, name: name_of(moment) }
+}
+
+/// Whether the volume is a part of the snapshot already, also by a record that is not stable yet.
+fn is_part_of(volume: &Volume, source: SnapshotId) -> bool {
+    volume.record().0.origin == Some(Origin::InPart { source, base: None })
+}
+
+/// Bytes of room that are needed at a drive, at most. Of what has begun it is not asked: that goes on.
+async fn room_for(volume: &Volume, moment: &Moment) -> Result<u64, Undone> {
+    let source = source_of(volume, moment);
+    if is_part_of(volume, source) {
+        return Ok(0);
+    }
+    let view = volume.snapshot_view(source.name).await.map_err(unread)?;
+    ::volume::room(volume, &view).await.map_err(|error| Undone::Unknown(error.to_string()))
+}
+
+/// Nothing is changed before there is a copy that can be read.
+fn unread(error: Error) -> Undone {
+    Undone::Refused(format!("the snapshot can't be read: {error}"))
+}
+
+fn epoch(ballot: Ballot) -> Epoch {
+    Epoch { round: ballot.round, host: ballot.host }
 }
 
 /// Puts the volume back to a snapshot, for some time. What has begun is refused no more: the volume has a part of the snapshot.
-async fn restore(volume: &Volume, moment: &Moment, at: u64) -> Result<Restored, Undone> {
-    let source = SnapshotId { volume: volume.shape().volume, name: name_of(moment) };
-    // Also by a record that is not stable yet.
-    let origin = volume.record().0.origin;
-    let is_begun = origin == Some(Origin::InPart { source, base: None });
+///
+/// All before `at` is done by the record `by`. Where that is not the record that this host has gone on from somebody else has had
+/// the volume, past the control plane, and may have written there: it is begun anew, which writes nothing twice.
+async fn restore(
+    volume: &Volume,
+    moment: &Moment,
+    (at, by): (u64, Option<Epoch>),
+    gone: Set,
+) -> Result<Restored, Undone> {
+    let source = source_of(volume, moment);
+    let (record, bytes) = (volume.record().0, volume.info().bytes());
+    let is_begun = is_part_of(volume, source);
     // Whoever asks has begun, and may have learnt that from an older copy of the catalogue: what was written since stays.
     if at > 0 && !is_begun {
-        return match origin {
+        return match record.origin {
             Some(Origin::Whole { source: of, .. }) if of == source => {
-                Ok(Restored { at: volume.info().bytes(), left: 0 })
+                Ok(Restored { at: bytes, left: 0, by: None, stopped: None })
             }
             _ => Err(Undone::Refused("the volume is no part of the snapshot any more: ask again".to_owned())),
         };
     }
+    let at = if by == Some(epoch(volume.before())) { at } else { 0 };
+    let stands = |stopped| Restored { at, left: bytes - at.min(bytes), by: Some(epoch(record.ballot)), stopped };
     let restored = async {
-        // Nothing is changed before there is a copy that can be read.
-        let opened = volume.snapshot_view(source.name).await;
-        let view = opened.map_err(|error| Undone::Refused(format!("the snapshot can't be read: {error}")))?;
-        ::volume::restore(volume, &view, at, RESTORED_TIME).await.map_err(|error| match error {
-            BackupError::Volume(error) => undone(error),
-            BackupError::InPart { .. } => Undone::Refused(error.to_string()),
-            _ => Undone::Unknown(error.to_string()),
-        })
+        let view = volume.snapshot_view(source.name).await.map_err(unread)?;
+        match ::volume::restore(volume, &view, at, RESTORED_TIME).await {
+            Ok(::volume::Restored { at, left }) => Ok(Restored { at, left, ..stands(None) }),
+            Err(BackupError::Device { source: DeviceError::OutOfSpace, .. }) => Ok(stands(Some(Stopped::Full))),
+            Err(BackupError::Volume(error)) => Err(undone(error)),
+            Err(error @ BackupError::InPart { .. }) => Err(Undone::Refused(error.to_string())),
+            Err(error) => Err(Undone::Unknown(error.to_string())),
+        }
     };
     match restored.await {
-        Ok(::volume::Restored { at, left }) => Ok(Restored { at, left }),
+        // It goes forward for as long as it can.
+        Err(Undone::Refused(_)) if is_begun && volume.has_lost(source.name, gone).await => {
+            Ok(stands(Some(Stopped::Lost)))
+        }
         Err(Undone::Refused(why)) if is_begun => Err(Undone::Unknown(why)),
-        Err(undone) => Err(undone),
+        done => done,
     }
 }
 

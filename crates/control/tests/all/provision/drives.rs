@@ -237,6 +237,8 @@ fn apply((state, mirrors): (&State, &Mirrors), effect: &Effect, sacred: &BTreeSe
             if !mirror.is_attachable(nqns.len()) {
                 return Err(DriveError::Unreachable("no majority of the holders".into()));
             }
+            mirror.gone = (0..nqns.len()).filter(|slot| nqns[*slot].is_none()).collect();
+            mirror.reads(work)?;
             mirror.round += 1;
             if let Work::Replace(Replacement { go: true, slot, life, .. }) = work {
                 let named = nqns[*slot].as_ref().map(|(_, uid)| *uid);

@@ -194,6 +194,7 @@ async fn a_host_undoes_what_nobody_wants_any_more_and_keeps_what_is_wanted() {
         taken: Some(moment),
         progress: None,
         restored: None,
+        room: None,
     };
     host.ended = Some(Ended { operation: Uuid::new_v4(), outcome: Outcome::Done(done) });
     assert_eq!(host.ask().await.expect("said"), Some(Noted::Unwanted));

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use control::provision::{Done, HolderKind, Moment, Progress, Replacement, Restored, Work};
+use control::provision::{
+    Done, DriveError, Epoch, HolderKind, Moment, Progress, Replacement, Restored, Stopped, Work,
+};
 use uuid::Uuid;
 
 use super::drives::GIB;
@@ -33,7 +35,14 @@ pub struct Mirror {
     pub kept: BTreeMap<u32, u32>,
     /// The bytes up to which it is put back to a snapshot, while it is.
     pub back: Option<(Moment, u64)>,
+    /// Slots whose holders are given up for good.
+    pub gone: BTreeSet<usize>,
+    /// Its drives have no room left for what is put back.
+    pub is_full: bool,
 }
+
+/// By which record it is put back.
+const EPOCH: Epoch = Epoch { round: 3, host: 7 };
 
 /// How often it is asked for until a new holder is in sync.
 const FILLED_AFTER: u32 = 3;
@@ -41,7 +50,7 @@ const FILLED_AFTER: u32 = 3;
 impl Mirror {
     /// Does what whoever has the volume attached is asked.
     pub fn work(&mut self, work: &Work) -> Done {
-        let (mut taken, mut progress, mut restored) = (None, None, None);
+        let (mut taken, mut progress, mut restored, mut room) = (None, None, None, None);
         match work {
             Work::Look => {}
             Work::Grow { bytes } => self.bytes = self.bytes.max(*bytes),
@@ -57,23 +66,56 @@ impl Mirror {
             }
             Work::Forget { moment } => self.moments.retain(|found| !found.is(moment)),
             Work::Replace(replacement) => progress = Some(self.replace(replacement)),
-            Work::Restore { moment, at } => restored = Some(self.restore(moment, *at)),
+            Work::Room { moment } => room = Some(if self.is_as(moment) { 0 } else { self.bytes }),
+            Work::Restore { moment, at, by } => restored = Some(self.restore(moment, *at, *by)),
         }
-        Done { bytes: self.bytes, snapshots: self.moments.clone(), taken, progress, restored }
+        Done { bytes: self.bytes, snapshots: self.moments.clone(), taken, progress, restored, room }
+    }
+
+    fn is_as(&self, moment: &Moment) -> bool {
+        self.back.is_none() && self.written == self.kept[&moment.attempt]
+    }
+
+    /// Slots that have a copy of the snapshot, and are not given up.
+    fn copies(&self, moment: &Moment) -> Vec<usize> {
+        let slots = self.moments.iter().find(|found| found.is(moment)).map_or(0, |found| found.slots);
+        (0..3).filter(|slot| slots >> slot & 1 == 1 && !self.gone.contains(slot)).collect()
+    }
+
+    /// Whether a snapshot that is needed for the work is reached, or what is to be said of it.
+    pub fn reads(&self, work: &Work) -> Result<(), DriveError> {
+        let (Work::Room { moment } | Work::Restore { moment, .. }) = work else { return Ok(()) };
+        let copies = self.copies(moment);
+        let (is_reached, is_begun) = (copies.iter().any(|slot| self.reached.contains_key(slot)), self.back.is_some());
+        match (is_reached, is_begun) {
+            (true, _) => Ok(()),
+            (false, false) => Err(DriveError::Refused("the snapshot can't be read".into())),
+            (false, true) if copies.is_empty() || matches!(work, Work::Room { .. }) => Ok(()),
+            (false, true) => Err(DriveError::Unknown("no copy of the snapshot is reached".into())),
+        }
     }
 
     /// Two GiB at a time.
-    fn restore(&mut self, moment: &Moment, at: u64) -> Restored {
-        assert!(self.moments.iter().any(|found| found.is(moment)), "there is no such snapshot");
+    fn restore(&mut self, moment: &Moment, at: u64, by: Option<Epoch>) -> Restored {
+        assert!(at == 0 || by == Some(EPOCH), "it is said by which record all before is done");
+        let stopped = |stopped| Restored { at, left: self.bytes - at, by: Some(EPOCH), stopped: Some(stopped) };
+        if self.copies(moment).is_empty() {
+            return stopped(Stopped::Lost);
+        }
+        if self.is_full {
+            let stopped = stopped(Stopped::Full);
+            self.back = self.back.or(Some((*moment, 0)));
+            return stopped;
+        }
         let done = self.back.filter(|(to, _)| to.is(moment)).map_or(0, |(_, done)| done);
-        let is_over = self.back.is_none() && self.written == self.kept[&moment.attempt];
+        let is_over = self.is_as(moment);
         assert!(at <= done || is_over, "bytes were left out");
         let upto = (at + 2 * GIB).min(self.bytes);
         self.back = Some((*moment, done.max(upto)));
         if upto == self.bytes {
             (self.back, self.written) = (None, self.kept[&moment.attempt]);
         }
-        Restored { at: upto, left: self.bytes - upto }
+        Restored { at: upto, left: self.bytes - upto, by: Some(EPOCH), stopped: None }
     }
 
     /// Whether the holder that it has in a slot is there.

@@ -3,12 +3,16 @@
 use std::time::Duration;
 
 use control::catalogue::{Prefix, Range};
-use control::provision::{Error, Nqn, OperationState, Request, RequestId, Usage, VolumeState, VolumeView, restored};
+use control::provision::{
+    DriveState, Error, NewVolume, Nqn, OperationState, Reason, Request, RequestId, Source, Usage, VolumeState, VolumeView,
+    restored,
+};
 use tokio::time::sleep;
 use uuid::Uuid;
 
 use super::changes::take;
 use super::crash::{put_back, used, with_faults};
+use super::drives::GIB;
 use super::hosts::Host;
 use super::mirror::Mirror;
 use super::replacing::{once, volume};
@@ -107,6 +111,108 @@ async fn what_has_begun_goes_on_until_it_is_done_and_no_host_gets_the_volume_bef
     assert_eq!(mirror(&world, &old).written, 1);
     world.at_rest().await;
     world.provisioner.attach(&once(), &owner(), &name("old"), &host, false).await.expect("it is whole");
+}
+
+/// A volume that is put back in part to a snapshot of which one drive has the only copy.
+async fn half_back() -> (World, VolumeView, Uuid) {
+    // No other drive could take the place of one that is lost.
+    let world = World::new(&[100, 100, 100]).await;
+    done(&world.create(&new_volume("old", 5, 3)).await);
+    let old = volume(&world, "old").await;
+    world.drives.mirrors.lock().unwrap().get_mut(&old.id).unwrap().takes = Some(0b001);
+    let old = written(&world).await;
+    let id = restore(&world, "old", "s").await.expect("begun");
+    let worker = world.worker();
+    while mirror(&world, &old).back.is_none() {
+        sleep(Duration::from_millis(1)).await;
+    }
+    worker.abort();
+    (world, old, id)
+}
+
+async fn set(world: &World, drive: &str, state: DriveState) {
+    world.provisioner.set_drive_state(&once(), &name(drive), state).await.expect("there");
+}
+
+/// It waited for ever, and nothing but a delete by force ended that.
+#[tokio::test(start_paused = true)]
+async fn a_restore_whose_snapshot_loses_its_last_copy_ends_and_the_volume_says_that_it_is_a_part() {
+    let (world, old, id) = half_back().await;
+    set(&world, old.holders[0].drive.as_str(), DriveState::Out).await;
+    let ended = world.end(id).await;
+    assert_eq!((ended.state, ended.reason), (OperationState::Failed, Some(Reason::SnapshotLost)), "{ended:?}");
+    assert!(ended.undo.as_ref().is_some_and(|why| why.contains("no copy of snapshot s is left")), "{ended:?}");
+    let now = volume(&world, "old").await;
+    assert_eq!((now.state, now.part), (VolumeState::Ready, Some(name("s"))));
+    // No host gets it by mistake, nothing is made of it, and by force what is there can be saved.
+    let host = Nqn::new("nqn.2026-11.io.yagura:host:b").unwrap();
+    let attach = async |force| world.provisioner.attach(&once(), &owner(), &name("old"), &host, force).await;
+    let refused = attach(false).await;
+    assert!(matches!(&refused, Err(Error::Part { snapshot, .. }) if *snapshot == name("s")), "{refused:?}");
+    assert!(matches!(take(&world, "old", "u").await, Err(Error::Part { .. })));
+    let from = Source { volume: name("old"), snapshot: None };
+    let clone = NewVolume { from: Some(from), replicas: None, ..new_volume("new", 5, 3) };
+    let refused = world.provisioner.create_volume(&once(), &owner(), &clone).await;
+    assert!(matches!(refused, Err(Error::Part { .. })), "{refused:?}");
+    attach(true).await.expect("by force");
+    world.provisioner.detach(&once(), &owner(), &name("old"), None, true).await.expect("by force");
+    // To the same one it ends the same, and to one that there is it becomes whole.
+    let id = restore(&world, "old", "s").await.expect("begun");
+    assert_eq!(world.end(id).await.reason, Some(Reason::SnapshotLost));
+    world.drives.mirrors.lock().unwrap().get_mut(&old.id).unwrap().moments[1].slots = 0b110;
+    let id = restore(&world, "old", "t").await.expect("begun");
+    done(&world.end(id).await);
+    assert_eq!((mirror(&world, &old).written, volume(&world, "old").await.part), (2, None));
+    attach(false).await.expect("it is whole");
+}
+
+/// Away is not gone.
+#[tokio::test(start_paused = true)]
+async fn a_restore_waits_for_a_drive_that_is_away_with_the_only_copy() {
+    let (world, old, id) = half_back().await;
+    let away = |is_away| world.drives.with(old.holders[0].nqn.as_str(), |drive| drive.is_away = is_away);
+    away(true);
+    let worker = world.worker();
+    sleep(Duration::from_secs(600)).await;
+    let pending = world.provisioner.operation(None, id).await.expect("there");
+    assert!(pending.ended.is_none() && pending.waits.is_some(), "{pending:?}");
+    away(false);
+    worker.abort();
+    done(&world.end(id).await);
+    assert_eq!((mirror(&world, &old).written, volume(&world, "old").await.part), (1, None));
+    world.at_rest().await;
+}
+
+/// Full drives stopped it half way, and nobody was told what it waited for.
+#[tokio::test(start_paused = true)]
+async fn a_restore_for_which_drives_have_no_room_is_refused_and_one_that_finds_none_waits_for_it() {
+    let world = used().await;
+    let old = written(&world).await;
+    let (drive, nqn) = (old.holders[1].drive.clone(), old.holders[1].nqn.to_string());
+    let total = world.drives.with(&nqn, |drive| drive.total);
+    world.drives.with(&nqn, |drive| drive.total -= drive.free() - GIB);
+    let id = restore(&world, "old", "s").await.expect("begun");
+    let ended = world.end(id).await;
+    assert_eq!((ended.state, ended.reason), (OperationState::Failed, Some(Reason::NoRoom)), "{ended:?}");
+    let said = format!("drive {drive} has {GIB} bytes free, and {} may be needed: {} more", 5 * GIB, 4 * GIB);
+    assert!(ended.undo.as_ref().is_some_and(|why| why.contains(&said)), "{ended:?}");
+    assert_eq!((mirror(&world, &old).written, mirror(&world, &old).back), (3, None), "nothing was changed");
+    world.at_rest().await;
+    world.drives.with(&nqn, |drive| drive.total = total);
+    // Somebody else takes the room meanwhile.
+    let fill = |is_full| world.drives.mirrors.lock().unwrap().get_mut(&old.id).unwrap().is_full = is_full;
+    fill(true);
+    let id = restore(&world, "old", "s").await.expect("begun");
+    let worker = world.worker();
+    sleep(Duration::from_secs(300)).await;
+    let pending = world.provisioner.operation(None, id).await.expect("there");
+    let says = |part: &str| pending.waits.as_ref().is_some_and(|waits| waits.contains(part));
+    assert!(pending.ended.is_none() && says("no room is left") && says(&format!("drive {drive}: ")), "{pending:?}");
+    fill(false);
+    worker.abort();
+    done(&world.end(id).await);
+    assert_eq!(mirror(&world, &old).written, 1);
+    world.at_rest().await;
 }
 
 /// It was done again, and what hosts had written since was gone.
