@@ -84,7 +84,7 @@ impl Model {
         // Whoever takes it says which replicas have it in truth.
         let moment = Moment { round: 0, host: 0, attempt: 0, slots: (1 << replicas) - 1 };
         let (bytes, created, clones) = (volume.record.bytes, now(), Vec::new());
-        let snapshot = Snapshot { id, name, bytes, moment, created, clones, temporary: true };
+        let snapshot = Snapshot { id, name, bytes, moment, created, clones, temporary: true, left: None };
         Ok(Model { volume, snapshot, is_new: true })
     }
 }

@@ -50,6 +50,9 @@ pub struct Snapshot {
     /// It was taken for these alone, and is deleted when they have ended.
     #[serde(default)]
     pub temporary: bool,
+    /// Why it could not be deleted when that was tried last.
+    #[serde(default)]
+    pub left: Option<String>,
 }
 
 /// What a volume of the same tenant is made of, by names.

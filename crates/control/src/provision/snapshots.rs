@@ -44,6 +44,9 @@ pub struct SnapshotView {
     /// It was taken to make another volume, and is deleted by itself.
     #[serde(default)]
     pub temporary: bool,
+    /// Why it is there still, though it was to be deleted: that is tried again.
+    #[serde(default)]
+    pub waits: Option<String>,
 }
 
 /// To what a volume is to be put back.
@@ -55,9 +58,9 @@ pub struct Restoring {
 }
 
 fn view(volume: &Name, snapshot: &Snapshot) -> SnapshotView {
-    let Snapshot { id, name, bytes, moment, created, temporary, .. } = snapshot.clone();
+    let Snapshot { id, name, bytes, moment, created, temporary, left: waits, .. } = snapshot.clone();
     let copies = (0..8).filter(|slot| moment.has(*slot)).collect();
-    SnapshotView { id, volume: volume.clone(), name, bytes, copies, moment, created, temporary }
+    SnapshotView { id, volume: volume.clone(), name, bytes, copies, moment, created, temporary, waits }
 }
 
 fn found(volume: &Volume, name: &Name) -> Result<Snapshot, Error> {

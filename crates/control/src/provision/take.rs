@@ -22,7 +22,7 @@ pub(super) async fn take(task: &mut Task) -> Result<(), Stop> {
             // What it is taken for needs it from the first moment on.
             let clones: Vec<Uuid> = task.operation.record.with.into_iter().collect();
             let (id, created, temporary) = (Uuid::new_v4(), now(), !clones.is_empty());
-            let snapshot = Snapshot { id, name, bytes, moment, created, clones, temporary };
+            let snapshot = Snapshot { id, name, bytes, moment, created, clones, temporary, left: None };
             task.volume.record.snapshots.push(snapshot);
             ready(task, OperationState::Done).await
         }
@@ -37,6 +37,10 @@ pub(super) async fn forget(task: &mut Task) -> Result<(), Stop> {
     let is_it = |snapshot: &&Snapshot| Some(&snapshot.name) == name.as_ref();
     if let Some(moment) = task.volume.record.snapshots.iter().find(is_it).map(|snapshot| snapshot.moment) {
         if let Err(why) = work::done(task, Work::Forget { moment }).await? {
+            // Nobody has asked for it who would see how the operation has ended.
+            let is_left = |snapshot: &&mut Snapshot| snapshot.temporary && Some(&snapshot.name) == name.as_ref();
+            let left = task.volume.record.snapshots.iter_mut().find(is_left);
+            left.into_iter().for_each(|snapshot| snapshot.left = Some(why.clone()));
             return failed(task, why).await;
         }
         task.volume.record.snapshots.retain(|snapshot| Some(&snapshot.name) != name.as_ref());

@@ -3,8 +3,16 @@
 //! Invariant: such a snapshot is deleted sooner or later, whoever dies: that it is temporary stands in the volume's record, as long
 //! as the snapshot does. It begins to be deleted in the transaction in which the clone lets go of it, or, where something else is
 //! done to the volume then, or the volume was ill, in a later round.
+//!
+//! To try takes the volume's holders for a moment from a host that has it and does not ask what is wanted of it. So a snapshot that
+//! could not be deleted is tried again after pauses that grow, and at once where another host has the volume by now, or none.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+
+use engine::backoff::Backoff;
+use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::catalogue::{Change, Condition};
 
@@ -20,10 +28,45 @@ use super::store::{Request, Stored};
 /// Between two looks at whether a snapshot is taken, or gone. Chosen: a small part of what either takes.
 pub(super) const LOOK_PAUSE: Duration = Duration::from_millis(300);
 
-/// A temporary snapshot of the volume that nobody needs, if the volume has nothing else to do.
-fn spare(volume: &Volume) -> Option<&Snapshot> {
-    let is_idle = volume.state == VolumeState::Ready && volume.operation.is_none();
-    volume.snapshots.iter().find(|snapshot| is_idle && snapshot.temporary && snapshot.clones.is_empty())
+/// The pauses between two tries to delete a snapshot. Chosen: what a restart of a host takes, and how often a host may be disturbed
+/// that does not ask.
+const TRY_PAUSES: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
+
+/// Temporary snapshots of the volume that nobody needs.
+fn spares(volume: &Volume) -> impl Iterator<Item = &Snapshot> {
+    volume.snapshots.iter().filter(|snapshot| snapshot.temporary && snapshot.clones.is_empty())
+}
+
+/// Whether the volume has nothing else to do.
+fn is_idle(volume: &Volume) -> bool {
+    volume.state == VolumeState::Ready && volume.operation.is_none()
+}
+
+/// When a snapshot is tried again, and who had its volume attached when that was tried last.
+struct Try {
+    backoff: Backoff,
+    again: Instant,
+    attachment: Option<Uuid>,
+}
+
+/// What was tried, by the snapshots' ids.
+#[derive(Default)]
+pub(super) struct Tries(BTreeMap<Uuid, Try>);
+
+impl Tries {
+    /// Whether the snapshot of a volume that has this attachment is tried now; then it is noted that it was.
+    fn is_due(&mut self, snapshot: Uuid, attachment: Option<Uuid>) -> bool {
+        let now = Instant::now();
+        let first = || Try { backoff: Backoff::new(TRY_PAUSES.0, TRY_PAUSES.1), again: now, attachment };
+        let tried = self.0.entry(snapshot).or_insert_with(first);
+        if tried.attachment != attachment {
+            tried.backoff.reset();
+        } else if now < tried.again {
+            return false;
+        }
+        (tried.again, tried.attachment) = (now + tried.backoff.pause(), attachment);
+        true
+    }
 }
 
 /// The snapshot that a clone was made of may be deleted from now on; one that was taken for it is.
@@ -36,7 +79,8 @@ pub(super) async fn let_go(
     let id = task.operation.record.id;
     source.record.snapshots.iter_mut().for_each(|snapshot| snapshot.clones.retain(|clone| *clone != id));
     conditions.push(source.unchanged());
-    if let Some(snapshot) = spare(&source.record).map(|snapshot| snapshot.name.clone()) {
+    let spare = spares(&source.record).find(|_| is_idle(&source.record)).map(|snapshot| snapshot.name.clone());
+    if let Some(snapshot) = spare {
         let forget = operation(OperationKind::Forget, &tenant.record, &source.record.name, 1);
         let forget = Operation { snapshot: Some(snapshot), ..forget };
         // Nobody's own wish: it is counted, and not refused.
@@ -89,9 +133,15 @@ pub(super) async fn dropped(task: &mut Task) -> Result<(), Stop> {
 }
 
 /// Begins to delete what could not be deleted before.
-pub(super) async fn round(provisioner: &Provisioner) -> Result<(), Error> {
-    for Stored { record: volume, .. } in provisioner.store.all::<Volume>(keys::all("volume")).await? {
-        let Some(snapshot) = spare(&volume) else { continue };
+pub(super) async fn round(provisioner: &Provisioner, tries: &mut Tries) -> Result<(), Error> {
+    let volumes = provisioner.store.all::<Volume>(keys::all("volume")).await?;
+    let there: BTreeSet<Uuid> =
+        volumes.iter().flat_map(|volume| spares(&volume.record)).map(|snapshot| snapshot.id).collect();
+    tries.0.retain(|snapshot, _| there.contains(snapshot));
+    for Stored { record: volume, .. } in volumes.into_iter().filter(|volume| is_idle(&volume.record)) {
+        let attachment = volume.attachment.as_ref().map(|attachment| attachment.id);
+        let due = spares(&volume).find(|snapshot| tries.is_due(snapshot.id, attachment));
+        let Some(snapshot) = due else { continue };
         let owner = Owner { name: volume.tenant.clone(), id: None };
         let begun = provisioner.delete_snapshot(&Request::unnamed(), &owner, &volume.name, &snapshot.name).await;
         // Of any other error somebody was quicker, or the tenant has too much under way: it is looked at again.

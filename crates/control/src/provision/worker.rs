@@ -193,11 +193,12 @@ impl Worker {
     }
 
     async fn forget(&self) {
+        let mut tries = temporary::Tries::default();
         loop {
             if let Err(error) = sweep::sweep(&self.provisioner.store).await {
                 tracing::warn!(%error, "what has ended is not forgotten yet");
             }
-            if let Err(error) = temporary::round(&self.provisioner).await {
+            if let Err(error) = temporary::round(&self.provisioner, &mut tries).await {
                 tracing::warn!(%error, "snapshots that nobody needs are not deleted yet");
             }
             sleep(SWEEP_PAUSE).await;

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use control::provision::{
-    Error, NewVolume, Nqn, Operation, OperationKind, OperationState, Request, RequestId, Source, VolumeState,
-    VolumeView,
+    Error, NewVolume, Nqn, Operation, OperationKind, OperationState, Request, RequestId, SnapshotView, Source,
+    VolumeState, VolumeView,
 };
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -109,7 +109,8 @@ async fn a_snapshot_that_a_volume_could_not_delete_goes_when_it_can() {
     sleep(Duration::from_secs(120)).await;
     done(&world.provisioner.operation(None, id).await.expect("there"));
     let left = world.provisioner.snapshots(&owner(), &name("old")).await.expect("a list");
-    assert!(left.iter().all(|snapshot| snapshot.temporary) && left.len() == 1, "{left:?}");
+    let is_said = |snapshot: &SnapshotView| snapshot.waits.as_ref().is_some_and(|why| why.contains("does not ask"));
+    assert!(left.iter().all(|snapshot| snapshot.temporary && is_said(snapshot)) && left.len() == 1, "{left:?}");
     let operations = world.provisioner.operations(None, None).await.expect("a list").items;
     let is_failed = |one: &Operation| one.kind == OperationKind::Forget && one.state == OperationState::Failed;
     assert!(operations.iter().any(is_failed), "the host has said nothing: {operations:?}");
@@ -118,6 +119,34 @@ async fn a_snapshot_that_a_volume_could_not_delete_goes_when_it_can() {
     worker.abort();
     is_clean(&world, &volume(&world, "old").await);
     world.at_rest().await;
+}
+
+/// It was tried once a minute for ever, and each time the holders were taken from the host.
+#[tokio::test(start_paused = true)]
+async fn a_host_that_says_nothing_is_disturbed_by_a_snapshot_less_and_less_often() {
+    let world = used().await;
+    let mut host = Host::new(&world).await;
+    let id = begin(&world, 5).await.expect("begun");
+    let worker = world.worker();
+    while volume(&world, "old").await.snapshots.is_empty() {
+        host.ask().await.expect("it has the volume");
+        sleep(Duration::from_secs(2)).await;
+    }
+    sleep(Duration::from_secs(6 * 3600)).await;
+    done(&world.provisioner.operation(None, id).await.expect("there"));
+    let tries = async || {
+        let operations = world.provisioner.operations(None, None).await.expect("a list").items;
+        operations.iter().filter(|one| one.kind == OperationKind::Forget).count()
+    };
+    let before = tries().await;
+    assert!((8..16).contains(&before), "{before} tries in six hours");
+    // Another host has it by now, and asks: it is tried at once.
+    host.die();
+    let _host = Host::of(&world, "b", true).await.live();
+    sleep(Duration::from_secs(120)).await;
+    worker.abort();
+    assert_eq!(tries().await, before + 1);
+    is_clean(&world, &volume(&world, "old").await);
 }
 
 #[tokio::test(start_paused = true)]
