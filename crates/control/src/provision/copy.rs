@@ -88,7 +88,7 @@ pub(super) async fn copy(task: &mut Task, slot: usize, namespace: Namespace) -> 
                 return Ok(Ok(()));
             }
             Err(error @ DriveError::Unreachable(_)) => return give_up(task, said(task, slot, &error)).await,
-            Err(error @ DriveError::Refused(_)) => return Ok(Err(said(task, slot, &error))),
+            Err(error @ (DriveError::Refused(_) | DriveError::Foreign(_))) => return Ok(Err(said(task, slot, &error))),
             Err(DriveError::Unknown(_)) => sleep(task.provisioner.drives.late()).await,
         }
     }

@@ -89,6 +89,9 @@ pub enum DriveError {
     /// It says no, and nothing was changed. Of `format`: something may have been changed, and it can't be ended.
     #[error("it refuses ({0})")]
     Refused(String),
+    /// Another program has reserved it, and nothing was changed.
+    #[error("another program has it ({0})")]
+    Foreign(String),
     /// Whether it was changed is not known.
     #[error("whether it did what was asked is not known ({0})")]
     Unknown(String),
@@ -151,7 +154,8 @@ pub trait Drives: Send + Sync {
 
     /// Whether a host has the volume attached, or had. `holders`: those of its holders that can be asked; `of`: the volume that
     /// these may be clones of still, which says nothing of this one. What a host has reserved is taken from that host to be read; a
-    /// host that lives takes the holder back, by which it is told from one that is gone.
+    /// host that lives takes the holder back, by which it is told from one that is gone. What another program has reserved is
+    /// [`DriveError::Foreign`].
     fn usage(&self, volume: Uuid, of: Option<Uuid>, holders: &[Blank], until: Instant) -> Reply<'_, Usage>;
 
     /// Makes the namespace of this identifier `bytes` large (a multiple of 4 KiB); that it is as large, or larger, is no error.

@@ -43,7 +43,7 @@ pub(super) async fn make(task: &mut Task, slot: usize) -> Result<Made, Stop> {
         match task.provisioner.drives.create(&place, bytes, task.until()?).await {
             Ok(()) => {}
             Err(error @ DriveError::Unreachable(_)) => return give_up(task, said(task, slot, &error)).await,
-            Err(error @ DriveError::Refused(_)) => return Ok(Err(said(task, slot, &error))),
+            Err(error @ (DriveError::Refused(_) | DriveError::Foreign(_))) => return Ok(Err(said(task, slot, &error))),
             Err(DriveError::Unknown(_)) => sleep(task.provisioner.drives.late()).await,
         }
     }

@@ -131,7 +131,9 @@ async fn format(task: &mut Task, slot: usize, at: usize) -> Result<Made, Stop> {
             task.right.forget(task.operation.record.id);
             Ok(Ok(()))
         }
-        Err(DriveError::Refused(why)) => Ok(Err(format!("the new holder can't be formatted: {why}"))),
+        Err(DriveError::Refused(why) | DriveError::Foreign(why)) => {
+            Ok(Err(format!("the new holder can't be formatted: {why}")))
+        }
         Err(error) => {
             if matches!(error, DriveError::Unknown(_)) {
                 tokio::time::sleep(task.provisioner.drives.late()).await;

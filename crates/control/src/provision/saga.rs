@@ -26,6 +26,7 @@ use super::drives::{Blank, DriveError, Usage};
 use super::ending::{close, failed, give_back, leave, ready, superseded, turn_back};
 use super::keys;
 use super::namespace::{make, remove, unmake};
+use super::reason::Reason;
 use super::records::{Operation, OperationKind, OperationState, VolumeState};
 use super::replace;
 use super::restore;
@@ -63,7 +64,7 @@ async fn delete_all(task: &mut Task) -> Result<(), Stop> {
         return Err(task.wait(format!("operation {former} is under way on the volume, and is to end")).await);
     }
     if let Some(why) = in_the_way(task).await? {
-        return failed(task, why.to_owned()).await;
+        return failed(task, why).await;
     }
     remove_all(task).await
 }
@@ -88,10 +89,30 @@ async fn create(task: &mut Task) -> Result<(), Stop> {
     }
     // What this control plane has attached for the operation itself no host has used.
     let of = copy::origin(task).await?;
-    if !task.volume.record.held && usage(task, of).await? != Usage::Never {
-        return spare(task).await;
+    if !task.volume.record.held {
+        match usage(task, of).await? {
+            Ok(Usage::Never) => {}
+            Ok(Usage::Before | Usage::Now | Usage::Another) => return spare(task).await,
+            Err(_) if leave_foreign(task, of).await? => {}
+            Err(_) => return spare(task).await,
+        }
     }
     remove_all(task).await
+}
+
+/// What another program has reserved of a volume that is being undone stays on its drive, where it is seen as unrecorded: it is not
+/// waited for, and the operation says so. False: of what is left something was used by hosts.
+async fn leave_foreign(task: &mut Task, of: Option<Uuid>) -> Result<bool, Stop> {
+    let Some(foreign) = work::foreign(task, of).await? else { return Ok(false) };
+    for (slot, why) in foreign {
+        let Some(namespace) = task.volume.record.holder_mut(slot).namespace.take() else { continue };
+        let left = format!("; namespace {} of {} is left there: {why}", namespace.nsid, drive(task, slot));
+        task.operation.record.undo.get_or_insert_default().push_str(&left);
+        task.operation.record.reason = Some(Reason::Foreign);
+    }
+    task.operation.record.waits = None;
+    task.record(Vec::new(), Vec::new()).await?;
+    Ok(true)
 }
 
 /// The volume is made. One that hosts may have already is not looked at: that would take the volume from them.
@@ -145,16 +166,20 @@ async fn enlarge(task: &mut Task) -> Result<Made, Stop> {
 
 /// Why a delete, of which nothing is done yet, is not: it was not forced, and would take the volume from a host that uses it. The
 /// catalogue alone can't tell: hosts come to a volume past it, and an attachment is ended in it by whoever says so.
-async fn in_the_way(task: &mut Task) -> Result<Option<&'static str>, Stop> {
+async fn in_the_way(task: &mut Task) -> Result<Option<String>, Stop> {
     let is_begun =
         task.operation.record.at.is_some() || task.volume.record.everywhere().any(|holder| holder.namespace.is_none());
     if task.operation.record.force || is_begun {
         return Ok(None);
     }
     Ok(match usage(task, None).await? {
-        Usage::Now => Some("a host has the volume attached: detach it there, or say force (--force)"),
-        Usage::Another => Some(ANOTHERS),
-        Usage::Never | Usage::Before => None,
+        Ok(Usage::Now) => Some("a host has the volume attached: detach it there, or say force (--force)".to_owned()),
+        Ok(Usage::Another) => Some(ANOTHERS.to_owned()),
+        Ok(Usage::Never | Usage::Before) => None,
+        Err(why) => {
+            task.operation.record.reason = Some(Reason::Foreign);
+            Some(format!("{why}: by force (--force) it is deleted all the same"))
+        }
     })
 }
 
@@ -194,7 +219,9 @@ async fn format(task: &mut Task) -> Result<Made, Stop> {
         Ok(has) if has == bytes => Ok(Ok(())),
         // The tenant has the room of what the catalogue says.
         Ok(has) => Ok(Err(format!("the snapshot has {has} bytes, and {bytes} by the catalogue: take another one"))),
-        Err(DriveError::Refused(why)) => Ok(Err(format!("the volume can't be formatted: {why}"))),
+        Err(DriveError::Refused(why) | DriveError::Foreign(why)) => {
+            Ok(Err(format!("the volume can't be formatted: {why}")))
+        }
         Err(error) => {
             if matches!(error, DriveError::Unknown(_)) {
                 sleep(task.provisioner.drives.late()).await;

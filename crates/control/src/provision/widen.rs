@@ -76,7 +76,7 @@ async fn widen_one(task: &mut Task, slot: usize) -> Result<Made, Stop> {
         match task.provisioner.drives.grow(&place, seen, holder.bytes, task.until()?).await {
             Ok(()) => {}
             Err(error @ DriveError::Unreachable(_)) => return give_up(task, said(task, slot, &error)).await,
-            Err(error @ DriveError::Refused(_)) => return Ok(Err(said(task, slot, &error))),
+            Err(error @ (DriveError::Refused(_) | DriveError::Foreign(_))) => return Ok(Err(said(task, slot, &error))),
             Err(DriveError::Unknown(_)) => sleep(task.provisioner.drives.late()).await,
         }
     }

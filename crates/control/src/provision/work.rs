@@ -71,17 +71,33 @@ async fn ask(task: &Task, of: Option<Uuid>, there: Vec<(usize, Blank)>) -> Resul
 }
 
 /// Whether hosts use the volume, or have used it, by all of its holders that are not lost, and all that had a place. `of`: the
-/// volume that they may be clones of still.
-pub(super) async fn usage(task: &mut Task, of: Option<Uuid>) -> Result<Usage, Stop> {
+/// volume that they may be clones of still. `Err`: another program has one of them.
+pub(super) async fn usage(task: &mut Task, of: Option<Uuid>) -> Result<Result<Usage, String>, Stop> {
     let (holders, away) = there(task).await?;
     let why = match away {
         Some(why) => why,
         None => match ask(task, of, holders).await? {
-            Ok(usage) => return Ok(usage),
+            Ok(usage) => return Ok(Ok(usage)),
+            Err(error @ DriveError::Foreign(_)) => return Ok(Err(error.to_string())),
             Err(error) => error.to_string(),
         },
     };
     Err(task.wait(format!("whether a host uses the volume is not known: {why}")).await)
+}
+
+/// The same of each holder by itself: the slots of those that another program has, and why. `None`: of another one it is not so
+/// that no host has used it.
+pub(super) async fn foreign(task: &mut Task, of: Option<Uuid>) -> Result<Option<Vec<(usize, String)>>, Stop> {
+    let mut found = Vec::new();
+    for (slot, holder) in there(task).await?.0 {
+        match ask(task, of, vec![(slot, holder)]).await? {
+            Ok(Usage::Never) => {}
+            Ok(Usage::Before | Usage::Now | Usage::Another) => return Ok(None),
+            Err(error @ DriveError::Foreign(_)) => found.push((slot, error.to_string())),
+            Err(error) => return Err(task.wait(said(task, slot, &error)).await),
+        }
+    }
+    Ok(Some(found))
 }
 
 /// The same before the volume is attached: for both a majority of the holders will do, since whoever uses the volume has one of

@@ -268,13 +268,13 @@ async fn usage(
             // It was not formatted to the end.
             Err(::volume::Error::Label { .. }) => continue,
             Err(error) if is_host_there(&error) => return Ok(Usage::Now),
-            Err(error) => return Err(DriveError::Unreachable(error.to_string())),
+            Err(error) => return Err(unused(&error)),
         }
         in_time(until)?;
         match holder.take(Takes::Holder).await {
             Ok(connection) => taken.push(connection),
             Err(error) if is_host_there(&error) => return Ok(Usage::Now),
-            Err(error) => return Err(DriveError::Unreachable(error.to_string())),
+            Err(error) => return Err(unused(&error)),
         }
     }
     let Some(lease) = lease else { return Ok(Usage::Never) };
@@ -291,6 +291,14 @@ async fn usage(
         }
     }
     Ok(Usage::Before)
+}
+
+/// Why it is not known who uses a holder.
+fn unused(error: &::volume::Error) -> DriveError {
+    match error {
+        ::volume::Error::Foreign { .. } => DriveError::Foreign(error.to_string()),
+        _ => DriveError::Unreachable(error.to_string()),
+    }
 }
 
 /// Whether it failed since a host takes the holder, too.

@@ -156,6 +156,7 @@ pub fn unformatted(error: ::volume::Error) -> DriveError {
         | Of::Device { source: Aborted | Disconnected(_) | NotConnected(_) | Reserved(_), .. } => {
             DriveError::Unknown(error.to_string())
         }
+        Of::Foreign { .. } => DriveError::Foreign(error.to_string()),
         _ => DriveError::Refused(error.to_string()),
     }
 }

@@ -68,6 +68,8 @@ pub struct SimDrives {
     pub used: Mutex<BTreeMap<Uuid, Usage>>,
     /// Volumes that a host has attached, in truth.
     pub in_use: Mutex<BTreeSet<Uuid>>,
+    /// Namespaces that another program has reserved.
+    pub foreign: Mutex<BTreeSet<Uuid>>,
     /// Former holders that a host uses still.
     pub clung: Mutex<BTreeSet<Uuid>>,
     /// Volumes that stay: of these nothing is deleted that the mirror needs.
@@ -85,6 +87,7 @@ impl SimDrives {
             sacred: Mutex::default(),
             used: Mutex::default(),
             in_use: Mutex::default(),
+            foreign: Mutex::default(),
             clung: Mutex::default(),
             kept: Arc::default(),
             held: Mutex::default(),
@@ -132,6 +135,15 @@ impl SimDrives {
         };
         if self.used.lock().unwrap().contains_key(&volume) && !holders.iter().enumerate().all(is_made) {
             return Err(DriveError::Refused("a host has attached it".into()));
+        }
+        self.is_free(holders.iter().map(|(_, namespace)| namespace.uid))
+    }
+
+    /// What another program has reserved is not taken.
+    fn is_free(&self, mut uids: impl Iterator<Item = Uuid>) -> Result<(), DriveError> {
+        let foreign = self.foreign.lock().unwrap();
+        if uids.any(|uid| foreign.contains(&uid)) {
+            return Err(DriveError::Foreign("key 0x5".into()));
         }
         Ok(())
     }
@@ -381,6 +393,7 @@ impl Drives for SimDrives {
         let uids: Vec<_> = holders.iter().map(|holder| holder.namespace.uid).collect();
         Box::pin(async move {
             self.change(Effect::Ask(asked), until).await?;
+            self.is_free(uids.iter().copied())?;
             let there = self.namespaces();
             let labels = uids.iter().filter_map(|uid| there.get(uid)?.2);
             if labels.into_iter().any(|(label, _)| label != volume && Some(label) != of) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use control::provision::{DriveState, Error, Operation, OperationState, Request, VolumeState};
+use control::provision::{DriveState, Error, Operation, OperationState, Reason, Request, VolumeState};
 use tokio::time::sleep;
 use uuid::Uuid;
 
@@ -183,4 +183,34 @@ async fn a_delete_in_the_place_of_a_growth_ends_done() {
         delete(world, true).await.expect("begun")
     };
     with_faults((OperationState::Done, 14), case, async |_| {}).await;
+}
+
+/// The undo waited for ever on what another program had reserved in the meantime, and so did a delete.
+#[tokio::test(start_paused = true)]
+async fn what_another_program_has_reserved_is_left_and_nothing_waits_for_it() {
+    let world = used().await;
+    let id = world.provisioner.create_volume(&once(), &owner(), &new_volume("new", 5, 3)).await.expect("begun");
+    let worker = world.worker();
+    let reserved = loop {
+        let volume = world.provisioner.volume(&owner(), &name("new")).await.expect("there at once");
+        match volume.holders[1].namespace {
+            Some(namespace) => break namespace,
+            None => sleep(Duration::from_millis(1)).await,
+        }
+    };
+    worker.abort();
+    world.drives.foreign.lock().unwrap().insert(reserved.uid);
+    world.drives.sacred.lock().unwrap().insert(reserved.uid);
+    let ended = world.end(id).await;
+    assert_eq!((ended.state, ended.reason), (OperationState::Failed, Some(Reason::Foreign)), "{ended:?}");
+    let says = |ended: &Operation, part: &str| ended.undo.as_ref().is_some_and(|why| why.contains(part));
+    assert!(says(&ended, "is left there") && says(&ended, "key 0x5"), "{ended:?}");
+    world.at_rest().await;
+    let old = world.provisioner.volume(&owner(), &name("old")).await.expect("there");
+    let uid = old.holders[0].namespace.expect("it is ready").uid;
+    world.drives.foreign.lock().unwrap().insert(uid);
+    let ended = world.end(delete(&world, false).await.expect("begun")).await;
+    assert_eq!((ended.state, ended.reason), (OperationState::Failed, Some(Reason::Foreign)), "{ended:?}");
+    assert!(says(&ended, "--force"), "{ended:?}");
+    world.at_rest().await;
 }
