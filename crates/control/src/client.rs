@@ -60,8 +60,21 @@ pub struct Refused {
     pub status: StatusCode,
     /// What kind of problem it is: the last part of its `type`.
     pub kind: String,
+    /// Of what is not there: what kind of thing, where the control plane says so.
+    pub what: Option<String>,
     /// What is wrong and what to do; of a volume that can't be placed, what each drive lacks.
     pub detail: String,
+}
+
+impl Refused {
+    /// Whether the volume that was asked about is another host's, or is no more.
+    pub fn is_lost(&self) -> bool {
+        match &*self.kind {
+            "attached" | "not-attached" => true,
+            "not-found" => self.what.as_deref() == Some("volume"),
+            _ => false,
+        }
+    }
 }
 
 impl Display for Refused {
@@ -185,7 +198,8 @@ fn refused(status: StatusCode, said: &Value) -> Refused {
         let (drive, says) = (lack["drive"].as_str().unwrap_or("?"), lack["says"].as_str().unwrap_or("?"));
         detail += &format!("\n  {drive}: {says}");
     }
-    Refused { status, kind, detail }
+    let what = said["what"].as_str().map(str::to_owned);
+    Refused { status, kind, what, detail }
 }
 
 /// The path of a thing. What is no name goes into it, too: the server refuses it in words.

@@ -264,7 +264,7 @@ mod tests {
     fn refusals_have_the_codes_of_the_specification() {
         let refused = |status: u16, kind: &str| {
             let status = StatusCode::from_u16(status).expect("a status");
-            super::status(ClientError::Refused(Refused { status, kind: kind.into(), detail: "why".into() }))
+            super::status(ClientError::Refused(Refused { status, kind: kind.into(), what: None, detail: "why".into() }))
         };
         let cases = [
             (400, "malformed", Code::InvalidArgument),

@@ -12,7 +12,7 @@ mod serve;
 use hyper::Method;
 use serde_json::{Value, json};
 
-pub use client::{Client, access, failure, path_of};
+pub use client::{Client, access, path_of};
 
 use crate::cli::{Asking, ControlCreateArgs, ControlShowArgs, ControlVerb, VolumeLimits};
 use crate::exit::Failure;
@@ -147,8 +147,10 @@ fn operate(asking: &Asking, method: Method, path: &str, body: Option<&Value>) ->
         let id = operation["id"].as_str().unwrap_or_default();
         operation = client.ask(Method::GET, &format!("/v1/operations/{id}?wait={WAIT_SECONDS}"), None)?;
     }
-    match operation["failure"].as_str() {
-        Some(why) => Err(Failure::refused(format!("it was undone: {why}"))),
-        None => report(asking, &operation),
+    match (operation["failure"].as_str(), operation["reason"].as_str()) {
+        (Some(why), Some("snapshot-lost")) => Err(Failure::refused(format!("it has failed: {why}"))),
+        (Some(why), Some("no-room")) => Err(Failure::out_of_space(format!("it was undone: {why}"))),
+        (Some(why), _) => Err(Failure::refused(format!("it was undone: {why}"))),
+        (None, _) => report(asking, &operation),
     }
 }

@@ -106,7 +106,7 @@ enum Said {
     Unknown { reason: String },
 }
 
-fn said(holder: &str, found: Result<Inspected, Error>) -> Said {
+fn said(found: Result<Inspected, Error>) -> Said {
     match found {
         Ok(Inspected { label, record, used_blocks }) => Said::Read {
             volume: name(label.shape.volume),
@@ -121,12 +121,7 @@ fn said(holder: &str, found: Result<Inspected, Error>) -> Said {
             is_partial: matches!(record.accepted.origin, Some(Origin::InPart { .. })),
         },
         Err(Error::Device { source: Reserved(_), .. }) => Said::Taken,
-        Err(error) => {
-            let text = error.to_string();
-            // The line begins with the holder already.
-            let reason = text.strip_prefix(holder).map_or(&*text, |rest| rest.trim_start_matches([':', ' ']));
-            Said::Unknown { reason: reason.to_owned() }
-        }
+        Err(error) => Said::Unknown { reason: error.to_string() },
     }
 }
 
@@ -138,8 +133,7 @@ async fn status(args: &VolumeStatusArgs) -> Result<(), Failure> {
     )
     .await;
     let all_away = asked.iter().all(|(_, found)| matches!(found, Err(Error::Unreachable { .. })));
-    let holders: Vec<_> =
-        asked.into_iter().map(|(holder, found)| Holder { said: said(&holder, found), holder }).collect();
+    let holders: Vec<_> = asked.into_iter().map(|(holder, found)| Holder { said: said(found), holder }).collect();
     output::report(args.common.json, &holders, |holders| holders.iter().map(describe).collect())?;
     match holders.iter().all(|holder| matches!(holder.said, Said::Unknown { .. })) {
         true if all_away => Err(Failure::unavailable("no holder can be reached")),
@@ -165,7 +159,8 @@ fn describe(holder: &Holder) -> String {
             text
         }
         Said::Taken => format!("{holder}: of a host that has it attached, or had it last; --take reads it\n"),
-        Said::Unknown { reason } => format!("{holder}: {reason}\n"),
+        // What is wrong with a holder names it.
+        Said::Unknown { reason } => format!("{reason}\n"),
     }
 }
 

@@ -37,6 +37,9 @@ pub struct Problem {
     pub status: u16,
     /// What is wrong, and what to do.
     pub detail: String,
+    /// Of what is not there: what kind of thing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub what: Option<String>,
     /// Of a volume that can't be placed, or can't grow: what each drive lacks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drives: Vec<Lack>,
@@ -50,6 +53,7 @@ impl Problem {
             title: kind.replace('-', " "),
             status: status.as_u16(),
             detail: detail.into(),
+            what: None,
             drives: Vec::new(),
         }
     }
@@ -85,6 +89,9 @@ impl From<Error> for Problem {
             tracing::warn!(%error, "a request failed");
         }
         let mut problem = Problem::new(status, kind, error.to_string());
+        if let Error::NotFound { kind, .. } = &error {
+            problem.what = Some((*kind).into());
+        }
         let lacks = match error {
             Error::NoRoom(refusal) => refusal.drives,
             Error::NoRoomToGrow { drives, .. } => drives,

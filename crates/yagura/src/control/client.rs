@@ -34,24 +34,14 @@ impl Client {
 
     /// Asks; the answer's document, or the refusal in words.
     pub fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
-        self.answer(method, path, body)?.map_err(failure)
-    }
-
-    /// The same; the refusal as it came.
-    pub fn answer(
-        &self,
-        method: Method,
-        path: &str,
-        body: Option<&Value>,
-    ) -> Result<Result<Value, ClientError>, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::from(error).during("a runtime"))?;
-        Ok(runtime.block_on(self.0.ask(method, path, body)))
+        runtime.block_on(self.0.ask(method, path, body)).map_err(failure)
     }
 }
 
-/// As an exit status: room that is missing is no fault of the server's.
-pub fn failure(error: ClientError) -> Failure {
+/// As an exit status, for every verb that asks a control plane: room that is missing is no fault of the server's.
+fn failure(error: ClientError) -> Failure {
     match &error {
         ClientError::Usage(_) => Failure::usage(error),
         ClientError::Unreached { .. } => Failure::unavailable(error),
@@ -60,6 +50,27 @@ pub fn failure(error: ClientError) -> Failure {
         {
             Failure::unavailable(error)
         }
+        ClientError::Refused(refused) if refused.is_lost() => Failure::lost(error),
         ClientError::Refused(_) => Failure::refused(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ::control::client::Refused;
+
+    use super::*;
+
+    /// A verb of `control` ended with 4 where one of `volume` did with 6.
+    #[test]
+    fn a_volume_of_another_host_or_of_nobody_ends_every_verb_with_the_same_status() {
+        let ends = |status: u16, kind: &str, what: Option<&str>| {
+            let status = StatusCode::from_u16(status).expect("a status");
+            let (kind, what, detail) = (kind.to_owned(), what.map(str::to_owned), "why".to_owned());
+            failure(ClientError::Refused(Refused { status, kind, what, detail })).status()
+        };
+        assert_eq!([ends(409, "attached", None), ends(409, "not-attached", None)], [6, 6]);
+        assert_eq!([ends(404, "not-found", Some("volume")), ends(404, "not-found", Some("node"))], [6, 4]);
+        assert_eq!([ends(409, "busy", None), ends(507, "no-room", None), ends(503, "contended", None)], [4, 4, 3]);
     }
 }

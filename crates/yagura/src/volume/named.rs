@@ -2,14 +2,13 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use ::control::client::ClientError;
 use ::control::provision::{Limits, Moment};
 use hyper::Method;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::cli::{VolumeHolders, VolumeOf};
-use crate::control::{self, Client, path_of};
+use crate::control::{Client, path_of};
 use crate::exit::Failure;
 use crate::holder::HolderSpec;
 
@@ -68,16 +67,9 @@ impl Attachment {
     }
 }
 
-/// Asks of a volume that this host has or is to have: that another one has it, or that there is none, is a failure of its own.
+/// Asks of a volume that this host has or is to have.
 fn ask(of: &VolumeOf, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
-    Client::new(&of.access)?.answer(method, path, body)?.map_err(|error| match &error {
-        ClientError::Refused(refused) if is_lost(&refused.kind) => Failure::lost(error),
-        _ => control::failure(error),
-    })
-}
-
-fn is_lost(kind: &str) -> bool {
-    matches!(kind, "attached" | "not-attached" | "not-found")
+    Client::new(&of.access)?.ask(method, path, body)
 }
 
 /// What the control plane has of a volume.
