@@ -41,7 +41,8 @@ pub(super) async fn advance(task: &mut Task) -> Result<(), Stop> {
     match work::done(task, Work::Restore { moment, at: 0, by: None }).await? {
         Ok(Done { restored: Some(Restored { stopped: Some(Stopped::Lost), .. }), .. }) => lost(task).await,
         Ok(Done { restored: Some(Restored { at, left, by, stopped }), .. }) if left > 0 => {
-            let (mut waits, mut pause) = (format!("{left} bytes of the snapshot may be left to be written"), Duration::ZERO);
+            let (mut waits, mut pause) =
+                (format!("{left} bytes of the snapshot may be left to be written"), Duration::ZERO);
             if stopped == Some(Stopped::Full) {
                 let free = room::free(task).await?;
                 waits = format!("no room is left on a drive ({free}), and {waits}: delete something there");

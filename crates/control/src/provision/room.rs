@@ -20,7 +20,8 @@ async fn each(task: &Task) -> Result<Vec<(String, u64)>, Stop> {
 /// Which drives have less than these bytes free; none: no drive says so.
 pub(super) async fn lacks(task: &Task, bytes: u64) -> Result<Option<String>, Stop> {
     let lack = |(name, free): (String, u64)| {
-        (free < bytes).then(|| format!("{name} has {free} bytes free, and {bytes} may be needed: {} more", bytes - free))
+        (free < bytes)
+            .then(|| format!("{name} has {free} bytes free, and {bytes} may be needed: {} more", bytes - free))
     };
     let lacks: Vec<_> = each(task).await?.into_iter().filter_map(lack).collect();
     Ok((!lacks.is_empty()).then(|| format!("the volume can't be put back for want of room: {}", lacks.join("; "))))

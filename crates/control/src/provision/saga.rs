@@ -16,6 +16,7 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
+use uuid::Uuid;
 
 use crate::catalogue::Change;
 

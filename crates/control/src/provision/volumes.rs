@@ -116,7 +116,8 @@ impl Provisioner {
     }
 
     /// Writes down that a host is meant to use the volume, and answers with what the host needs. By force also where another one
-    /// is, and where the volume is a part of a snapshot that is lost; where the same host is the new attachment is in the place of the former one.
+    /// is, and where the volume is a part of a snapshot that is lost. Where the same host is, the new attachment is in the place of
+    /// the former one.
     pub async fn attach(
         &self,
         request: &Request,
@@ -306,7 +307,9 @@ impl Provisioner {
             let Drive { address, nqn, .. } = known[&drive].clone();
             holders.push(HolderView { kind, drive, address, nqn, namespace });
         }
-        let Volume { id, tenant, name, bytes, state, level, attachment, operation, created, limits, from, part, .. } = volume;
+        let Volume {
+            id, tenant, name, bytes, state, level, attachment, operation, created, limits, from, part, ..
+        } = volume;
         let snapshots = volume.snapshots.into_iter().map(|snapshot| snapshot.name).collect();
         Ok(VolumeView {
             id,

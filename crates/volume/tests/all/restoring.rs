@@ -1,14 +1,15 @@
 //! Volumes that are put back to snapshots of their own, in place.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use device::{Lba, Namespace};
 use engine::time;
-use volume::{BackupError, Error, ExportOptions, Kind, Origin, Restored, Volume, holder_bytes};
+use volume::{BackupError, Error, ExportOptions, Kind, Origin, Restored, Set, Volume, holder_bytes};
 
 use crate::basics::put;
 use crate::cluster::BLOCK;
-use crate::drives::{BYTES, operator};
+use crate::drives::{BYTES, operator, reach};
 use crate::streams::{Held, Place, all, exported, import, on_drives, snapshot, two, view};
 
 /// As long as it takes.
@@ -147,5 +148,29 @@ fn room_is_needed_for_what_is_shared_or_gone_and_not_for_what_was_written_since(
         assert_eq!(room(&second).await, 0);
         volume.deallocate(Lba(0), volume.info().blocks).await.expect("all is well");
         assert!(room(&second).await >= needed, "what is gone needs room again");
+    });
+}
+
+/// Away is not gone.
+#[test]
+fn a_snapshot_is_lost_when_no_copy_of_it_can_come_back() {
+    on_drives(98, async |addresses| {
+        let place = Place::make(&addresses[..3], BYTES).await;
+        let volume = place.attach().await;
+        let name = volume.snapshot().await.expect("it is offered");
+        let all = Set::first(3);
+        assert!(!volume.has_lost(name, Set::default()).await, "it is there");
+        assert!(!volume.has_lost(name, all.without(Set::one(1))).await, "one copy is left");
+        assert!(volume.has_lost(name, all).await, "all are given up");
+        for (&address, &nsid) in place.addresses.iter().zip(&place.nsids).skip(1) {
+            let manager = operator(address).await;
+            for copy in manager.copies(Some(nsid)).await.expect("a list") {
+                manager.delete_copy(copy.nsid, copy.nguid).await.expect("it is there");
+            }
+        }
+        assert!(volume.has_lost(name, Set::one(0)).await, "who is left says that it has none");
+        let nowhere = SocketAddr::new(place.addresses[0].ip(), 1);
+        volume.set_reach(0, reach(nowhere, place.nsids[0]));
+        assert!(!volume.has_lost(name, Set::default()).await, "the only copy is away");
     });
 }

@@ -170,7 +170,8 @@ async fn heed(volume: &Volume, ended: Option<Ended>, wish: Wish, grown: &impl Fn
         (Noted::Open, Some(_)) => return ended,
         (Noted::Unwanted, Some(Ended { outcome: Outcome::Done(done), .. })) => {
             if let Some(moment) = done.taken
-                && let Err(Undone::Refused(why) | Undone::Unknown(why)) = work(volume, &Work::Forget { moment }, Set::default()).await
+                && let Err(Undone::Refused(why) | Undone::Unknown(why)) =
+                    work(volume, &Work::Forget { moment }, Set::default()).await
             {
                 tracing::warn!("a snapshot that nobody wants any more is left: {why}");
             }

@@ -176,6 +176,29 @@ async fn what_no_clone_can_be_made_of_is_refused_and_what_is_made_keeps_its_snap
     world.at_rest().await;
 }
 
+/// It is none that was taken before, whatever that is called, and the volume goes on meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_clone_has_the_bytes_of_one_moment_after_it_was_asked_for() {
+    let world = used().await;
+    let old = volume(&world, "old").await.id;
+    let written = |of: Uuid| world.drives.mirrors.lock().unwrap()[&of].written;
+    let write = |what| world.drives.mirrors.lock().unwrap().get_mut(&old).unwrap().written = what;
+    write(1);
+    let id = take(&world, "old", "s").await.expect("begun");
+    done(&world.end(id).await);
+    write(2);
+    let id = begin(&world, 5).await.expect("begun");
+    let worker = world.worker();
+    while volume(&world, "old").await.snapshots.len() < 2 {
+        sleep(Duration::from_millis(1)).await;
+    }
+    write(3);
+    worker.abort();
+    done(&world.end(id).await);
+    assert_eq!((written(volume(&world, "new").await.id), written(old)), (2, 3));
+    world.at_rest().await;
+}
+
 /// Who asked looked at the size first: after the source had grown the same request was another one.
 #[tokio::test(start_paused = true)]
 async fn a_clone_without_a_size_is_as_large_as_its_source_was_when_the_request_was_first_heard() {

@@ -249,8 +249,7 @@ fn apply((state, mirrors): (&State, &Mirrors), effect: &Effect, sacred: &BTreeSe
             if !mirror.is_attachable(nqns.len()) {
                 return Err(DriveError::Unreachable("no majority of the holders".into()));
             }
-            mirror.gone = (0..nqns.len()).filter(|slot| nqns[*slot].is_none()).collect();
-            mirror.reads(work)?;
+            mirror.reads(work, (0..nqns.len()).filter(|slot| nqns[*slot].is_none()))?;
             mirror.round += 1;
             if let Work::Replace(Replacement { go: true, slot, life, .. }) = work {
                 let named = nqns[*slot].as_ref().map(|(_, uid)| *uid);
@@ -319,6 +318,7 @@ fn copy(
         // It is what it was made of, until it is adopted.
         drive.namespaces.insert(made.nsid, (made, Some((replica.volume, 99))));
         drive.copies.insert(tag, made);
+        drive.attempts.insert(made.uid, replica.moment.attempt);
     }
     Ok(())
 }
@@ -466,7 +466,18 @@ impl Drives for SimDrives {
         assert!(!self.in_use.lock().unwrap().contains(&volume), "a volume was taken from a host that uses it");
         let bytes = self.mirrors.lock().unwrap()[&of].bytes;
         let formatted = self.format(volume, bytes, holders, until);
-        Box::pin(async move { formatted.await.map(|()| bytes) })
+        let copies = holders.iter().zip(is_copy).filter(|(_, is_copy)| **is_copy);
+        let attempt =
+            |holder: &Blank| self.with(holder.place.nqn.as_str(), |drive| drive.attempts[&holder.namespace.uid]);
+        let attempts: BTreeSet<u32> = copies.map(|(holder, _)| attempt(holder)).collect();
+        assert_eq!(attempts.len(), 1, "clones of different moments");
+        Box::pin(async move {
+            formatted.await?;
+            let mut mirrors = self.mirrors.lock().unwrap();
+            let written = attempts.iter().map(|attempt| mirrors[&of].kept[attempt]).max().unwrap_or_default();
+            mirrors.get_mut(&volume).expect("formatted").written = written;
+            Ok(bytes)
+        })
     }
 
     fn grows_to(&self, bytes: u64) -> u64 {

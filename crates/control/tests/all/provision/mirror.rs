@@ -2,9 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use control::provision::{
-    Done, DriveError, Epoch, HolderKind, Moment, Progress, Replacement, Restored, Stopped, Work,
-};
+use control::provision::{Done, DriveError, Epoch, HolderKind, Moment, Progress, Replacement, Restored, Stopped, Work};
 use uuid::Uuid;
 
 use super::drives::GIB;
@@ -82,8 +80,10 @@ impl Mirror {
         (0..3).filter(|slot| slots >> slot & 1 == 1 && !self.gone.contains(slot)).collect()
     }
 
-    /// Whether a snapshot that is needed for the work is reached, or what is to be said of it.
-    pub fn reads(&self, work: &Work) -> Result<(), DriveError> {
+    /// Whether a snapshot that is needed for the work is reached, or what is to be said of it, where the holders of these slots are
+    /// given up for good.
+    pub fn reads(&mut self, work: &Work, gone: impl Iterator<Item = usize>) -> Result<(), DriveError> {
+        self.gone = gone.collect();
         let (Work::Room { moment } | Work::Restore { moment, .. }) = work else { return Ok(()) };
         let copies = self.copies(moment);
         let (is_reached, is_begun) = (copies.iter().any(|slot| self.reached.contains_key(slot)), self.back.is_some());

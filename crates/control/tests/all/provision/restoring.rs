@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use control::catalogue::{Prefix, Range};
 use control::provision::{
-    DriveState, Error, NewVolume, Nqn, OperationState, Reason, Request, RequestId, Source, Usage, VolumeState, VolumeView,
-    restored,
+    DriveState, Error, NewVolume, Nqn, OperationState, Reason, Request, RequestId, Source, Usage, VolumeState,
+    VolumeView, restored,
 };
 use tokio::time::sleep;
 use uuid::Uuid;

@@ -21,6 +21,8 @@ pub struct SimDrive {
     pub grows_to: u64,
     /// Clones, by their tags.
     pub copies: BTreeMap<Uuid, Namespace>,
+    /// Of which attempt's snapshot each of them is.
+    pub attempts: BTreeMap<Uuid, u32>,
     pub namespaces: BTreeMap<u32, (Namespace, Option<(Uuid, usize)>)>,
 }
 
@@ -35,6 +37,7 @@ impl SimDrive {
             is_dark: false,
             grows_to: u64::MAX,
             copies: BTreeMap::new(),
+            attempts: BTreeMap::new(),
             namespaces: BTreeMap::new(),
         }
     }

@@ -60,7 +60,7 @@ async fn bad_input_is_refused_by_its_kind_and_leaves_nothing() {
         ("", "malformed"),
         ("{", "malformed"),
         ("[]", "malformed"),
-        (&volume(r#""name":"v""#), "malformed"),
+        (&volume(r#""name":"v""#), "impossible"),
         (&volume(r#""name":"v","bytes":4096,"size":1"#), "malformed"),
         (&volume(r#""name":"v","bytes":-1"#), "malformed"),
         (&volume(r#""name":"v","bytes":4096.5"#), "malformed"),
