@@ -300,8 +300,8 @@ async fn got(volume: &Volume) -> Vec<u8> {
     found
 }
 
-/// A volume of ones is put back to a snapshot of itself after it was written, the first piece of it: how it is gone on with.
-fn put_back_in_part(place: &Place, nsid: u32) -> (Moment, Work) {
+/// A volume of ones is put back to a snapshot of itself after it was written, the first piece of it; by which record.
+fn put_back_in_part(place: &Place, nsid: u32) -> (Moment, Epoch) {
     attached(place, nsid, async |volume| {
         put(volume, 1).await;
         let name = volume.snapshot().await.expect("drives have them");
@@ -311,8 +311,7 @@ fn put_back_in_part(place: &Place, nsid: u32) -> (Moment, Work) {
             ::volume::restore(volume, &view, 0, Duration::ZERO).await.expect("it can be read");
         assert!(at > 0 && left > 0 && got(volume).await == [1, 2, 2], "a piece is done");
         let (moment, ballot) = (crate::volume::work::moments(volume)[0], volume.record().0.ballot);
-        let by = Some(Epoch { round: ballot.round, host: ballot.host });
-        (moment, Work::Restore { moment, at, by })
+        (moment, Epoch { round: ballot.round, host: ballot.host })
     })
 }
 
@@ -323,19 +322,19 @@ fn a_volume_that_another_host_has_had_in_between_is_put_back_from_its_beginning(
     let place = target(folder.path().join("drive"));
     run(async {
         let drives = drives(Some(CONTROL));
-        for is_written in [false, true] {
+        // What is said to be done is left as it is, unless somebody else has had the volume.
+        for (is_written, expected) in [(false, [1, 2, 1]), (true, [1, 1, 1])] {
             let (id, holder, until) = formatted(&drives, &place).await;
             let namespace = holder[0].namespace;
-            let (moment, goes_on) = put_back_in_part(&place, namespace.nsid);
+            let (moment, by) = put_back_in_part(&place, namespace.nsid);
             if is_written {
                 attached(&place, namespace.nsid, async |volume| put(volume, 9).await);
             }
             let holders = holder.map(Some);
-            let room = drives.work(id, &holders, &Work::Room { moment }, &until).await.expect("attached").room;
-            assert_eq!(room, Some(0), "what has begun goes on");
+            let goes_on = Work::Restore { moment, at: 2 << 20, by: Some(by) };
             let back = drives.work(id, &holders, &goes_on, &until).await.expect("done").restored.expect("it is said");
             assert_eq!((back.at, back.left, back.stopped), (4 << 20, 0, None));
-            assert_eq!(attached(&place, namespace.nsid, async |volume| got(volume).await), [1, 1, 1]);
+            assert_eq!(attached(&place, namespace.nsid, async |volume| got(volume).await), expected);
             drives.delete(&place, namespace, soon()).await.expect("deleted");
         }
     });
@@ -349,12 +348,15 @@ fn a_volume_that_is_put_back_goes_on_until_no_copy_of_the_snapshot_is_left() {
         let drives = drives(Some(CONTROL));
         let (id, holder, until) = formatted(&drives, &place).await;
         let namespace = holder[0].namespace;
-        let (moment, goes_on) = put_back_in_part(&place, namespace.nsid);
+        let (moment, by) = put_back_in_part(&place, namespace.nsid);
+        let goes_on = Work::Restore { moment, at: 1 << 20, by: Some(by) };
         // Behind the volume's back.
         managed(&place, async move |manager| {
             changes::delete_snapshots(manager, namespace.nsid).await.expect("they are there");
         });
         let holders = holder.map(Some);
+        let room = drives.work(id, &holders, &Work::Room { moment }, &until).await.expect("attached").room;
+        assert_eq!(room, Some(0), "what has begun goes on");
         let ended = drives.work(id, &holders, &goes_on, &until).await.expect("that is known");
         assert_eq!(ended.restored.and_then(|restored| restored.stopped), Some(Stopped::Lost));
         // Of one that was not begun nothing was changed.
