@@ -3,6 +3,7 @@
 use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use crate::host::Host;
 use crate::node::Machine;
 use crate::service::Services;
 
@@ -81,6 +83,12 @@ impl Endpoint {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// [`Endpoint::serve`] on a real machine. The future is boxed, so that all that it calls, each method's messages among it, is
+    /// compiled here and not once more where it is served.
+    pub fn serve_host(self, services: Services<Host>) -> Pin<Box<dyn Future<Output = io::Error> + Send>> {
+        Box::pin(self.serve(services))
     }
 
     /// Serves until the future is dropped; connections end with it.

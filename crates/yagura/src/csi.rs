@@ -44,7 +44,7 @@ pub fn run(args: &CsiArgs) -> Result<(), Failure> {
     let ready =
         Ready { endpoint: format!("unix://{}", endpoint.path().display()), driver: DRIVER, mode: args.mode.clone() };
     let serving = runtime.spawn(async move {
-        let why = endpoint.serve(services).await;
+        let why = endpoint.serve_host(services).await;
         // Nobody listens where the process is ending already.
         let _ = ended.try_send(why.to_string());
     });

@@ -1,6 +1,7 @@
 //! Goes on with operations, those that another worker has left, too. Any number of workers may run on one catalogue.
 
 use std::collections::{BTreeMap, HashMap};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,8 +60,13 @@ impl Worker {
         Worker { provisioner: provisioner.clone(), options }
     }
 
-    /// Works until it is dropped. What is under way then is gone on with by the next worker, when the lease has ended.
-    pub async fn run(self) {
+    /// Works until it is dropped. What is under way then is gone on with by the next worker, when the lease has ended. The future is
+    /// boxed, so that every operation is compiled here and not once more where the worker runs.
+    pub fn run(self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(self.run_on())
+    }
+
+    async fn run_on(self) {
         loop {
             let began = Instant::now();
             match self.provisioner.store.catalogue.grant(self.options.lease).await {

@@ -39,7 +39,8 @@ pub struct Problem {
     pub detail: String,
     /// Of what is not there: what kind of thing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub what: Option<String>,
+    #[schema(value_type = Option<String>)]
+    pub what: Option<Box<str>>,
     /// Of a volume that can't be placed, or can't grow: what each drive lacks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drives: Vec<Lack>,
