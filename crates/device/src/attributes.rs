@@ -23,7 +23,7 @@ use crate::{Error, Lba};
 const MAGIC: [u8; 8] = *b"YAGURA-A";
 const HEADER_BYTES: usize = 32;
 /// Bytes of one copy: a multiple of every medium's block. Derived: all attributes at their largest.
-pub(crate) const COPY_BYTES: usize = 16 << 10;
+pub const COPY_BYTES: usize = 16 << 10;
 
 const _: () = assert!(
     HEADER_BYTES + ATTRIBUTES_MAX * (3 + ATTRIBUTE_KEY_BYTES_MAX + ATTRIBUTE_BYTES_MAX) <= COPY_BYTES,

@@ -1,6 +1,6 @@
 //! [`Erased`]: a namespace of any kind behind a table of functions. It costs one box per command.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use engine::file::Lifetime;
 use engine::task::LocalFuture;
@@ -12,7 +12,20 @@ use crate::{Durability, Error, Lba, Link, Namespace, NamespaceInfo, Writability}
 #[derive(Clone)]
 pub struct Erased(Arc<dyn ErasedMethods + Send + Sync>);
 
+/// Tells an [`Erased`] from every other, and does not hold it.
+pub struct Known(Weak<dyn ErasedMethods + Send + Sync>);
+
 impl Erased {
+    /// What it is known by.
+    pub fn known(&self) -> Known {
+        Known(Arc::downgrade(&self.0))
+    }
+
+    /// Whether it is the one that is known by this: itself, not one that is like it.
+    pub fn is(&self, known: &Known) -> bool {
+        Weak::ptr_eq(&Arc::downgrade(&self.0), &known.0)
+    }
+
     /// A namespace whose kind is forgotten.
     pub fn new(namespace: impl Namespace + Send + Sync) -> Erased {
         Erased(Arc::new(namespace))

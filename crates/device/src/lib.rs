@@ -31,9 +31,9 @@ mod sidecar;
 mod uncorrectable;
 
 pub use any::AnyNamespace;
-pub use attributes::Attributes;
+pub use attributes::{Attributes, COPY_BYTES as ATTRIBUTES_BYTES_MAX};
 pub use drive::{Drive, DriveError, DriveNamespace, DriveOptions, FormatOptions, NamespaceSpec};
-pub use erased::{Erased, ErasedMethods};
+pub use erased::{Erased, ErasedMethods, Known};
 pub use fault::{Fault, FaultConfig};
 pub use file::{FileNamespace, FileOptions, OpenError};
 pub use grow::GrowError;

@@ -40,6 +40,11 @@ impl Core {
             self.pump();
         }
         while self.state.borrow().buffer.pages() > 0 {
+            if self.state.borrow().programs.is_empty() {
+                self.state.borrow().check()?;
+                // Lines become free by the task that waits here, or by none.
+                return Err(self.end_writing("no line is left for pages of the map: what was flushed is read on"));
+            }
             self.wait().await?;
         }
         // A page of the map is the last thing that was programmed when nothing else was since.
@@ -54,10 +59,8 @@ impl Core {
         match result {
             Ok(true) => {}
             Ok(false) => {
-                state.is_read_only = true;
                 drop(guard);
-                self.fail("no chunk for roots is left: what was flushed is read on");
-                return Err(Error::ReadOnly("no chunk of the flash behind it takes a root"));
+                return Err(self.end_writing("no chunk for roots is left: what was flushed is read on"));
             }
             Err(error) => {
                 drop(guard);
@@ -83,23 +86,46 @@ impl Core {
         Ok(())
     }
 
+    /// No root can be written any more: what is flushed can be read, and nothing changes.
+    pub fn end_writing(&self, why: &str) -> Error {
+        self.state.borrow_mut().is_read_only = true;
+        self.fail(why);
+        Error::ReadOnly("no chunk of the flash behind it takes a root, or a page of the map")
+    }
+
+    /// Sectors that a root of so many bytes takes.
+    pub fn root_sectors(&self, bytes: usize) -> u32 {
+        bytes.div_ceil(self.codec.payload() as usize * SECTOR_BYTES) as u32 * self.codec.unit
+    }
+
     /// Appends a root where there is room; both copies, of which one must be whole. False: no chunk takes it.
-    ///
-    /// The slot with the root in force is never reset: what would be lost with it is everything.
     async fn write_root(&self, bytes: &[u8]) -> Result<bool, FlashError> {
-        let unit_bytes = self.codec.payload() as usize * SECTOR_BYTES;
-        let sectors = bytes.len().div_ceil(unit_bytes) as u32 * self.codec.unit;
-        for is_last in [false, true] {
+        let sectors = self.root_sectors(bytes.len());
+        while self.make_room(sectors).await? {
             let area = self.state.borrow().root.clone();
-            if area.offset + sectors <= self.codec.geometry.sectors && self.append_root(&area, bytes).await? {
-                self.state.borrow_mut().root.offset = area.offset + sectors;
+            if self.append_root(&area, bytes).await? {
+                let root = &mut self.state.borrow_mut().root;
+                (root.offset, root.in_force) = (area.offset + sectors, area.slot);
                 return Ok(true);
-            }
-            if !is_last {
-                self.turn_over().await?;
             }
         }
         Ok(false)
+    }
+
+    /// Sees to it that a root of so many sectors has room, in the other slot if it must. False: no chunk takes it.
+    pub async fn make_room(&self, sectors: u32) -> Result<bool, FlashError> {
+        let has_room = || {
+            let root = &self.state.borrow().root;
+            !root.chunks[root.slot].is_empty() && root.offset + sectors <= self.codec.geometry.sectors
+        };
+        let other_is_older = {
+            let root = &self.state.borrow().root;
+            root.slot == root.in_force
+        };
+        if !has_room() && other_is_older {
+            self.turn_over().await?;
+        }
+        Ok(has_room())
     }
 
     /// False: neither copy was written, and the chunks are given up.

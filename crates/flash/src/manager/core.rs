@@ -54,7 +54,10 @@ pub(super) struct RootArea {
     pub apart: [Vec<Chunk>; 2],
     /// Those of them that are good.
     pub chunks: [Vec<Chunk>; 2],
+    /// The slot that is written.
     pub slot: usize,
+    /// The slot that the root in force is in: it is never reset, since what would be lost with it is everything.
+    pub in_force: usize,
     /// Sectors of the slot that are written.
     pub offset: u32,
     pub number: u64,

@@ -40,6 +40,16 @@ pub enum ManagerError {
         /// Sectors of the namespace.
         capacity: u64,
     },
+    /// What says where the map is has no room in a chunk.
+    #[error(
+        "roots would have up to {bytes} bytes, and a chunk has room for {most}: fewer chunks, or larger ones, would do"
+    )]
+    RootTooLarge {
+        /// Bytes of the largest root.
+        bytes: usize,
+        /// Bytes that a chunk takes of one.
+        most: usize,
+    },
     /// Write units have no room for tags.
     #[error(
         "write units of one sector have no room for tags: a device without out-of-band area needs units of two sectors or more"
@@ -55,5 +65,5 @@ pub enum ManagerError {
     },
     /// It has failed while it worked.
     #[error("the media manager has stopped: {0}")]
-    Stopped(device::Error),
+    Stopped(#[from] device::Error),
 }

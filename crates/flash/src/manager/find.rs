@@ -30,21 +30,29 @@ struct Finder<'a> {
     codec: Codec,
 }
 
-/// The newest root that is whole, and the slot that it is in. `None`: the device was not formatted.
+/// The root in force.
+pub(super) struct Found {
+    pub root: Root,
+    pub slot: usize,
+    /// Sectors of its chunk up to its end.
+    pub end: u32,
+}
+
+/// The newest root that is whole. `None`: the device was not formatted.
 pub(super) async fn newest_root(
     device: &dyn FlashDevice,
     reports: &[ChunkReport],
-) -> Result<Option<(Root, usize)>, ManagerError> {
+) -> Result<Option<Found>, ManagerError> {
     let finder = Finder { device, reports, codec: root::codec(device.geometry()) };
     let Some(any) = finder.any().await? else { return Ok(None) };
-    let mut newest: Option<(Root, usize)> = None;
+    let mut newest: Option<Found> = None;
     for (slot, chunks) in any.apart.iter().enumerate() {
         for &chunk in chunks {
-            if let Some(root) = finder.newest_in(chunk, true).await?
+            if let Some((root, end)) = finder.newest_in(chunk, true).await?
                 && root.identity == any.identity
-                && newest.as_ref().is_none_or(|(before, _)| before.number < root.number)
+                && newest.as_ref().is_none_or(|before| before.root.number < root.number)
             {
-                newest = Some((root, slot));
+                newest = Some(Found { root, slot, end });
             }
         }
     }
@@ -59,7 +67,7 @@ impl Finder<'_> {
         for chunk in (0..geometry.units())
             .flat_map(|unit| (0..geometry.chunks.min(2)).map(move |number| geometry.chunk(unit, number)))
         {
-            let Some(root) = self.newest_in(chunk, false).await? else { continue };
+            let Some((root, _)) = self.newest_in(chunk, false).await? else { continue };
             if root.geometry != geometry {
                 let (recorded, found) = (Box::new(root.geometry), Box::new(geometry));
                 other = Some(ManagerError::OtherGeometry { recorded, found });
@@ -72,19 +80,21 @@ impl Finder<'_> {
         other.map_or(Ok(None), Err)
     }
 
-    /// The newest root in a chunk; one that is not known to be set apart is of the log if it begins with something else.
-    async fn newest_in(&self, chunk: Chunk, is_apart: bool) -> Result<Option<Root>, ManagerError> {
+    /// The newest root in a chunk, and where it ends; one that is not known to be set apart is of the log if it begins with
+    /// something else.
+    async fn newest_in(&self, chunk: Chunk, is_apart: bool) -> Result<Option<(Root, u32)>, ManagerError> {
         let report = self.reports[chunk.0 as usize];
         let written = if report.state == ChunkState::Offline { 0 } else { report.write_pointer };
-        let mut newest: Option<Root> = None;
+        let mut newest: Option<(Root, u32)> = None;
         let mut offset = 0;
         while offset + self.codec.unit <= written {
             offset += match self.at(chunk, offset, written).await? {
                 Beginning::Root(root, units) => {
-                    if newest.as_ref().is_none_or(|before| before.number < root.number) {
-                        newest = Some(*root);
+                    let units = units * self.codec.unit;
+                    if newest.as_ref().is_none_or(|(before, _)| before.number < root.number) {
+                        newest = Some((*root, offset + units));
                     }
-                    units * self.codec.unit
+                    units
                 }
                 Beginning::Other if offset == 0 && !is_apart => break,
                 Beginning::Other | Beginning::Damage => self.codec.unit,

@@ -11,16 +11,18 @@ use super::tag::{Codec, Logical, TAG_BYTES, Tag};
 use super::write::{decode_record, encode_record};
 use crate::address::Chunk;
 use crate::geometry::{Geometry, SECTOR_BYTES};
+use crate::nand::{bytes_on_namespace, decode_head, encode_head};
 
 /// Of a device that the structures are read against.
 fn geometry(oob_bytes: u32) -> Geometry {
     Geometry { groups: 2, units_per_group: 1, chunks: 9, sectors: 16, write_unit: 4, oob_bytes, open_max: 0 }
 }
 
-/// What an opening reads. The first byte chooses: a root, a unit without and with an out-of-band area, a record, a page of the map.
+/// What an opening reads. The first byte chooses: a root, a unit without and with an out-of-band area, a record, a page of the map,
+/// the head of a model.
 pub fn flash_open(bytes: &[u8]) {
     let Some((&kind, bytes)) = bytes.split_first() else { return };
-    match kind % 5 {
+    match kind % 6 {
         0 => of_root(bytes),
         1 => of_unit(bytes, 0),
         2 => of_unit(bytes, 24),
@@ -33,6 +35,7 @@ pub fn flash_open(bytes: &[u8]) {
                 assert!(decode_record(&sector, capacity).iter().all(|range| range.count == 0 || ends(range)));
             }
         }
+        5 => of_head(bytes),
         _ => {
             let sectors = geometry(16).sectors_total();
             let mut map = Map::new(PAGE_ENTRIES + 7);
@@ -58,6 +61,22 @@ fn of_root(bytes: &[u8]) {
     let geometry = geometry(16);
     if check_root(&root, geometry).is_ok() {
         assert!(root.capacity <= geometry.sectors_total() && root.up_to <= root.limit && root.limit < 1 << 55);
+    }
+}
+
+/// A head whose seal is made right; what is taken for a geometry has room for all of its sectors.
+fn of_head(bytes: &[u8]) {
+    let mut page = encode_head(&geometry(0), [0; 16]).to_vec();
+    let (from, format) = (24, sealed::format(&page));
+    let len = bytes.len().min(SECTOR_BYTES - from);
+    page[from..from + len].copy_from_slice(&bytes[..len]);
+    let magic = *page.first_chunk().unwrap_or(&[0; 8]);
+    sealed::seal(&mut page, magic, format);
+    if let Ok(Some((geometry, serial))) = decode_head(&page) {
+        let oob_bytes = u128::from(geometry.sectors_total()) * u128::from(geometry.oob_bytes);
+        let least = u128::from(geometry.sectors_total()) * SECTOR_BYTES as u128 + oob_bytes;
+        assert!(u128::from(bytes_on_namespace(geometry)) >= least);
+        assert_eq!(decode_head(&encode_head(&geometry, serial)), Ok(Some((geometry, serial))));
     }
 }
 
@@ -92,7 +111,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         limit: 99999,
         capacity: 100,
         is_closed: false,
-        totals: Totals { host: 1, programmed: 2, moved: 3, padding: 4 },
+        totals: Totals { host: 1, programmed: 2, moved: 3, padding: 4, unknown: 0 },
         directory: vec![5],
         lines: (0..9).map(|last| LineNote { last, open: (last < 4).then_some(last as u8) }).collect(),
         attributes: device::Attributes::default().with("key", b"value").unwrap_or_default(),
@@ -110,6 +129,8 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         [Range { first: 3, count: 9, is_spoilt: false }, Range { first: 400, count: 1 << 20, is_spoilt: true }];
     let record = encode_record(&ranges);
     let page: Vec<u8> = [7, u32::MAX, u32::MAX - 1, 200].iter().flat_map(|entry: &u32| entry.to_le_bytes()).collect();
+    // Its out-of-band bytes of a chunk are more than 32 bits count.
+    let large = Geometry { groups: 1, chunks: 8, sectors: 1 << 28, oob_bytes: 256, ..geometry };
     let of_kind = |kind: u8, bytes: &[u8]| [&[kind], bytes].concat();
     vec![
         ("root", of_kind(0, &root.encode()[..512])),
@@ -117,6 +138,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("unit-with-notes", of_kind(2, &unit(24))),
         ("record", of_kind(3, &record[..32])),
         ("page", of_kind(4, &page)),
+        ("head", of_kind(5, &encode_head(&large, [2; 16])[24..80])),
     ]
 }
 

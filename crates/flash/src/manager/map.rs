@@ -146,6 +146,16 @@ impl Map {
         true
     }
 
+    /// A page can't be read: neither can what it says where it is, until it is written again.
+    pub fn lose_page(&mut self, page: u32) {
+        let first = page * PAGE_ENTRIES;
+        for logical in first..first.saturating_add(PAGE_ENTRIES).min(self.capacity()) {
+            self.set(logical, Place::Spoilt);
+        }
+        self.directory[page as usize] = NOTHING;
+        self.dirty.insert(page);
+    }
+
     /// All logical sectors that are somewhere.
     pub fn places(&self) -> impl Iterator<Item = (u32, Sector)> {
         let all = self.entries.iter().enumerate();

@@ -9,6 +9,7 @@ mod collect;
 mod core;
 mod error;
 mod find;
+mod format;
 pub mod fuzz;
 mod join;
 mod lines;
@@ -31,13 +32,14 @@ use engine::task::{self, Task};
 use self::buffer::{Range, Stream};
 use self::core::Core;
 use self::lines::LineState;
+use self::recover::Purpose;
 use crate::address::{Chunk, Sector};
 use crate::device::FlashDevice;
 
 pub use self::check::CheckReport;
 pub use self::core::{ManagerOptions, Policy};
 pub use self::error::ManagerError;
-pub use self::recover::FormatOptions;
+pub use self::format::FormatOptions;
 
 /// Sectors of one range of a record. Chosen: what is applied to the map without keeping others waiting for long.
 const RANGE_SECTORS_MAX: u32 = 1 << 18;
@@ -66,6 +68,8 @@ pub struct Figures {
     pub moved_sectors: u64,
     /// Sectors of padding.
     pub padding_sectors: u64,
+    /// Sectors that openings could neither read nor name: older content of them may have come back.
+    pub unknown_sectors: u64,
     /// Lines that are free, open, closed, and being emptied.
     pub lines: [usize; 4],
     /// The least and the most resets of a line.
@@ -95,7 +99,15 @@ impl Manager {
     /// # Errors
     /// A device that can't be used, or fails.
     pub async fn format(device: Rc<dyn FlashDevice>, options: &FormatOptions) -> Result<(), ManagerError> {
-        recover::format(device, options).await
+        format::format(device, options).await
+    }
+
+    /// Sectors of the namespace that a format would make of a device, which is left as it is.
+    ///
+    /// # Errors
+    /// A device that can't be used.
+    pub async fn plan(device: &dyn FlashDevice, options: &FormatOptions) -> Result<u32, ManagerError> {
+        format::plan(device, options).await
     }
 
     /// Opens a device that was formatted, after a crash as well as after a close.
@@ -103,9 +115,19 @@ impl Manager {
     /// # Errors
     /// A device that was not formatted, is another one than what is on it says, is damaged or fails.
     pub async fn open(device: Rc<dyn FlashDevice>, options: ManagerOptions) -> Result<Manager, ManagerError> {
-        let core = recover::open(device, options).await?;
+        let core = recover::open(device, options, Purpose::Use).await?;
         let task = task::spawn(core.clone().maintain());
         Ok(Manager { core, task: RefCell::new(Some(task)) })
+    }
+
+    /// Opens a device to be looked at: nothing is written to it, and no write is taken. After a crash, what recovery finds is in
+    /// memory alone, and the next one finds it again.
+    ///
+    /// # Errors
+    /// As [`Manager::open`].
+    pub async fn look(device: Rc<dyn FlashDevice>) -> Result<Manager, ManagerError> {
+        let core = recover::open(device, ManagerOptions::default(), Purpose::Look).await?;
+        Ok(Manager { core, task: RefCell::new(None) })
     }
 
     /// Sectors of the namespace.
@@ -222,6 +244,7 @@ impl Manager {
             programmed_sectors: state.totals.programmed,
             moved_sectors: state.totals.moved,
             padding_sectors: state.totals.padding,
+            unknown_sectors: state.totals.unknown,
             lines: [
                 state.lines.free(),
                 state.lines_in(|state| matches!(state, LineState::Open(_))),
@@ -271,6 +294,9 @@ impl Manager {
     }
 
     async fn settle(&self) -> Result<(), Error> {
+        if !self.core.state.borrow().root.is_ours {
+            return Ok(()); // without a root of this opening nothing was taken
+        }
         self.flush().await?;
         self.core.state.borrow_mut().is_stopping = true;
         self.core.changed.notify_all();

@@ -52,17 +52,22 @@ impl Core {
 
     /// One sector with what its tag says. `None`: it can't be read, or its tag is of something else.
     pub async fn read_tagged(&self, sector: Sector) -> Option<(Tag, Buf)> {
-        let (data, oob) = self.read_flash(sector, 1).await.ok()?;
+        self.find_tagged(sector).await.ok().flatten()
+    }
+
+    /// The same for whom it matters why it can't be read. `None`: its tag is of something else.
+    pub async fn find_tagged(&self, sector: Sector) -> Result<Option<(Tag, Buf)>, FlashError> {
+        let (data, oob) = self.read_flash(sector, 1).await?;
         let tag = match self.codec.in_band() {
             false => self.codec.open(&oob[..self.codec.tag_bytes()], &data),
             true => {
                 let first = Sector(sector.0 / self.codec.unit * self.codec.unit);
-                let index = (sector.0 - first.0).checked_sub(1)? as usize;
-                let (tags, _) = self.read_flash(first, 1).await.ok()?;
-                self.codec.open(&tags[index * TAG_BYTES..(index + 1) * TAG_BYTES], &data)
+                let Some(index) = (sector.0 - first.0).checked_sub(1) else { return Ok(None) };
+                let (tags, _) = self.read_flash(first, 1).await?;
+                self.codec.open(&tags[index as usize * TAG_BYTES..][..TAG_BYTES], &data)
             }
         };
-        tag.map(|tag| (tag, data))
+        Ok(tag.map(|tag| (tag, data)))
     }
 
     /// Fills `data` from logical sector `first`. The caller has the range to itself, as far as writers go.

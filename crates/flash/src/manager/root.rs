@@ -9,7 +9,7 @@
 //!   96  up to            u64: all changes up to this sequence are in the pages
 //!  104  limit            u64: no sequence above it was given before the next root
 //!  112  capacity         u32, sectors of the namespace
-//!  116  flags            u32: 1 for closed in order
+//!  116  flags            u32: 1 for closed in order; above that bit sectors of which older content may have come back
 //!  120  counters         4 numbers, u64: sectors of hosts, programmed, moved, padding
 //!  152  lengths          3 numbers, u32: directory, lines, attributes
 //!  164  chunks set apart for roots: 4 numbers, u32, by slot and copy; all ones for none
@@ -18,8 +18,9 @@
 //!       attributes       as in the sidecar of a file
 //! ```
 
-use device::{Attributes, sealed};
+use device::{ATTRIBUTES_BYTES_MAX, Attributes, sealed};
 
+use super::map::pages_of;
 use super::tag::Codec;
 use crate::address::Chunk;
 use crate::geometry::{Geometry, SECTOR_BYTES};
@@ -29,6 +30,8 @@ const FORMAT: u32 = 1;
 const BODY: usize = 180;
 /// Bytes of a root. Derived: the directory of the largest device, twice over.
 const ROOT_BYTES_MAX: usize = 64 << 20;
+/// Sectors that are counted as unknown. Derived: what the flags have room for.
+const UNKNOWN_MAX: u64 = (1 << 31) - 1;
 /// Lines say in these bits whether they are open.
 const OPEN_BITS: u32 = 4;
 
@@ -39,6 +42,8 @@ pub(super) struct Totals {
     pub programmed: u64,
     pub moved: u64,
     pub padding: u64,
+    /// Sectors that an opening could neither read nor name: older content of them may have come back.
+    pub unknown: u64,
 }
 
 /// A line, as a root knows it.
@@ -73,6 +78,18 @@ pub(super) fn codec(geometry: Geometry) -> Codec {
     Codec::new(geometry, [0; 16])
 }
 
+/// Bytes of the largest root of a device: with a map of all its sectors, and all attributes that there can be.
+pub(super) fn bytes_max(geometry: &Geometry) -> usize {
+    let (pages, lines) = (pages_of(geometry.sectors_total()) as usize, geometry.chunks as usize);
+    (BODY + 4 * pages + 8 * lines + ATTRIBUTES_BYTES_MAX).next_multiple_of(SECTOR_BYTES)
+}
+
+/// Bytes of the largest root that a chunk takes.
+pub(super) fn bytes_in_chunk(geometry: Geometry) -> usize {
+    let codec = codec(geometry);
+    (codec.units_per_chunk() as usize * codec.payload() as usize * SECTOR_BYTES).min(ROOT_BYTES_MAX)
+}
+
 /// Whether a root may begin with this sector, and how many bytes it then has.
 pub(super) fn length(sector: &[u8]) -> Option<usize> {
     let bytes = number(sector, 12)? as usize;
@@ -102,11 +119,12 @@ impl Root {
         for (at, number) in (64..).step_by(4).zip(numbers(&self.geometry, self.unit)) {
             bytes[at..at + 4].copy_from_slice(&number.to_le_bytes());
         }
-        let Totals { host, programmed, moved, padding } = self.totals;
+        let Totals { host, programmed, moved, padding, unknown } = self.totals;
+        let flags = u32::from(self.is_closed) | (unknown.min(UNKNOWN_MAX) as u32) << 1;
         bytes[96..104].copy_from_slice(&self.up_to.to_le_bytes());
         bytes[104..112].copy_from_slice(&self.limit.to_le_bytes());
         bytes[112..116].copy_from_slice(&self.capacity.to_le_bytes());
-        bytes[116..120].copy_from_slice(&u32::from(self.is_closed).to_le_bytes());
+        bytes[116..120].copy_from_slice(&flags.to_le_bytes());
         for (at, total) in (120..).step_by(8).zip([host, programmed, moved, padding]) {
             bytes[at..at + 8].copy_from_slice(&total.to_le_bytes());
         }
@@ -172,12 +190,13 @@ impl Root {
             up_to: word(bytes, 96)?,
             limit: word(bytes, 104)?,
             capacity: number(bytes, 112)?,
-            is_closed: number(bytes, 116)? == 1,
+            is_closed: number(bytes, 116)? & 1 == 1,
             totals: Totals {
                 host: word(bytes, 120)?,
                 programmed: word(bytes, 128)?,
                 moved: word(bytes, 136)?,
                 padding: word(bytes, 144)?,
+                unknown: u64::from(number(bytes, 116)? >> 1),
             },
             directory: directory.chunks_exact(4).map(|place| number(place, 0)).collect::<Option<_>>()?,
             lines: lines.chunks_exact(8).map(|bits| word(bits, 0).map(note)).collect::<Option<_>>()?,
@@ -211,7 +230,7 @@ mod tests {
             limit: 99999,
             capacity: 500,
             is_closed: true,
-            totals: Totals { host: 1, programmed: 2, moved: 3, padding: 4 },
+            totals: Totals { host: 1, programmed: 2, moved: 3, padding: 4, unknown: 5 },
             directory: vec![5, u32::MAX],
             lines: vec![LineNote { last: 9, open: None }, LineNote { last: (1 << 56) - 1, open: Some(3) }],
             attributes: Attributes::default().with("key", b"value").expect("it fits"),

@@ -87,6 +87,8 @@ pub(super) struct Tag {
 /// What the sectors of a unit that can be read tell of the others, and of the time when it was made.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Notes {
+    /// The sequence of the first of the unit's payload; `None`: nothing of it is known.
+    pub first: Option<u64>,
     /// Programs up to this sequence had ended.
     pub ended: u64,
     /// Of the n-th of the unit's payload, whose tag does not match, its sequence, and which logical sector it is, if known.
@@ -261,7 +263,7 @@ impl Codec {
         };
         let missing = (0u32..).zip(tags).filter(|(_, tag)| tag.is_none());
         let missing = missing.map(|(index, _)| (index, first + u64::from(index), named(index))).collect();
-        Notes { ended: ended.unwrap_or(0), missing }
+        Notes { first: Some(first), ended: ended.unwrap_or(0), missing }
     }
 
     /// Of each sector of a unit's payload what its tag says, where it matches.
@@ -353,7 +355,8 @@ mod tests {
                 codec.notes(&codec.tags(&data, &oob), &data, &oob)
             };
             let (has_notes, named) = (oob_bytes != 16, |index: u64| (oob_bytes != 16).then_some(tag(index).logical));
-            assert_eq!(after(&[]), Notes { ended: if has_notes { 990 } else { 0 }, missing: vec![] }, "{oob_bytes}");
+            let ended = if has_notes { 990 } else { 0 };
+            assert_eq!(after(&[]), Notes { first: Some(1000), ended, missing: vec![] }, "{oob_bytes}");
             assert_eq!(after(&[0]).missing, [(0, 1000, named(0))]);
             let both = after(&[0, 1]);
             assert_eq!((both.missing[0], both.missing[1].1), ((0, 1000, named(0)), 1001));

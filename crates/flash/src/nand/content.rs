@@ -147,28 +147,19 @@ impl Content {
 }
 
 impl Kept {
-    fn oob_bytes(&self) -> usize {
-        (self.geometry.sectors * self.geometry.oob_bytes) as usize
-    }
-
-    /// Blocks of what goes with a chunk.
-    fn side_blocks(&self) -> u64 {
-        (STATE_BYTES + self.oob_bytes()).div_ceil(SECTOR_BYTES) as u64
+    /// Where the out-of-band bytes of a sector are, behind the begin of what goes with its chunk.
+    fn oob_at(&self, offset: u32) -> usize {
+        STATE_BYTES + offset as usize * self.geometry.oob_bytes as usize
     }
 
     fn side(&self, chunk: Chunk) -> u64 {
-        1 + u64::from(chunk.0) * self.side_blocks()
+        1 + u64::from(chunk.0) * side_blocks(&self.geometry)
     }
 
     fn data(&self, chunk: Chunk, offset: u32) -> u64 {
         self.side(Chunk(self.geometry.chunks_total()))
             + u64::from(chunk.0) * u64::from(self.geometry.sectors)
             + u64::from(offset)
-    }
-
-    /// Bytes that the namespace must have.
-    fn bytes(&self) -> u64 {
-        self.data(Chunk(self.geometry.chunks_total()), 0) * SECTOR_BYTES as u64
     }
 
     fn lba(&self, block: u64) -> Lba {
@@ -189,7 +180,7 @@ impl Kept {
         if let Err(error) = result {
             return (Err(medium(error)), data, oob);
         }
-        let from = STATE_BYTES + (offset * self.geometry.oob_bytes) as usize;
+        let from = self.oob_at(offset);
         let result = async {
             let mut done = 0;
             while done < oob.len() {
@@ -215,7 +206,7 @@ impl Kept {
     ) -> Result<(), FlashError> {
         self.put(self.data(chunk, offset), Buf::copy_from(data), Durability::Cached).await?;
         let _lock = self.locks.lock(u64::from(chunk.0), 1, Mode::Exclusive).await;
-        let from = STATE_BYTES + (offset * self.geometry.oob_bytes) as usize;
+        let from = self.oob_at(offset);
         let mut done = 0;
         while done < oob.len() {
             let at = self.side(chunk) + ((from + done) / SECTOR_BYTES) as u64;
@@ -261,16 +252,17 @@ impl Kept {
         }
         Ok(ChunkReport { state, write_pointer: word(4), wear: word(8) })
     }
+}
 
-    fn head(&self, serial: [u8; 16]) -> Buf {
-        let mut page = Buf::zeroed(SECTOR_BYTES);
-        for (at, number) in (24..).step_by(4).zip(numbers(&self.geometry)) {
-            page[at..at + 4].copy_from_slice(&number.to_le_bytes());
-        }
-        page[64..80].copy_from_slice(&serial);
-        sealed::seal(&mut page, MAGIC, FORMAT);
-        page
+/// The head of a device, as it is decoded.
+pub(crate) fn encode_head(geometry: &Geometry, serial: [u8; 16]) -> Buf {
+    let mut page = Buf::zeroed(SECTOR_BYTES);
+    for (at, number) in (24..).step_by(4).zip(numbers(geometry)) {
+        page[at..at + 4].copy_from_slice(&number.to_le_bytes());
     }
+    page[64..80].copy_from_slice(&serial);
+    sealed::seal(&mut page, MAGIC, FORMAT);
+    page
 }
 
 fn numbers(geometry: &Geometry) -> [u32; 7] {
@@ -280,9 +272,9 @@ fn numbers(geometry: &Geometry) -> [u32; 7] {
 
 fn kept(namespace: AnyNamespace, geometry: Geometry) -> Result<Kept, FlashError> {
     let kept = Kept { namespace, geometry, locks: Arc::new(RangeLocks::new(0)) };
-    let info = kept.namespace.info();
-    if info.bytes() < kept.bytes() || info.block_size as usize > SECTOR_BYTES {
-        let (has, needs) = (info.bytes(), kept.bytes());
+    let (info, needs) = (kept.namespace.info(), bytes_on_namespace(geometry));
+    if info.bytes() < needs || info.block_size as usize > SECTOR_BYTES {
+        let has = info.bytes();
         let text = format!(
             "it has {has} bytes in blocks of {}; the device needs {needs}, in blocks of 4096 or less",
             info.block_size
@@ -292,10 +284,16 @@ fn kept(namespace: AnyNamespace, geometry: Geometry) -> Result<Kept, FlashError>
     Ok(kept)
 }
 
+/// Blocks of what goes with a chunk. In 64 bits: a geometry that works has up to 2^40 out-of-band bytes in one.
+fn side_blocks(geometry: &Geometry) -> u64 {
+    let oob_bytes = u64::from(geometry.sectors) * u64::from(geometry.oob_bytes);
+    (STATE_BYTES as u64 + oob_bytes).div_ceil(SECTOR_BYTES as u64)
+}
+
 /// Bytes that a namespace must have to keep a device of this geometry.
-pub(super) fn bytes_on_namespace(geometry: Geometry) -> u64 {
-    let side = (STATE_BYTES + (geometry.sectors * geometry.oob_bytes) as usize).div_ceil(SECTOR_BYTES) as u64;
-    (1 + u64::from(geometry.chunks_total()) * (side + u64::from(geometry.sectors))) * SECTOR_BYTES as u64
+pub(crate) fn bytes_on_namespace(geometry: Geometry) -> u64 {
+    let blocks = side_blocks(&geometry) + u64::from(geometry.sectors);
+    (1 + u64::from(geometry.chunks_total()) * blocks) * SECTOR_BYTES as u64
 }
 
 /// Lays a fresh device out; the head comes last.
@@ -313,7 +311,7 @@ pub(super) async fn lay_out(
         kept.write_state(chunk, report, Durability::Cached).await?;
         reports.push(report);
     }
-    kept.put(0, kept.head(serial), Durability::Cached).await?;
+    kept.put(0, encode_head(&geometry, serial), Durability::Cached).await?;
     kept.namespace.flush().await.map_err(medium)?;
     Ok((Content::Kept(kept), reports))
 }
@@ -324,10 +322,21 @@ pub(super) async fn open(
 ) -> Result<Option<(Geometry, [u8; 16], Content, Vec<ChunkReport>)>, FlashError> {
     let (result, page) = namespace.read(Lba(0), Buf::with_len(SECTOR_BYTES)).await;
     result.map_err(medium)?;
-    if page[..8] != MAGIC {
+    let Some((geometry, serial)) = decode_head(&page)? else { return Ok(None) };
+    let kept = kept(namespace, geometry)?;
+    let mut reports = Vec::new();
+    for chunk in (0..geometry.chunks_total()).map(Chunk) {
+        reports.push(kept.report(chunk).await?);
+    }
+    Ok(Some((geometry, serial, Content::Kept(kept), reports)))
+}
+
+/// What a head says: geometry and identity. `None`: it is none.
+pub(crate) fn decode_head(page: &[u8]) -> Result<Option<(Geometry, [u8; 16])>, FlashError> {
+    if !page.starts_with(&MAGIC) {
         return Ok(None);
     }
-    if !sealed::is_whole(&page) || sealed::format(&page) != FORMAT {
+    if !sealed::is_whole(page) || sealed::format(page) != FORMAT {
         return Err(FlashError::Medium(format!("its head is damaged, or of a format other than {FORMAT}")));
     }
     let word = |at: usize| page[at..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
@@ -343,10 +352,5 @@ pub(super) async fn open(
     let geometry = geometry.checked().map_err(|error| FlashError::Medium(error.to_string()))?;
     let mut serial = [0; 16];
     serial.copy_from_slice(&page[64..80]);
-    let kept = kept(namespace, geometry)?;
-    let mut reports = Vec::new();
-    for chunk in (0..geometry.chunks_total()).map(Chunk) {
-        reports.push(kept.report(chunk).await?);
-    }
-    Ok(Some((geometry, serial, Content::Kept(kept), reports)))
+    Ok(Some((geometry, serial)))
 }

@@ -3,6 +3,7 @@
 mod conformance;
 mod crash;
 mod life;
+mod losses;
 mod model;
 mod nand;
 mod opening;

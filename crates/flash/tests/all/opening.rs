@@ -144,7 +144,9 @@ fn a_root_is_found_behind_one_that_can_not_be_read() {
             }))
             .await;
             let namespace = opened(&nand).await;
-            namespace.set_attribute("key", b"newest").await.expect("set");
+            for value in ["older", "newest"] {
+                namespace.set_attribute("key", value.as_bytes()).await.expect("set");
+            }
             drop(namespace);
             let geometry = nand.config().geometry;
             let (newest, _) = *roots(&nand).await.last().expect("there are roots");
