@@ -138,7 +138,7 @@ pub fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("unit-with-notes", of_kind(2, &unit(24))),
         ("record", of_kind(3, &record[..32])),
         ("page", of_kind(4, &page)),
-        ("head", of_kind(5, &encode_head(&large, [2; 16])[24..80])),
+        ("head", of_kind(5, &encode_head(&large, [255; 16])[24..80])),
     ]
 }
 

@@ -76,8 +76,8 @@ pub(super) fn check_root(root: &Root, geometry: Geometry) -> Result<Codec, Manag
     Ok(codec)
 }
 
-/// Where roots go on. Behind a root that was written in order, and that nothing lies behind, nothing was torn. Otherwise it is as if
-/// the slot was full: the other one is begun, and no chunk is gone on with that a crash may have torn.
+/// Where roots go on. Behind a root that was written in order, and that nothing lies behind, nothing was torn. Otherwise it is as
+/// if the slot was full: the other one is begun, and no chunk is gone on with that a crash may have torn.
 fn area_of(found: &Found, geometry: Geometry, reports: &[ChunkReport]) -> RootArea {
     let Found { root, slot, end } = found;
     let report = |chunk: &Chunk| reports[chunk.0 as usize];

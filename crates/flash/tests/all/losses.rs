@@ -141,6 +141,24 @@ fn what_is_behind_the_root_is_not_lost_with_a_page() {
     });
 }
 
+/// Sectors that can be read: each is itself, in whatever version.
+async fn count_own(namespace: &FlashNamespace, story: &str) -> u64 {
+    let mut count = 0;
+    for lba in 0..namespace.info().blocks {
+        let (result, buf) = namespace.read(Lba(lba), Buf::with_len(SECTOR_BYTES)).await;
+        match result {
+            Ok(()) => {
+                let found = u64::from_le_bytes(*buf[..8].first_chunk().expect("a sector has more"));
+                assert_eq!(found, lba, "{story}");
+                count += 1;
+            }
+            Err(Error::ReadFault(_)) => {}
+            Err(error) => panic!("{story}: sector {lba}: {error}"),
+        }
+    }
+    count
+}
+
 /// The sector that was asked for was moved or written anew, its old chunk reset, and the tags of its new place went bad: the map of
 /// the root went on naming the old place, which others were written to.
 #[test]
@@ -202,18 +220,7 @@ fn no_sector_becomes_another_one_when_tags_are_lost() {
                     .filter(|why| why.contains("named for"))
                     .collect();
                 assert_eq!(named, Vec::<String>::new(), "seed {seed}, round {round}");
-                for lba in 0..blocks {
-                    let (result, buf) = namespace.read(Lba(lba), Buf::with_len(SECTOR_BYTES)).await;
-                    match result {
-                        Ok(()) => {
-                            let found = u64::from_le_bytes(*buf[..8].first_chunk().expect("a sector has more"));
-                            assert_eq!(found, lba, "seed {seed}, round {round}");
-                            can_be_read += 1;
-                        }
-                        Err(Error::ReadFault(_)) => {}
-                        Err(error) => panic!("sector {lba}: {error}"),
-                    }
-                }
+                can_be_read += count_own(&namespace, &format!("seed {seed}, round {round}")).await;
                 // Others are written where the chunks were reset.
                 for _ in 0..blocks {
                     let lba = blocks / 2 + rng.below(blocks / 2);
