@@ -7,6 +7,7 @@ mod picture;
 mod replay;
 pub mod served;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use device::{FileNamespace, FileOptions, Namespace};
@@ -20,7 +21,7 @@ use crate::exit::Failure;
 use crate::size::Size;
 use crate::{output, reactors};
 use picture::Shown;
-use served::{Opened, PRESET, chunks_for, close, manager_failure, nand_failure, open};
+use served::{Opened, PRESET, chunks_for, look, manager_failure, nand_failure};
 
 /// Runs a verb.
 pub fn run(verb: &FlashVerb) -> Result<(), Failure> {
@@ -37,24 +38,33 @@ pub fn run(verb: &FlashVerb) -> Result<(), Failure> {
 
 async fn format(args: &FlashFormatArgs) -> Result<(), Failure> {
     let FlashFormatArgs { flash: FlashFileArgs { path, .. }, preset, spare, size } = args;
+    let exists = |there: &Path| {
+        let mend = format!("a new file is made; if nobody needs what is there: rm {0} {0}.yagura", path.display());
+        Failure::refused(format!("{}: exists; {mend}", there.display()))
+    };
     // What stands beside a file that is away for a moment is its identity, and no less somebody's.
     for there in [path.clone(), sidecar_of(path)] {
         if there.exists() {
-            let mend = format!("a new file is made; if nobody needs what is there: rm {0} {0}.yagura", path.display());
-            return Err(Failure::refused(format!("{}: exists; {mend}", there.display())));
+            return Err(exists(&there));
         }
     }
     let seed = device::random_nguid();
     let mut config = preset.config(u64::from_le_bytes(std::array::from_fn(|at| seed[at])));
     config.timing = Timing::default();
     if let Some(size) = size {
-        config.geometry.chunks = chunks_for(*size, &config.geometry);
+        config.geometry.chunks = chunks_for(*size, &config.geometry)?;
     }
     let options = FormatOptions { spare_percent: *spare, capacity: None };
     // First in memory: what can't work is refused before there is a file.
     let trial = Nand::in_memory(config.clone()).map_err(|error| nand_failure(path, error))?;
-    Manager::format(trial.power_on(), &options).await.map_err(|error| manager_failure(path, error))?;
-    let made = make(path, *preset, config, &options).await;
+    Manager::plan(&*trial.power_on(), &options).await.map_err(|error| manager_failure(path, error))?;
+    drop(trial);
+    // Whoever makes the file has it: another one who formats at the same time finds it, and removes nothing.
+    let file = std::fs::File::create_new(path).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => exists(path),
+        _ => Failure::from(error).during(path.display()),
+    })?;
+    let made = make(file, path, *preset, config, &options).await;
     if made.is_err() {
         // Half a device is none: the file was made here, and nothing of anybody is in it.
         for path in [path.clone(), sidecar_of(path)] {
@@ -71,9 +81,17 @@ fn sidecar_of(path: &Path) -> PathBuf {
     name.into()
 }
 
-async fn make(path: &Path, preset: Preset, config: NandConfig, options: &FormatOptions) -> Result<(), Failure> {
-    let create = Some(Nand::bytes_on_namespace(config.geometry));
-    let file = FileOptions { block_size: SECTOR_BYTES as u32, create, read_only: false, nguid: None };
+async fn make(
+    file: std::fs::File,
+    path: &Path,
+    preset: Preset,
+    config: NandConfig,
+    options: &FormatOptions,
+) -> Result<(), Failure> {
+    let sized = file.set_len(Nand::bytes_on_namespace(config.geometry));
+    sized.map_err(|error| Failure::from(error).during(path.display()))?;
+    drop(file);
+    let file = FileOptions { block_size: SECTOR_BYTES as u32, create: None, read_only: false, nguid: None };
     let file = FileNamespace::open(path, &file).await.map_err(Failure::refused)?;
     file.set_attribute(PRESET, preset.name().as_bytes()).await.map_err(Failure::refused)?;
     let nand = Nand::create(file.into(), config).await.map_err(|error| nand_failure(path, error))?;
@@ -97,6 +115,7 @@ struct Info {
     programmed_sectors: u64,
     moved_sectors: u64,
     padding_sectors: u64,
+    unknown_sectors: u64,
     lines_free: usize,
     lines: usize,
     wear_least: u32,
@@ -106,7 +125,7 @@ struct Info {
 }
 
 async fn info(args: &FlashFileArgs) -> Result<(), Failure> {
-    let Opened { preset, device, manager } = open(&args.path).await?;
+    let Opened { preset, device, manager } = look(&args.path).await?;
     let (geometry, figures) = (device.geometry(), manager.figures());
     let bytes = |sectors: u64| sectors * SECTOR_BYTES as u64;
     let report = Info {
@@ -125,6 +144,7 @@ async fn info(args: &FlashFileArgs) -> Result<(), Failure> {
         programmed_sectors: figures.programmed_sectors,
         moved_sectors: figures.moved_sectors,
         padding_sectors: figures.padding_sectors,
+        unknown_sectors: figures.unknown_sectors,
         lines_free: figures.lines[0],
         lines: figures.lines.iter().sum(),
         wear_least: figures.wear[0],
@@ -132,7 +152,6 @@ async fn info(args: &FlashFileArgs) -> Result<(), Failure> {
         endurance: preset.config(0).endurance,
         read_only: figures.is_read_only,
     };
-    close(&args.path, manager).await?;
     output::report(args.common.json, &report, Info::describe)
 }
 
@@ -148,6 +167,9 @@ impl Info {
         text += &format!("({} moved, {} padding)\n", self.moved_sectors, self.padding_sectors);
         text += &format!("{} of {} lines free, reset {} to ", self.lines_free, self.lines, self.wear_least);
         text += &format!("{} times", self.wear_most);
+        if self.unknown_sectors > 0 {
+            text += &format!("\n{}", unknown(self.unknown_sectors));
+        }
         if self.read_only {
             text += "\nno more writes are taken: too many chunks are bad";
         }
@@ -155,20 +177,29 @@ impl Info {
     }
 }
 
+/// What was lost without a name.
+fn unknown(sectors: u64) -> String {
+    let sectors = output::many(sectors, "sector");
+    format!("{sectors} could not be read after a crash, and which was not known: older content may have come back")
+}
+
 #[derive(Serialize)]
 struct Checked {
     faults: Vec<String>,
+    unknown_sectors: u64,
     sectors: u64,
     pages: u64,
 }
 
 async fn check(args: &FlashFileArgs) -> Result<(), Failure> {
-    let opened = open(&args.path).await?;
-    let found = opened.manager.check().await;
-    close(&args.path, opened.manager).await?;
-    let report = Checked { faults: found.faults, sectors: found.sectors, pages: found.pages };
+    let manager = look(&args.path).await?.manager;
+    let (found, unknown_sectors) = (manager.check().await, manager.figures().unknown_sectors);
+    let report = Checked { faults: found.faults, unknown_sectors, sectors: found.sectors, pages: found.pages };
     output::report(args.common.json, &report, |report| {
         let mut text: String = report.faults.iter().map(|fault| format!("{fault}\n")).collect();
+        if report.unknown_sectors > 0 {
+            text += &format!("{}\n", unknown(report.unknown_sectors));
+        }
         let (sectors, pages) = (output::many(report.sectors, "sector"), output::many(report.pages, "page"));
         text += &format!("{sectors} and {pages} of the map looked at, {} faults", report.faults.len());
         text

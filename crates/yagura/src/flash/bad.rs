@@ -1,9 +1,9 @@
 //! `yagura flash bbt`: the table of bad chunks of a device that nobody serves.
 
-use flash::{Chunk, ChunkState, FlashDevice, Geometry};
+use flash::{Chunk, ChunkState, FlashDevice, Geometry, Manager, ManagerOptions};
 use serde::Serialize;
 
-use super::served::{Opened, close, nand_failure, open, power_on};
+use super::served::{Access, manager_failure, nand_failure, power_on};
 use crate::cli::{FlashBadGetArgs, FlashBadSetArgs, FlashBadVerb, FlashFileArgs};
 use crate::exit::Failure;
 use crate::output;
@@ -31,7 +31,7 @@ pub async fn run(verb: &FlashBadVerb) -> Result<(), Failure> {
 
 async fn get(args: &FlashFileArgs) -> Result<(), Failure> {
     // Without the media manager: the table is there also where nothing else can be read any more.
-    let (_, device) = power_on(&args.path, false).await?;
+    let (_, device) = power_on(&args.path, Access::Look).await?;
     let geometry = device.geometry();
     let reports = device.report().await.map_err(|error| nand_failure(&args.path, error.into()))?;
     let chunks = (0..).map(Chunk).zip(&reports).filter(|(_, report)| report.state == ChunkState::Offline);
@@ -57,12 +57,17 @@ fn named(text: &str, geometry: &Geometry) -> Result<Chunk, Failure> {
 
 async fn set(args: &FlashBadSetArgs) -> Result<(), Failure> {
     let path = &args.flash.path;
-    let Opened { device, manager, .. } = open(path).await?;
+    let (_, device) = power_on(path, Access::Change).await?;
     let geometry = device.geometry();
-    let chunks = args.chunks.iter().map(|text| named(text, &geometry)).collect::<Result<Vec<Chunk>, Failure>>();
+    let chunks = args.chunks.iter().map(|text| named(text, &geometry)).collect::<Result<Vec<Chunk>, Failure>>()?;
+    let failed = |error| manager_failure(path, error);
+    // What a crash has left is decided first: until then more than what is valid may be in use.
+    let manager = Manager::open(device.clone(), ManagerOptions::default()).await.map_err(failed)?;
+    manager.close().await.map_err(|error| failed(error.into()))?;
+    // Only now is what is valid in each chunk what it stays: the close may have written pages of the map.
+    let manager = Manager::look(device.clone()).await.map_err(failed)?;
     let (valid, roots) = (manager.valid_by_chunk(), manager.chunks_of_roots());
-    close(path, manager).await?;
-    let chunks = chunks?;
+    drop(manager);
     for (text, chunk) in args.chunks.iter().zip(&chunks) {
         if roots.contains(chunk) {
             return Err(Failure::refused(format!(

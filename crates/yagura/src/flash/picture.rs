@@ -7,7 +7,7 @@ use std::path::Path;
 use flash::{ChunkState, FlashDevice};
 use serde::Serialize;
 
-use super::served::{Opened, close, nand_failure, open};
+use super::served::{Opened, look, nand_failure};
 use crate::cli::FlashPictureArgs;
 use crate::exit::Failure;
 use crate::output;
@@ -67,11 +67,10 @@ pub async fn draw(args: &FlashPictureArgs, shown: Shown) -> Result<(), Failure> 
 }
 
 async fn picture(path: &Path) -> Result<Picture, Failure> {
-    let Opened { preset, device, manager } = open(path).await?;
+    let Opened { preset, device, manager } = look(path).await?;
     let geometry = device.geometry();
     let reports = device.report().await.map_err(|error| nand_failure(path, error.into()))?;
     let valid = manager.valid_by_chunk();
-    close(path, manager).await?;
     let state = |state| match state {
         ChunkState::Free => "free",
         ChunkState::Open => "open",

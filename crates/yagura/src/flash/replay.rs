@@ -79,10 +79,11 @@ pub fn run(args: &FlashReplayArgs) -> Result<(), Failure> {
     let options = ReplayOptions { format, is_filled: args.fill, ..ReplayOptions::default() };
     let mut config = preset.config(args.seed);
     if let Some(size) = args.size {
-        config.geometry.chunks = super::served::chunks_for(size, &config.geometry);
+        config.geometry.chunks = super::served::chunks_for(size, &config.geometry)?;
     }
     let replayed = replay(config, options, commands).map_err(|error| match error {
-        ReplayError::Manager(ManagerError::TooSmall { .. }) | ReplayError::Nand(_) => Failure::usage(error),
+        ReplayError::Manager(ManagerError::TooSmall { .. } | ManagerError::RootTooLarge { .. })
+        | ReplayError::Nand(_) => Failure::usage(error),
         error => Failure::check(format!("{path}: {error}")),
     })?;
     let Replayed { latencies, wrapped, took, figures, counts, bytes } = replayed;

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use device::{AnyNamespace, FileNamespace, FileOptions, Mailed, Namespace};
+use device::{AnyNamespace, Erased, FileNamespace, FileOptions, Known, Mailed, Namespace};
 use flash::nand::{Nand, NandError, Powered, Timing};
 use flash::presets::Preset;
 use flash::{FlashError, FlashNamespace, Geometry, Manager, ManagerError, ManagerOptions, SECTOR_BYTES};
@@ -15,6 +15,8 @@ use crate::size::Size;
 
 /// The attribute that names the preset.
 pub const PRESET: &str = "flash-preset";
+/// Bytes of a model. Chosen: the map of the largest takes 1 GiB of memory.
+const MODEL_BYTES_MAX: u64 = 1 << 40;
 
 /// A failure of the media manager as an exit status.
 pub fn manager_failure(path: &Path, error: ManagerError) -> Failure {
@@ -22,6 +24,7 @@ pub fn manager_failure(path: &Path, error: ManagerError) -> Failure {
         ManagerError::TooSmall { .. } => {
             return Failure::usage(format!("{error}; give a larger --size, or a smaller --spare"));
         }
+        ManagerError::RootTooLarge { .. } => return Failure::usage(format!("{error}; give a smaller --size")),
         ManagerError::Device(FlashError::NoRoom) | ManagerError::Stopped(device::Error::OutOfSpace) => {
             return Failure::out_of_space(format!("{}: {error}; make room there", path.display()));
         }
@@ -57,10 +60,21 @@ fn check_file(path: &Path) -> Result<(), Failure> {
     Err(Failure::refused(format!("{}: there is no flash device in it; {mend}", path.display())))
 }
 
-/// The device in a file; without its times where somebody just looks.
-pub async fn power_on(path: &Path, is_timed: bool) -> Result<(Preset, Rc<Powered>), Failure> {
+/// What a device is powered on for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Nothing is written to its file.
+    Look,
+    Change,
+    /// As `Change`, with the times of the preset.
+    Serve,
+}
+
+/// The device in a file.
+pub async fn power_on(path: &Path, access: Access) -> Result<(Preset, Rc<Powered>), Failure> {
     check_file(path)?;
-    let options = FileOptions { block_size: SECTOR_BYTES as u32, create: None, read_only: false, nguid: None };
+    let read_only = access == Access::Look;
+    let options = FileOptions { block_size: SECTOR_BYTES as u32, create: None, read_only, nguid: None };
     let file = FileNamespace::open(path, &options).await.map_err(Failure::refused)?;
     let name = file.attribute(PRESET).map_err(Failure::refused)?.unwrap_or_default();
     let preset = Preset::named(&String::from_utf8_lossy(&name)).ok_or_else(|| {
@@ -68,7 +82,7 @@ pub async fn power_on(path: &Path, is_timed: bool) -> Result<(Preset, Rc<Powered
         Failure::refused(format!("{}: of which preset it is, is not known; {mend}", path.display()))
     })?;
     let mut config = preset.config(0);
-    if !is_timed {
+    if access != Access::Serve {
         config.timing = Timing::default();
     }
     let expected = config.geometry;
@@ -83,34 +97,37 @@ pub async fn power_on(path: &Path, is_timed: bool) -> Result<(Preset, Rc<Powered
     Ok((preset, nand.power_on()))
 }
 
-/// A device that somebody looks at, with its media manager.
+/// A device with its media manager.
 pub struct Opened {
     pub preset: Preset,
     pub device: Rc<Powered>,
     pub manager: Manager,
 }
 
-/// Opens it, as after a crash or a close.
-pub async fn open(path: &Path) -> Result<Opened, Failure> {
-    let (preset, device) = power_on(path, false).await?;
-    let manager = Manager::open(device.clone(), ManagerOptions::default()).await;
+/// Opens it to be looked at, after a crash as well as after a close: the file stays as it is.
+pub async fn look(path: &Path) -> Result<Opened, Failure> {
+    let (preset, device) = power_on(path, Access::Look).await?;
+    let manager = Manager::look(device.clone()).await;
     Ok(Opened { preset, device, manager: manager.map_err(|error| manager_failure(path, error))? })
 }
 
-/// Closes it in order.
-pub async fn close(path: &Path, manager: Manager) -> Result<(), Failure> {
-    manager.close().await.map_err(|error| Failure::refused(format!("{}: {error}", path.display())))
-}
-
 /// Chunks of a parallel unit for so many bytes in all.
-pub fn chunks_for(size: Size, geometry: &Geometry) -> u32 {
+pub fn chunks_for(size: Size, geometry: &Geometry) -> Result<u32, Failure> {
+    if size.0 > MODEL_BYTES_MAX {
+        let most = Size(MODEL_BYTES_MAX);
+        return Err(Failure::usage(format!(
+            "--size: a model has {most} at most: its map has 4 bytes a sector in memory"
+        )));
+    }
     let row = u64::from(geometry.units()) * u64::from(geometry.sectors) * SECTOR_BYTES as u64;
-    u32::try_from(size.0.div_ceil(row)).unwrap_or(u32::MAX)
+    Ok(u32::try_from(size.0.div_ceil(row)).unwrap_or(u32::MAX))
 }
 
 /// A device that this thread serves.
 struct Served {
     path: PathBuf,
+    /// What others have it by.
+    known: Known,
     namespace: Rc<FlashNamespace>,
     mailed: Mailed,
 }
@@ -127,20 +144,23 @@ pub async fn serve(path: &Path) -> Result<AnyNamespace, Failure> {
         let mend = "a flash device is one namespace: leave one of the two out";
         return Err(Failure::refused(format!("{}: is served already; {mend}", path.display())));
     }
-    let (_, device) = power_on(path, true).await?;
+    let (_, device) = power_on(path, Access::Serve).await?;
     let manager = Manager::open(device, ManagerOptions::default()).await;
     let namespace = Rc::new(FlashNamespace::new(manager.map_err(|error| manager_failure(path, error))?));
     let mailed = Mailed::new(namespace.clone());
-    SERVED.with_borrow_mut(|all| all.push(Served { path: key, namespace, mailed: mailed.clone() }));
-    Ok(AnyNamespace::other(mailed))
+    let erased = Erased::new(mailed.clone());
+    let known = erased.known();
+    SERVED.with_borrow_mut(|all| all.push(Served { path: key, known, namespace, mailed }));
+    Ok(AnyNamespace::Other(erased))
 }
 
-/// Closes those of the devices served whose identity is wanted: nothing has to be looked for when they are opened next.
-async fn close_served(is_wanted: impl Fn([u8; 16]) -> bool) -> Result<(), Failure> {
-    let wanted = |served: &mut Served| is_wanted(served.namespace.info().nguid);
+/// Closes those of the devices served that are wanted: nothing has to be looked for when they are opened next. They are given up
+/// whatever comes of it.
+async fn close_served(is_wanted: impl Fn(&Served) -> bool) -> Result<(), Failure> {
+    let wanted = |served: &mut Served| is_wanted(served);
     let closing: Vec<Served> = SERVED.with_borrow_mut(|all| all.extract_if(.., wanted).collect());
     let mut result = Ok(());
-    for Served { path, namespace, mailed } in closing {
+    for Served { path, namespace, mailed, .. } in closing {
         let closed = namespace.close().await;
         mailed.leave();
         let closed = closed.map_err(|error| Failure::refused(format!("{}: {error}", path.display())));
@@ -154,8 +174,11 @@ pub async fn close_all() -> Result<(), Failure> {
     close_served(|_| true).await
 }
 
-/// Closes the device that a namespace is on, if it is on one.
+/// Closes the device that a namespace is on, if it is on one. By what is served, not by its identity: a copy of its file has the
+/// same.
 pub async fn close_of(namespace: &AnyNamespace) -> Result<(), Failure> {
-    let nguid = namespace.info().nguid;
-    close_served(|served| served == nguid).await
+    match namespace {
+        AnyNamespace::Other(erased) => close_served(|served| erased.is(&served.known)).await,
+        AnyNamespace::Memory(_) | AnyNamespace::File(_) | AnyNamespace::Drive(_) => Ok(()),
+    }
 }

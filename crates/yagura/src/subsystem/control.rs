@@ -307,7 +307,11 @@ async fn add_namespace(target: &Target, spec: &NamespaceSpec) -> Answer {
         return Err(Failure::usage(format!("{nqn} has a namespace {nsid} already; remove it first")));
     }
     let namespace = spec.open().await?;
-    target.add_namespace_to(&nqn, nsid, spec.group, namespace).map_err(Failure::usage)?;
+    if let Err(error) = target.add_namespace_to(&nqn, nsid, spec.group, namespace.clone()) {
+        // What is not served is not kept from others either.
+        let_go(&namespace).await?;
+        return Err(Failure::usage(error));
+    }
     Ok(json!({ "done": format!("{} is namespace {nsid} of {nqn}", spec.describe()), "nsid": nsid }))
 }
 
@@ -318,27 +322,35 @@ async fn remove_namespace(target: &Target, nqn: &Nqn, nsid: u32) -> Answer {
     while namespace.holders() > 1 && time::now() < deadline {
         time::sleep(RELEASE_PAUSE).await;
     }
-    let flushed = namespace.flush().await;
-    flushed.map_err(|error| Failure::refused(format!("namespace {nsid} is removed, but its last flush: {error}")))?;
-    let free = namespace.holders() == 1;
-    let rest = if free {
-        crate::flash::served::close_of(&namespace).await?;
+    let last = |failure: Failure| {
+        let why = failure.sentence().to_string();
+        Failure::refused(format!("namespace {nsid} is removed, but its last flush: {why}"))
+    };
+    let rest = if namespace.holders() == 1 {
+        let_go(&namespace).await.map_err(last)?;
         "its medium is free"
     } else {
-        task::spawn(flush_when_free(namespace, nsid)).detach();
+        let flushed = namespace.flush().await.map_err(Failure::refused);
+        task::spawn(let_go_when_free(namespace, nsid)).detach();
+        flushed.map_err(last)?;
         "commands still execute; its medium is flushed once more, and free, when they have ended"
     };
     Ok(json!({ "done": format!("namespace {nsid} of {nqn} is removed; {rest}") }))
 }
 
+/// Makes a namespace that nobody uses any more stable. Its medium is free then, whatever came of that.
+async fn let_go(namespace: &AnyNamespace) -> Result<(), Failure> {
+    let flushed = namespace.flush().await.map_err(Failure::refused);
+    let closed = crate::flash::served::close_of(namespace).await;
+    flushed.and(closed)
+}
+
 /// What was still executing when a namespace was removed has changed it after its flush.
-async fn flush_when_free(namespace: AnyNamespace, nsid: u32) {
+async fn let_go_when_free(namespace: AnyNamespace, nsid: u32) {
     while namespace.holders() > 1 {
         time::sleep(RELEASE_PAUSE).await;
     }
-    let flushed = namespace.flush().await.map_err(Failure::refused);
-    let closed = crate::flash::served::close_of(&namespace).await;
-    match flushed.and(closed) {
+    match let_go(&namespace).await {
         Ok(()) => tracing::info!(nsid, "the last command of a removed namespace has ended: its medium is free"),
         Err(failure) => tracing::error!(nsid, error = failure.sentence(), "the last flush of a removed namespace"),
     }

@@ -1,13 +1,13 @@
 //! `yagura flash`: a model of a flash device is made, served, killed, served again, closed and checked, as an operator would.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use device::{Durability, Error, Lba, Namespace};
 use engine::{Buf, Reactor, ReactorConfig, View};
 use fabric::host::{Options, RemoteNamespace};
 
-use crate::support::{Server, run};
+use crate::support::{Server, run, yagura};
 
 fn done(arguments: &[&str]) -> serde_json::Value {
     let (status, stdout, stderr) = run(&[&["flash"], arguments, &["--json"]].concat());
@@ -123,6 +123,11 @@ fn what_is_no_flash_or_is_served_already_is_named() {
     assert!(refused(&["flash", "check", &name("none")], 4).contains("No such file"));
     assert!(refused(&["flash", "format", &path, "--preset=smal"], 2).contains("did you mean `small`?"));
     assert!(refused(&["flash", "format", &path, "--preset=small", "--size=1M"], 2).contains("larger --size"));
+    // A root has no room in a chunk; and the map has none in memory.
+    for size in ["4G", "2T"] {
+        let stderr = refused(&["flash", "format", &path, "--preset=small", &format!("--size={size}")], 2);
+        assert!(stderr.contains("--size"), "{size}: {stderr}");
+    }
     assert!(!std::fs::exists(&path).expect("asked"), "a file was left");
     // What belongs to a file that is away for a moment was deleted.
     let beside = format!("{path}.yagura");
@@ -145,6 +150,67 @@ fn what_is_no_flash_or_is_served_already_is_named() {
     );
     std::fs::remove_file(format!("{path}.yagura")).expect("removed");
     assert!(refused(&["flash", "info", &path], 4).contains(".yagura"));
+}
+
+/// The one that lost removed the file of the one that won.
+#[test]
+fn of_those_who_format_a_file_at_the_same_time_one_does() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for round in 0..5 {
+        let path = directory.path().join(format!("flash{round}")).display().to_string();
+        let format = || {
+            let mut command = yagura(&["flash", "format", &path, "--preset=small", "--json"]);
+            command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("started")
+        };
+        let all: Vec<std::process::Output> =
+            [format(), format(), format()].map(|child| child.wait_with_output().expect("ended")).into();
+        let (made, refused): (Vec<_>, Vec<_>) = all.into_iter().partition(|output| output.status.success());
+        assert_eq!(made.len(), 1, "{made:?} {refused:?}");
+        for output in refused {
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.code() == Some(4) && stderr.contains("exists"), "{stderr}");
+        }
+        assert_eq!(done(&["check", &path])["faults"], serde_json::json!([]));
+    }
+}
+
+#[test]
+fn who_looks_at_a_device_changes_nothing_in_its_file() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("flash").display().to_string();
+    done(&["format", &path, "--preset=small"]);
+    for signal in ["KILL", "TERM"] {
+        let server = Server::start(&["target", "--listen=127.0.0.1:0", &format!("--namespace=flash={path}")]);
+        let address = server.address("listening").to_string();
+        assert_eq!(run(&["nvme", "write", &address, "--pattern=1", "--length=64K", "--fua"]).0, 0);
+        server.stop(signal);
+        let before = std::fs::read(&path).expect("read");
+        for verb in [&["info"][..], &["check"], &["map"], &["wear"], &["bbt", "get"]] {
+            done(&[verb, &[&path[..]]].concat());
+        }
+        assert!(std::fs::read(&path).expect("read") == before, "behind {signal}");
+    }
+}
+
+/// A copy of the file has the same identity: both were closed when one of them was removed.
+#[test]
+fn a_copy_is_served_on_when_what_it_was_copied_from_is_removed() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let name = |name: &str| directory.path().join(name).display().to_string();
+    let (path, copy) = (name("flash"), name("copy"));
+    done(&["format", &path, "--preset=small"]);
+    for end in ["", ".yagura"] {
+        std::fs::copy(format!("{path}{end}"), format!("{copy}{end}")).expect("copied");
+    }
+    let control = format!("--control={}", name("control"));
+    let first = format!("--namespace=flash={path},nsid=1");
+    let second = format!("--namespace=flash={copy},nsid=2");
+    let server = Server::start(&["target", "--listen=127.0.0.1:0", &control, &first, &second]);
+    let address = server.address("listening").to_string();
+    assert_eq!(run(&["target", "remove-namespace", "--nsid=1", &control]).0, 0);
+    assert_eq!(run(&["nvme", "write", &address, "--nsid=2", "--pattern=1", "--length=64K", "--fua"]).0, 0);
+    done(&["check", &path]);
+    assert!(refused(&["flash", "check", &copy], 4).contains("in use"));
 }
 
 /// Bytes of a file changed at a place, for as long as something is done.
@@ -220,7 +286,9 @@ fn a_file_system_without_room_is_named_and_loses_nothing() {
 
     done(&["format", &path, "--preset=small", "--spare=20"]);
     let spec = format!("--namespace=flash={path}");
-    let serve = || Server::start(&["target", "--listen=127.0.0.1:0", &spec]);
+    let sockets = tempfile::tempdir().expect("a directory");
+    let control = format!("--control={}", sockets.path().join("control").display());
+    let serve = || Server::start(&["target", "--listen=127.0.0.1:0", &control, &spec]);
     let server = serve();
     let address = server.address("listening").to_string();
     let pattern = |seed: &str, lba: &str| {
@@ -235,8 +303,15 @@ fn a_file_system_without_room_is_named_and_loses_nothing() {
     let full = seeds.find(|seed| pattern(&seed.to_string(), "128").0 != 0);
     assert!(full.is_some(), "14 MiB fit 4 MiB");
     verified(&address, "1", "0");
+    // What can't be flushed is let go all the same: somebody may want to bring it back when there is room.
+    let stderr = refused(&["target", "remove-namespace", "--nsid=1", &control], 4);
+    assert!(stderr.contains("its last flush"), "{stderr}");
+    let stderr = refused(&["target", "add-namespace", &format!("flash={path}"), &control], 5);
+    assert!(stderr.contains("make room there"), "{stderr}");
     server.stop("KILL");
-    assert!(refused(&["flash", "info", &path], 5).contains("make room there"));
+    // It takes no room to look.
+    done(&["info", &path]);
+    assert!(refused(&["target", "--listen=127.0.0.1:0", &spec], 5).contains("make room there"));
     assert!(Mount::set(directory.path(), "remount,size=32m"));
     assert_eq!(done(&["check", &path])["faults"], serde_json::json!([]));
     let server = serve();
