@@ -6,12 +6,14 @@
 //! | [`nand`] | a model of NAND: rules, timing, wear, failures, loss of power |
 //! | [`Manager`] | the log of a device, with map, collection and recovery |
 //! | [`FlashNamespace`] | a namespace like any other |
+//! | [`experiment`] | what the media manager costs, beside what analysis says |
 //! | [`replay`] | block traces ([`trace`]) on a model, in virtual time |
 //!
 //! The invariants, the format and the argument are in the README of this crate.
 
 mod address;
 mod device;
+pub mod experiment;
 mod geometry;
 mod manager;
 mod namespace;
@@ -26,5 +28,7 @@ pub use self::geometry::{
     Geometry, GeometryError, OOB_BYTES_MAX, OOB_BYTES_MIN, SECTOR_BYTES, UNITS_MAX, WRITE_UNIT_MAX,
 };
 pub use self::manager::fuzz;
-pub use self::manager::{CheckReport, Figures, FormatOptions, Heat, Manager, ManagerError, ManagerOptions, Policy};
+pub use self::manager::{
+    CheckReport, Figures, FormatOptions, Heat, Manager, ManagerError, ManagerOptions, Policy, Room,
+};
 pub use self::namespace::FlashNamespace;

@@ -38,6 +38,10 @@ impl Stream {
     pub fn index(self) -> usize {
         self as usize
     }
+
+    pub fn is_of_hosts(self) -> bool {
+        matches!(self, Stream::Hot | Stream::Cold)
+    }
 }
 
 /// Sectors of a record.
@@ -223,13 +227,29 @@ impl Buffer {
         let mut taken = Vec::new();
         while taken.len() < count {
             let Some((_, logical)) = self.queues[stream.index()].pop_first() else { break };
-            let cell = self.cells.entry(logical).or_default();
-            if let Some(entry) = cell.waiting.take() {
-                taken.push((logical, entry.clone()));
-                cell.programming = Some(entry);
-            }
+            taken.extend(self.begin(logical));
         }
         taken
+    }
+
+    /// Of the oldest, which are dealt out to `units` in parts of so many sectors, those of the first one, to be programmed.
+    pub fn take_parts(&mut self, stream: Stream, count: usize, part: usize, units: usize) -> Vec<(Logical, Entry)> {
+        let queue = &mut self.queues[stream.index()];
+        let is_own = |(index, _): &(usize, (&u64, &Logical))| (index / part).is_multiple_of(units);
+        let own = queue.iter().enumerate().filter(is_own).take(count);
+        let chosen: Vec<(u64, Logical)> = own.map(|(_, (&ticket, &logical))| (ticket, logical)).collect();
+        for (ticket, _) in &chosen {
+            queue.remove(ticket);
+        }
+        chosen.into_iter().filter_map(|(_, logical)| self.begin(logical)).collect()
+    }
+
+    /// What waits of a sector is programmed from now on.
+    fn begin(&mut self, logical: Logical) -> Option<(Logical, Entry)> {
+        let cell = self.cells.entry(logical).or_default();
+        let entry = cell.waiting.take()?;
+        cell.programming = Some(entry.clone());
+        Some((logical, entry))
     }
 
     /// The program of a sector has ended well.

@@ -39,11 +39,14 @@ pub struct ManagerOptions {
     pub lines_per_root: u32,
     /// Wear that lines may differ by before content that stays is moved.
     pub wear_spread: u32,
+    /// Sectors of hosts that go to one parallel unit before it is the next one's turn; 0: what a write unit has room for. Fewer are
+    /// dealt out to the units of all of them, as far as so much waits; of more, the next one waits for the one whose turn it is.
+    pub interleave: u32,
 }
 
 impl Default for ManagerOptions {
     fn default() -> ManagerOptions {
-        ManagerOptions { policy: Policy::Greedy, buffer_units: 4, lines_per_root: 4, wear_spread: 50 }
+        ManagerOptions { policy: Policy::Greedy, buffer_units: 4, lines_per_root: 4, wear_spread: 50, interleave: 0 }
     }
 }
 
@@ -76,6 +79,8 @@ pub(super) struct State {
     pub open: [Option<u32>; STREAMS],
     /// Parallel units with a program under way.
     pub busy: Vec<bool>,
+    /// Units that are still to be made of what is dealt out to all parallel units, by stream.
+    pub to_deal: [usize; STREAMS],
     /// The last sequence given.
     pub sequence: u64,
     /// The first sequences of the programs under way.
@@ -224,6 +229,7 @@ impl Core {
             buffer: Buffer::default(),
             open: [None; STREAMS],
             busy: vec![false; codec.geometry.units() as usize],
+            to_deal: [0; STREAMS],
             sequence,
             programs: BTreeSet::new(),
             forced: [0; STREAMS],

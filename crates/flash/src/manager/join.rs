@@ -6,7 +6,7 @@ use std::task::Poll;
 use engine::task::LocalFuture;
 
 /// The outputs of all, in order.
-pub(super) async fn join_all<T>(mut futures: Vec<LocalFuture<'_, T>>) -> Vec<T> {
+pub(crate) async fn join_all<T>(mut futures: Vec<LocalFuture<'_, T>>) -> Vec<T> {
     let mut outputs: Vec<Option<T>> = futures.iter().map(|_| None).collect();
     poll_fn(|cx| {
         let mut is_done = true;

@@ -38,6 +38,8 @@ pub(super) struct Line {
     pub slots: Vec<Slot>,
     /// The slot whose turn is next.
     cursor: usize,
+    /// Units that it has got in this turn.
+    in_turn: u32,
     pub programs: u32,
     pub readers: u32,
     /// It is not reset before a root up to this sequence.
@@ -89,7 +91,8 @@ impl Lines {
                 Slot { chunk, written: report.write_pointer, has_failed, wear: report.wear }
             });
             let slots = slots.collect();
-            Line { state: LineState::Closed, slots, cursor: 0, programs: 0, readers: 0, pinned: 0, last: 0, valid: 0 }
+            let state = LineState::Closed;
+            Line { state, slots, cursor: 0, in_turn: 0, programs: 0, readers: 0, pinned: 0, last: 0, valid: 0 }
         };
         let units = geometry.sectors_total() / codec.unit;
         Lines { all: (0..geometry.chunks).map(line).collect(), valid: vec![0; units as usize], free: 0, codec }
@@ -158,7 +161,8 @@ impl Lines {
     /// A line is free; one without chunks is never written.
     pub fn set_free(&mut self, line: u32) {
         let found = self.get_mut(line);
-        (found.state, found.cursor, found.pinned, found.last) = (LineState::Free, 0, 0, 0);
+        (found.state, found.cursor, found.in_turn) = (LineState::Free, 0, 0);
+        (found.pinned, found.last) = (0, 0);
         self.free += usize::from(!self.get(line).slots.is_empty());
     }
 
@@ -182,16 +186,24 @@ impl Lines {
         !slot.has_failed && slot.written + self.codec.unit <= self.geometry().sectors
     }
 
-    /// The next place in a line whose parallel unit is idle.
-    pub fn next_target(&mut self, line: u32, busy: &[bool]) -> Option<Target> {
+    /// The next place in a line whose parallel unit is idle. Where a turn is several units long, there is none before the parallel
+    /// unit is idle whose turn it is.
+    pub fn next_target(&mut self, line: u32, busy: &[bool], turn: u32) -> Option<Target> {
         let geometry = *self.geometry();
         let (slots, cursor) = (&self.get(line).slots, self.get(line).cursor);
-        let turns = (cursor..slots.len()).chain(0..cursor.min(slots.len()));
+        let mut turns = (cursor..slots.len()).chain(0..cursor.min(slots.len()));
         let idle = |slot: &Slot| !busy[geometry.unit_of(slot.chunk) as usize];
-        let chosen = turns.into_iter().find(|&index| self.takes(&slots[index]) && idle(&slots[index]))?;
+        let chosen = turns.find(|&index| self.takes(&slots[index]) && (turn > 1 || idle(&slots[index])))?;
+        if !idle(&slots[chosen]) {
+            return None;
+        }
         let unit = self.codec.unit;
         let found = self.get_mut(line);
-        found.cursor = chosen + 1;
+        found.in_turn = if found.cursor == chosen { found.in_turn + 1 } else { 1 };
+        found.cursor = chosen;
+        if found.in_turn >= turn {
+            (found.cursor, found.in_turn) = (chosen + 1, 0);
+        }
         found.programs += 1;
         let slot = &mut found.slots[chosen];
         let first = geometry.sector(slot.chunk, slot.written);

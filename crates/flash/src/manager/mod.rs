@@ -40,6 +40,7 @@ pub use self::check::CheckReport;
 pub use self::core::{ManagerOptions, Policy};
 pub use self::error::ManagerError;
 pub use self::format::FormatOptions;
+pub(crate) use self::join::join_all;
 
 /// Sectors of one range of a record. Chosen: what is applied to the map without keeping others waiting for long.
 const RANGE_SECTORS_MAX: u32 = 1 << 18;
@@ -84,6 +85,24 @@ impl Figures {
     /// Sectors programmed for each one that hosts have written.
     pub fn write_amplification(&self) -> f64 {
         self.programmed_sectors as f64 / self.host_sectors.max(1) as f64
+    }
+}
+
+/// What the log has room for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Room {
+    /// Sectors that all lines hold, tags left out.
+    pub payload: u64,
+    /// Sectors that a line holds.
+    pub line: u64,
+    /// Lines that are kept free: collection begins when no more are.
+    pub kept_free: u64,
+}
+
+impl Room {
+    /// Sectors of the lines that are not kept free.
+    pub fn for_data(&self) -> u64 {
+        self.payload.saturating_sub(self.kept_free * self.line)
     }
 }
 
@@ -148,6 +167,18 @@ impl Manager {
     /// Sectors that are written together at no cost of padding.
     pub fn unit_sectors(&self) -> u32 {
         self.core.codec.payload()
+    }
+
+    /// Sectors that are programmed together, tags among them.
+    pub fn unit_sectors_on_flash(&self) -> u32 {
+        self.core.codec.unit
+    }
+
+    /// What the log has room for.
+    pub fn room(&self) -> Room {
+        let state = self.core.state.borrow();
+        let (payload, line) = (state.lines.payload(), state.lines.payload_max());
+        Room { payload, line, kept_free: state.reserve().soft as u64 }
     }
 
     /// Why nothing goes on any more.

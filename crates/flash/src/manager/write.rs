@@ -10,7 +10,7 @@ use std::rc::Rc;
 use device::Error;
 use engine::{View, task};
 
-use super::buffer::{Content, Range, Stream};
+use super::buffer::{Content, Entry, Range, Stream};
 use super::core::{Core, State};
 use super::lines::{LineState, Target};
 use super::map::Place;
@@ -25,6 +25,15 @@ struct Job {
     sectors: Vec<Logical>,
     data: View,
     oob: View,
+}
+
+/// How what hosts write is spread over parallel units; see [`super::ManagerOptions::interleave`].
+#[derive(Clone, Copy, Debug)]
+struct Spread {
+    /// Sectors that are dealt out at a time; 0: none are, units are made of what is oldest.
+    part: usize,
+    /// Write units of a turn.
+    turn: u32,
 }
 
 /// Bytes of a range in a record.
@@ -68,18 +77,36 @@ impl State {
     }
 
     /// Whether a unit of the stream should be made now.
-    fn is_due(&self, stream: Stream, payload: usize) -> bool {
+    fn is_due(&self, stream: Stream, payload: usize, spread: Spread) -> bool {
         let first = self.buffer.first_queued(stream);
-        first.is_some_and(|first| self.buffer.queued(stream) >= payload || first <= self.forced[stream.index()])
+        // What is dealt out waits until each parallel unit gets something of it, unless room is scarce.
+        let begins = spread.is_dealt(stream) && self.to_deal[stream.index()] == 0;
+        let is_scarce = self.lines.free() <= self.reserve().soft;
+        let wanted = if begins && !is_scarce { payload * self.busy.len() } else { payload };
+        first.is_some_and(|first| self.buffer.queued(stream) >= wanted || first <= self.forced[stream.index()])
+    }
+
+    /// The sectors of the next unit: the oldest that wait, or every n-th part of them, where `n` units are still to be made of these.
+    fn deal(&mut self, stream: Stream, payload: usize, spread: Spread) -> Vec<(Logical, Entry)> {
+        let full = self.buffer.queued(stream) / payload;
+        let left = &mut self.to_deal[stream.index()];
+        if !spread.is_dealt(stream) || full < 2 {
+            *left = 0;
+            return self.buffer.take(stream, payload);
+        }
+        let units = if *left == 0 { self.busy.len() } else { *left }.min(full);
+        *left = units - 1;
+        self.buffer.take_parts(stream, payload, spread.part, units)
     }
 
     /// Where the next unit of the stream goes. `None`: nowhere, for now.
-    fn target(&mut self, stream: Stream) -> Option<Target> {
+    fn target(&mut self, stream: Stream, spread: Spread) -> Option<Target> {
+        let turn = if stream.is_of_hosts() { spread.turn } else { 1 };
         loop {
             let open = &mut self.open[stream.index()];
             if let Some(line) = *open {
                 if self.lines.has_room(line) {
-                    return self.lines.next_target(line, &self.busy);
+                    return self.lines.next_target(line, &self.busy, turn);
                 }
                 self.lines.get_mut(line).state = LineState::Closed;
                 *open = None;
@@ -99,13 +126,13 @@ impl State {
         }
     }
 
-    fn next_job(&mut self, stream: Stream, codec: &Codec) -> Option<Job> {
+    fn next_job(&mut self, stream: Stream, codec: &Codec, spread: Spread) -> Option<Job> {
         let payload = codec.payload() as usize;
-        if self.failure.is_some() || !self.is_due(stream, payload) {
+        if self.failure.is_some() || !self.is_due(stream, payload, spread) {
             return None;
         }
-        let target = self.target(stream)?;
-        let taken = self.buffer.take(stream, payload);
+        let target = self.target(stream, spread)?;
+        let taken = self.deal(stream, payload, spread);
         let ended = self.ended();
         let first_sequence = self.next_sequences(payload as u64);
         let mut sectors = Vec::with_capacity(taken.len());
@@ -135,13 +162,26 @@ impl State {
     }
 }
 
+impl Spread {
+    fn is_dealt(&self, stream: Stream) -> bool {
+        self.part > 0 && stream.is_of_hosts()
+    }
+}
+
 impl Core {
+    fn spread(&self) -> Spread {
+        let (interleave, payload) = (self.options.interleave, self.codec.payload());
+        let part = if interleave < payload { interleave as usize } else { 0 };
+        Spread { part, turn: (interleave / self.codec.unit).max(1) }
+    }
+
     /// Begins every program that can begin.
     pub fn pump(self: &Rc<Core>) {
+        let spread = self.spread();
         loop {
             let mut has_begun = false;
             for stream in Stream::ALL {
-                let job = self.state.borrow_mut().next_job(stream, &self.codec);
+                let job = self.state.borrow_mut().next_job(stream, &self.codec, spread);
                 if let Some(job) = job {
                     task::spawn(self.clone().program(job)).detach();
                     has_begun = true;
@@ -304,9 +344,9 @@ impl Core {
 
     /// Hosts wait for room, which comes of full units alone: where the streams have none, each waits for what does not come.
     fn force_if_stuck(self: &Rc<Core>) {
-        let payload = self.codec.payload() as usize;
-        let has_full = [Stream::Hot, Stream::Cold].map(|stream| self.state.borrow().buffer.queued(stream) >= payload);
-        if has_full.contains(&true) { self.pump() } else { self.force_hosts(u64::MAX) }
+        let (payload, spread) = (self.codec.payload() as usize, self.spread());
+        let is_due = [Stream::Hot, Stream::Cold].map(|stream| self.state.borrow().is_due(stream, payload, spread));
+        if is_due.contains(&true) { self.pump() } else { self.force_hosts(u64::MAX) }
     }
 
     /// Ends when everything that hosts entered up to a ticket is stable.

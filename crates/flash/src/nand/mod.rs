@@ -12,4 +12,5 @@ mod timing;
 pub(crate) use content::{bytes_on_namespace, decode_head, encode_head};
 pub use faults::{Chances, Fault};
 pub use model::{Counts, Nand, NandConfig, NandError, Powered};
+pub(crate) use timing::Lanes;
 pub use timing::{Port, PortKind, Timing};

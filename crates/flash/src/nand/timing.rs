@@ -66,7 +66,7 @@ impl Lane {
 
 /// The parts of one device.
 #[derive(Debug)]
-pub(super) struct Lanes {
+pub(crate) struct Lanes {
     timing: Timing,
     geometry: Geometry,
     controller: Lane,
@@ -87,7 +87,7 @@ fn lanes(count: u32) -> Vec<Lane> {
 }
 
 impl Lanes {
-    pub(super) fn new(timing: Timing, geometry: Geometry) -> Lanes {
+    pub(crate) fn new(timing: Timing, geometry: Geometry) -> Lanes {
         Lanes {
             controller: Lane::default(),
             ports: lanes(timing.ports.len() as u32),
@@ -99,14 +99,14 @@ impl Lanes {
     }
 
     /// The way of a command and of `bytes` between the host and the registers of a parallel unit.
-    pub(super) async fn to_unit(&self, unit: u32, bytes: usize) {
+    pub(crate) async fn to_unit(&self, unit: u32, bytes: usize) {
         self.controller.pass(self.timing.controller).await;
         self.through_port(unit, bytes).await;
         self.through_bus(unit, bytes).await;
     }
 
     /// The way back.
-    pub(super) async fn to_host(&self, unit: u32, bytes: usize) {
+    pub(crate) async fn to_host(&self, unit: u32, bytes: usize) {
         self.through_bus(unit, bytes).await;
         self.through_port(unit, bytes).await;
     }

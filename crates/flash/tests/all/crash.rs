@@ -26,9 +26,11 @@ pub struct Kind {
     pub program_ppm: u32,
     pub erase_ppm: u32,
     pub policy: Policy,
+    pub interleave: u32,
 }
 
-const PLAIN: Kind = Kind { oob_bytes: 24, bad_ppm: 0, program_ppm: 0, erase_ppm: 0, policy: Policy::Greedy };
+const PLAIN: Kind =
+    Kind { oob_bytes: 24, bad_ppm: 0, program_ppm: 0, erase_ppm: 0, policy: Policy::Greedy, interleave: 0 };
 
 pub fn config(kind: Kind, seed: u64) -> NandConfig {
     // Without an out-of-band area a unit is four sectors, too, since 44 has no larger divisor that would do.
@@ -54,7 +56,8 @@ pub fn config(kind: Kind, seed: u64) -> NandConfig {
 }
 
 fn options(kind: Kind) -> ManagerOptions {
-    ManagerOptions { policy: kind.policy, buffer_units: 2, lines_per_root: 3, wear_spread: 6 }
+    let Kind { policy, interleave, .. } = kind;
+    ManagerOptions { policy, buffer_units: 2, lines_per_root: 3, wear_spread: 6, interleave }
 }
 
 pub struct Life {

@@ -35,7 +35,8 @@ fn kind(seed: u64) -> Kind {
     let has_failures = rng.below(3) > 0;
     let ppm = |most: u64, rng: &mut SplitMix| if has_failures { rng.below(most) as u32 } else { 0 };
     let (bad_ppm, program_ppm, erase_ppm) = (ppm(30_000, &mut rng), ppm(1000, &mut rng), ppm(1000, &mut rng));
-    Kind { oob_bytes, bad_ppm, program_ppm, erase_ppm, policy }
+    let interleave = [0, 1, 2, 8][rng.index(4)];
+    Kind { oob_bytes, bad_ppm, program_ppm, erase_ppm, policy, interleave }
 }
 
 /// Losses of power that a life of this seed has survived.
