@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Rows of figures in short form: ours and its peers in the same rounds, with JSON and pictures in OUTPUT.
-# usage: bench.sh YAGURA OUTPUT [ROW]   ROW: device, B1 (to B2b), scale, B4, ycsb, B5, B6 (with B7), B9, B12, B15, B3; all if left
+# usage: bench.sh YAGURA OUTPUT [ROW]   ROW: device, B1 (to B2b), scale, B4, ycsb, B5, B6 (with B7), B9, B10, B11, B12, B15, B3; all if left
 # out; or B8, for which Ceph is installed
 set -euo pipefail
 yagura=$1 output=$2 only=${3:-}
@@ -33,6 +33,10 @@ B6() {
 B15() { "$yagura" bench cache-start "${short[@]}" --size 1GiB --folder "$output"; }
 # Its sides are many and even: briefer ones.
 B12() { "$yagura" bench erasure --rounds 9 --time 30 --output "$output"; }
+# In virtual time: neither rounds nor times say how sure it is.
+B10() { "$yagura" bench flash --rows olive --rounds 1 --time 500 --output "$output"; }
+# One seed; a hundred device writes are enough to see wear.
+B11() { "$yagura" bench flash --rows cost --rounds 1 --device-writes 100 --output "$output"; }
 B9() {
   "$yagura" bench volume "${short[@]}"
   "$yagura" bench volume "${short[@]}" --folder "$output"
@@ -48,11 +52,11 @@ B5() { "$yagura" bench kv-scale "${short[@]}"; }
 B3() { YAGURA=$yagura OUTPUT=$output ROUNDS=3 SECONDS_EACH=1 scripts/guest.sh figures; }
 
 case $only in
-  "") for row in device B1 scale table B4 B5 B6 B9 B12 B15 B3; do "$row"; done ;;
+  "") for row in device B1 scale table B4 B5 B6 B9 B10 B11 B12 B15 B3; do "$row"; done ;;
   B1 | B2 | B2a | B2b) B1 ;;
   B7) B6 ;;
-  device | scale | table | B4 | ycsb | B5 | B6 | B8 | B9 | B12 | B15 | B3) "$only" ;;
-  *) echo "bench: no row $only; there are device, B1, B2, B2a, B2b, B3, B4, ycsb, B5, B6, B7, B8, B9, B12, B15, scale and table" >&2; exit 2 ;;
+  device | scale | table | B4 | ycsb | B5 | B6 | B8 | B9 | B10 | B11 | B12 | B15 | B3) "$only" ;;
+  *) echo "bench: no row $only; there are device, B1, B2, B2a, B2b, B3, B4, ycsb, B5, B6, B7, B8, B9, B10, B11, B12, B15, scale and table" >&2; exit 2 ;;
 esac
 scripts/report.py "$output" > "$output/REPORT.md"
 echo "bench: JSON, SVG and REPORT.md in $output"

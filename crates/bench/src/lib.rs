@@ -19,6 +19,8 @@ pub mod etc;
 pub mod figures;
 pub mod fill_row;
 pub mod fio;
+pub mod flash_cost_row;
+pub mod flash_row;
 pub mod floor;
 pub mod floor_depth;
 pub mod hostile;

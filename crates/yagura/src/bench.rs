@@ -5,14 +5,14 @@ use std::time::Duration;
 use ::bench::figures::Row;
 use ::bench::progress::{Progress, Stop};
 use ::bench::{
-    busy_flash_row, cache_row, ceph_row, connections_row, device_row, device_wire_row, erasure_row, fill_row, idle_row,
-    kv_row, kv_scale_row, neighbour_row, remote_row, restart_row, scale_row, stream_row, volume_beside_row, volume_row,
-    wire_row,
+    busy_flash_row, cache_row, ceph_row, connections_row, device_row, device_wire_row, erasure_row, fill_row,
+    flash_cost_row, flash_row, idle_row, kv_row, kv_scale_row, neighbour_row, remote_row, restart_row, scale_row,
+    stream_row, volume_beside_row, volume_row, wire_row,
 };
 
 use crate::cli::{
-    BenchCacheArgs, BenchCacheStartArgs, BenchCephArgs, BenchDeviceArgs, BenchScaleArgs, BenchVerb, BenchWireArgs,
-    DeviceRow, RemoteAccess, Rounds, WireRow,
+    BenchCacheArgs, BenchCacheStartArgs, BenchCephArgs, BenchDeviceArgs, BenchFlashArgs, BenchScaleArgs, BenchVerb,
+    BenchWireArgs, DeviceRow, FlashRow, RemoteAccess, Rounds, WireRow,
 };
 use crate::exit::Failure;
 use crate::{output, stop};
@@ -57,6 +57,7 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
             let options = erasure_row::Options { rounds: number, time, memory: erasure_row::MEMORY_BYTES };
             (rounds, erasure_row::run(options, &progress).map(|row| rows.push(row)))
         }
+        BenchVerb::Flash(args) => (&args.rounds, flash(args, &progress, &mut rows)),
         BenchVerb::Cache(args) => (&args.rounds, cache(args, &progress, &mut rows)),
         BenchVerb::CacheBusy(args) => {
             let (bytes, folder, time) = (args.size.0, args.folder.clone(), time(&args.rounds));
@@ -116,6 +117,19 @@ fn device(args: &BenchDeviceArgs, progress: &Progress, rows: &mut Vec<Row>) -> a
             DeviceRow::Local => device_row::run(&options, progress)?,
             DeviceRow::Wire => device_wire_row::run(&options, progress)?,
         });
+    }
+    Ok(())
+}
+
+fn flash(args: &BenchFlashArgs, progress: &Progress, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+    let (rounds, device_writes) = (usize::from(args.rounds.rounds), u64::from(args.device_writes));
+    for row in &args.rows {
+        match row {
+            FlashRow::Olive => flash_row::run(flash_row::Options { time: time(&args.rounds) }, progress, rows)?,
+            FlashRow::Cost => {
+                rows.push(flash_cost_row::run(flash_cost_row::Options { rounds, device_writes }, progress)?);
+            }
+        }
     }
     Ok(())
 }

@@ -41,6 +41,32 @@ pub enum BenchVerb {
     KvScale(Rounds),
     /// Erasure codes on one core, beside ISA-L and a plain copy (row B12). Wants Debian's libisal2.
     Erasure(Rounds),
+    /// Host-managed flash on the model of NAND, in virtual time: beside a plain block device (row B10), and what the media manager
+    /// costs in writes beside the bound that analysis gives (row B11).
+    Flash(BenchFlashArgs),
+}
+
+/// `yagura bench flash`
+#[derive(Args, Debug)]
+pub struct BenchFlashArgs {
+    #[command(flatten)]
+    pub rounds: Rounds,
+    /// What to measure.
+    #[arg(long, value_name = "ROW", value_delimiter = ',', value_enum,
+          default_values_t = [FlashRow::Olive, FlashRow::Cost])]
+    pub rows: Vec<FlashRow>,
+    /// How often all of the small preset is written before its wear is looked at.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub device_writes: u32,
+}
+
+/// Rows of `yagura bench flash`.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FlashRow {
+    /// B10: tables 3 and 4, figures 5, 6 and 7 of the article on Olive; --time is virtual, and there is one seed.
+    Olive,
+    /// B11: write amplification, wear, lookups; each round has a seed of its own.
+    Cost,
 }
 
 /// `yagura bench cache`
