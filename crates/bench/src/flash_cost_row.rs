@@ -164,7 +164,7 @@ fn conditions(options: Options, unsteady: usize) -> Vec<String> {
             WEAR_SPARE * 100.0,
             options.device_writes
         ),
-        "lookups and CPU of a write in real time, one thread, a model without times; a write's: filling, less the model's own time".into(),
+        "lookups and CPU of a write in real time, one thread, a model without times; a write's: of manager and model, more than the manager's own, which the aim is for".into(),
     ]
 }
 
@@ -195,22 +195,20 @@ fn wear(options: Options, progress: &Progress) -> anyhow::Result<Vec<Ratio>> {
 fn in_real_time(options: Options, progress: &Progress) -> anyhow::Result<Vec<Ratio>> {
     progress.begin("measuring", options.rounds);
     let core = *machine::cores()?.first().context("no core to run on")?;
-    let (mut lookups, mut writes, mut own, mut models, mut collecting) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut lookups, mut writes, mut models, mut collecting) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for seed in 1..=options.rounds as u64 {
         let times = machine::pinned(core, || Reactor::run(ReactorConfig::default(), times(seed)))???;
         lookups.push(times.lookup_ns);
         writes.push(times.write_us);
         models.push(times.model_us);
-        own.push(times.write_us - times.model_us);
         collecting.push(times.collecting_us);
         progress.step()?;
     }
     progress.end();
     Ok(vec![
         Ratio::of("lookup in the map, ns", &lookups).aim(Aim::AtMost, LOOKUP_NS_ALLOWED),
-        Ratio::of("write of 4 KiB: CPU of the manager, us", &own).aim(Aim::AtMost, WRITE_US_ALLOWED),
-        Ratio::of("write of 4 KiB: CPU of manager and model, us", &writes),
+        // The manager's own is less by what the model takes, which alone it does not take in the same way: no difference is told.
+        Ratio::of("write of 4 KiB: CPU of manager and model, us", &writes).aim(Aim::AtMost, WRITE_US_ALLOWED),
         Ratio::of("program of 4 KiB: CPU of the model alone, us", &models),
         Ratio::of("while collecting: CPU of manager and model for each sector programmed, us", &collecting),
     ])
