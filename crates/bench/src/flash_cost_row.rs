@@ -1,5 +1,6 @@
-//! `yagura bench flash`: row B11. What the media manager costs: writes against spare space beside what analysis says greedy collection
-//! costs at best, and wear, in virtual time; a lookup in the map and a write of 4 KiB in real time, on a model without times.
+//! `yagura bench flash`: row B11. What the media manager costs: writes against spare space beside what analysis says greedy
+//! collection costs at best, and wear, in virtual time; a lookup in the map and a write of 4 KiB in real time, on a model
+//! without times.
 
 use std::hint::black_box;
 use std::rc::Rc;
@@ -78,7 +79,8 @@ const POLICIES: [(Policy, &str); 2] = [(Policy::Greedy, "greedy"), (Policy::Cost
 
 /// Small enough for seconds, and with lines enough that what is one of each (open lines, the reserve) is a small part of the spare.
 fn config(seed: u64) -> NandConfig {
-    // One sector is a write unit: on a drive padding is a ten-thousandth of a line, and with larger units it would be a percent here.
+    // One sector is a write unit: on a drive padding is a ten-thousandth of a line, and with larger units it would be a percent
+    // here.
     let geometry = Geometry {
         groups: 2,
         units_per_group: 2,

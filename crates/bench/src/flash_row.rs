@@ -1,5 +1,5 @@
-//! `yagura bench flash`: row B10. The experiments of Ishikawa and Oikawa's article on Open-Channel SSDs on Olive, on the model of it in
-//! virtual time: tables 3 and 4, figures 5, 6 and 7, and reads beside collection.
+//! `yagura bench flash`: row B10. The experiments of Ishikawa and Oikawa's article on Open-Channel SSDs on Olive, on the model
+//! of it in virtual time: tables 3 and 4, figures 5, 6 and 7, and reads beside collection.
 //!
 //! Published figures stand in the names of ratios. The model is not fitted: where it does not give what the article does, that is
 //! reported. Of fio the article says lengths and patterns alone: one access at a time, as fio has it unless told otherwise.
@@ -20,8 +20,8 @@ const LENGTHS: [usize; 3] = [4 << 10, 64 << 10, 128 << 10];
 const INTERLEAVES: [u32; 7] = [4, 8, 16, 32, 64, 128, 2048];
 /// What is filled before, and accessed.
 const SPAN: u64 = 32 << 20;
-/// Published, of the block device and of LightNVM, by length: sequential reads in MB/s (the table prints 128.632 for the third, but the
-/// text's 5.7 % wants 198.6), random ones in thousands a second; then writes.
+/// Published, of the block device and of LightNVM, by length: sequential reads in MB/s (the table prints 128.632 for the third,
+/// but the text's 5.7 % wants 198.6), random ones in thousands a second; then writes.
 const PUBLISHED: [(&str, [f64; 3], [f64; 3]); 4] = [
     ("seq. read", [42.620, 165.325, 198.6], [42.776, 165.234, 210.009]),
     ("rand. read", [9.833, 4.584, 2.760], [10.154, 4.367, 2.741]),

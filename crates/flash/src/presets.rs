@@ -125,14 +125,14 @@ fn olive(seed: u64) -> NandConfig {
     NandConfig { geometry, timing, endurance: 3000, factory_bad_ppm: 0, chances: Chances::default(), seed }
 }
 
-/// Olive with its transfers through plain ports, which the caches have to be kept up for (section 4.3): four of them for the four buses;
-/// the fifth port, the one coherent one, has no bus.
+/// Olive with its transfers through plain ports, which the caches have to be kept up for (section 4.3): four of them for the
+/// four buses; the fifth port, the one coherent one, has no bus.
 pub fn olive_on_plain_ports(seed: u64) -> NandConfig {
     let mut config = olive(seed);
     let plain = Port {
         kind: PortKind::Plain,
-        // As wide as the coherent ones, 1,200 MB/s, and beside that the upkeep of the caches, line by line of 32 bytes. Guessed: a line
-        // takes 50 cycles of 667 MHz over both levels, 427 MB/s; one behind the other that makes 315 MB/s.
+        // As wide as the coherent ones, 1,200 MB/s, and beside that the upkeep of the caches, line by line of 32 bytes. Guessed:
+        // a line takes 50 cycles of 667 MHz over both levels, 427 MB/s; one behind the other that makes 315 MB/s.
         bytes_per_second: 315_000_000,
         overhead: Duration::ZERO,
     };

@@ -103,7 +103,7 @@ struct Bench {
 async fn store(config: &NandConfig, side: Side) -> Result<Store, ExperimentError> {
     match side {
         Side::Managed(options) => Store::managed(config.clone(), options).await,
-        Side::Plain(cache) => Ok(Store::Plain(BlockDevice::new(config, cache).await?)),
+        Side::Plain(cache) => Ok(Store::Plain(Box::new(BlockDevice::new(config, cache).await?))),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Write amplification against spare space, and wear: a namespace is filled, and written on and on.
 //!
-//! Spare is the room for data over the namespace. The room for data is what the log's lines hold, less the lines that are kept free,
-//! which is also what the analysis is of (the simulations that come with Desnoyers' paper have the free ones beside the room, too). In
-//! it are the pages of the map, lines that are open, and padding: what these take is the manager's own cost.
+//! Spare is the room for data over the namespace. The room for data is what the log's lines hold, less the lines that are kept
+//! free, which is also what the analysis is of (the simulations that come with Desnoyers' paper have the free ones beside the
+//! room, too). In it are the pages of the map, lines that are open, and padding: what these take is the manager's own cost.
 
 use engine::Buf;
 

@@ -1,9 +1,10 @@
-//! The plain block device of Olive: a driver that stripes over eMMCs, each of which hides its flash behind a translation of its own.
+//! The plain block device of Olive: a driver that stripes over eMMCs, each of which hides its flash behind a translation of its
+//! own.
 //!
-//! By the article the tables of translation and of bad blocks are inside each eMMC, and the driver interleaves by 2 MiB. Inside each
-//! one here is our own media manager over one parallel unit, behind the same controller, ports and buses: so both sides have the same
-//! flash and the same collection, and what differs is who sees the parallel units. What its firmware takes, and what a map costs that
-//! does not fit its memory, is left out: that is to its favour.
+//! By the article the tables of translation and of bad blocks are inside each eMMC, and the driver interleaves by 2 MiB. Inside
+//! each one here is our own media manager over one parallel unit, behind the same controller, ports and buses: so both sides
+//! have the same flash and the same collection, and what differs is who sees the parallel units. What its firmware takes, and
+//! what a map costs that does not fit its memory, is left out: that is to its favour.
 
 use std::rc::Rc;
 
@@ -143,7 +144,7 @@ pub enum Store {
     /// The host sees the parallel units, and manages them.
     Managed(Rc<FlashNamespace>),
     /// It does not.
-    Plain(BlockDevice),
+    Plain(Box<BlockDevice>),
 }
 
 impl Store {

@@ -1,11 +1,12 @@
 //! What greedy collection costs at best under uniform random writes.
 //!
-//! The stationary state of Bux and Iliadis, "Performance of greedy garbage collection in flash-based solid-state drives" (Performance
-//! Evaluation, 2010), for many lines; it is also what Van Houdt's mean field of d-choices ("A mean field model for a class of garbage
-//! collection algorithms in flash-based solid state drives", SIGMETRICS 2013) tends to with d. Of N lines of `b` sectors, a share `u`
-//! of which is valid, every write makes a valid one of them invalid, each with the same chance: a line with `i` valid sectors gets one
-//! with `i - 1` in proportion to `i`. Lines enter with `b`, and none with more than the least is taken: so the share of lines with
-//! `i` is `c / i` down to the level `j` at which they are taken, some of which lose one more sector before it is their turn:
+//! The stationary state of Bux and Iliadis, "Performance of greedy garbage collection in flash-based solid-state drives"
+//! (Performance Evaluation, 2010), for many lines; it is also what Van Houdt's mean field of d-choices ("A mean field model for
+//! a class of garbage collection algorithms in flash-based solid state drives", SIGMETRICS 2013) tends to with d. Of N lines of
+//! `b` sectors, a share `u` of which is valid, every write makes a valid one of them invalid, each with the same chance: a line
+//! with `i` valid sectors gets one with `i - 1` in proportion to `i`. Lines enter with `b`, and none with more than the least is
+//! taken: so the share of lines with `i` is `c / i` down to the level `j` at which they are taken, some of which lose one more
+//! sector before it is their turn:
 //!
 //! ```text
 //! sum of c / i over j < i <= b, + p = 1              all lines
@@ -14,8 +15,8 @@
 //!
 //! with `j` such that `0 <= j p <= c`. As many sectors are programmed for each that hosts write as `c / u`.
 
-/// Sectors programmed for each that hosts write, where the room for data is larger than the namespace by this share (0.07: 7 %), and
-/// the lines that are emptied as a whole hold this many sectors.
+/// Sectors programmed for each that hosts write, where the room for data is larger than the namespace by this share (0.07: 7 %),
+/// and the lines that are emptied as a whole hold this many sectors.
 pub fn greedy_bound(spare: f64, sectors_of_line: u64) -> f64 {
     let (valid, size) = (1.0 / (1.0 + spare.max(0.0)), sectors_of_line.max(1) as f64);
     // Of the shares with more valid sectors than at the level at which lines are taken.
@@ -52,8 +53,8 @@ mod tests {
         room / (room - low)
     }
 
-    /// Luojie and Kurkoski, "An improved analytic expression for write amplification in NAND flash" (2012): 2.36 by their expression
-    /// at an overprovisioning of 0.3, where simulation gives 2.35.
+    /// Luojie and Kurkoski, "An improved analytic expression for write amplification in NAND flash" (2012): 2.36 by their
+    /// expression at an overprovisioning of 0.3, where simulation gives 2.35.
     #[test]
     fn long_lines_cost_what_the_published_expression_says() {
         near(greedy_bound(0.3, 4096), 2.36, 0.003);

@@ -86,7 +86,8 @@ impl State {
         first.is_some_and(|first| self.buffer.queued(stream) >= wanted || first <= self.forced[stream.index()])
     }
 
-    /// The sectors of the next unit: the oldest that wait, or every n-th part of them, where `n` units are still to be made of these.
+    /// The sectors of the next unit: the oldest that wait, or every n-th part of them, where `n` units are still to be made of
+    /// these.
     fn deal(&mut self, stream: Stream, payload: usize, spread: Spread) -> Vec<(Logical, Entry)> {
         let full = self.buffer.queued(stream) / payload;
         let left = &mut self.to_deal[stream.index()];
