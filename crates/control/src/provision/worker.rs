@@ -60,8 +60,9 @@ impl Worker {
         Worker { provisioner: provisioner.clone(), options }
     }
 
-    /// Works until it is dropped. What is under way then is gone on with by the next worker, when the lease has ended. The future is
-    /// boxed, so that every operation is compiled here and not once more where the worker runs.
+    /// Works until it is dropped. What is under way then is gone on with by the next worker, when the lease has ended.
+    ///
+    /// The future is boxed, so that every operation is compiled here and not once more where the worker runs.
     pub fn run(self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(self.run_on())
     }
