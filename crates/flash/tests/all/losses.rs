@@ -163,7 +163,7 @@ async fn count_own(namespace: &FlashNamespace, story: &str) -> u64 {
 /// the root went on naming the old place, which others were written to.
 #[test]
 fn no_sector_becomes_another_one_when_tags_are_lost() {
-    let kind = Kind { oob_bytes: 0, bad_ppm: 0, program_ppm: 0, erase_ppm: 0, policy: Policy::Greedy };
+    let kind = Kind { oob_bytes: 0, bad_ppm: 0, program_ppm: 0, erase_ppm: 0, policy: Policy::Greedy, interleave: 0 };
     for seed in 0..6 {
         simulated(seed, async move {
             let nand = formatted(crash::config(kind, seed)).await;
