@@ -10,7 +10,7 @@ use anyhow::Context as _;
 use engine::rng::SplitMix;
 use engine::{Buf, Reactor, ReactorConfig};
 use flash::experiment::{Load, Plan, Written, endurance, write_amplification};
-use flash::nand::{Chances, Nand, NandConfig, Timing};
+use flash::nand::{Nand, NandConfig};
 use flash::presets::Preset;
 use flash::{FlashDevice, FormatOptions, Geometry, Heat, Manager, ManagerOptions, Policy, SECTOR_BYTES, Sector};
 
@@ -30,7 +30,7 @@ const LOOKUP_NS_ALLOWED: f64 = 50.0;
 const WRITE_US_ALLOWED: f64 = 1.0;
 /// Lookups of a round: long against the clock's resolution.
 const LOOKUPS: u32 = 2_000_000;
-/// Share of the namespace to which writes go while wear is counted.
+/// Room for data over the namespace, less one, while wear is counted.
 const WEAR_SPARE: f64 = 0.28;
 
 /// What to measure.
@@ -90,8 +90,7 @@ fn config(seed: u64) -> NandConfig {
         oob_bytes: 32,
         open_max: 0,
     };
-    let (timing, chances) = (Timing::default(), Chances::default());
-    NandConfig { geometry, timing, endurance: 0, factory_bad_ppm: 0, chances, seed }
+    NandConfig::ideal(geometry, seed)
 }
 
 /// Runs the row.

@@ -48,14 +48,7 @@ fn small(seed: u64) -> NandConfig {
     // Chosen: as small as a media manager can work on, so that a test sees lines turn over many times.
     let geometry =
         Geometry { groups: 2, units_per_group: 2, chunks: 32, sectors: 16, write_unit: 4, oob_bytes: 32, open_max: 0 };
-    NandConfig {
-        geometry,
-        timing: Timing::default(),
-        endurance: 0,
-        factory_bad_ppm: 0,
-        chances: Chances::default(),
-        seed,
-    }
+    NandConfig::ideal(geometry, seed)
 }
 
 fn tlc(seed: u64) -> NandConfig {

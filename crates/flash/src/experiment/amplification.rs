@@ -203,7 +203,6 @@ mod tests {
     use super::*;
     use crate::geometry::Geometry;
     use crate::manager::Policy;
-    use crate::nand::{Chances, Timing};
 
     fn uniform(capacity: u32) -> Load {
         let mut rng = SplitMix(9);
@@ -230,14 +229,7 @@ mod tests {
             oob_bytes: 32,
             open_max: 0,
         };
-        let config = NandConfig {
-            geometry,
-            timing: Timing::default(),
-            endurance: 0,
-            factory_bad_ppm: 0,
-            chances: Chances::default(),
-            seed: 7,
-        };
+        let config = NandConfig::ideal(geometry, 7);
         let manager = ManagerOptions { policy: Policy::Greedy, lines_per_root: 32, ..ManagerOptions::default() };
         Plan { config, manager, spare }
     }

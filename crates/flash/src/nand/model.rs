@@ -33,6 +33,20 @@ pub struct NandConfig {
     pub seed: u64,
 }
 
+impl NandConfig {
+    /// One that takes no time, and in which nothing fails.
+    pub fn ideal(geometry: Geometry, seed: u64) -> NandConfig {
+        NandConfig {
+            geometry,
+            timing: Timing::default(),
+            endurance: 0,
+            factory_bad_ppm: 0,
+            chances: Chances::default(),
+            seed,
+        }
+    }
+}
+
 /// Why there is no model.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NandError {

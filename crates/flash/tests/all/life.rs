@@ -8,22 +8,12 @@ use engine::{Buf, View};
 use flash::nand::{Fault, Nand, NandConfig};
 use flash::presets::Preset;
 use flash::{
-    FlashDevice, FlashError, FlashNamespace, FormatOptions, Geometry, Manager, ManagerError, ManagerOptions,
-    SECTOR_BYTES, Sector,
+    FlashDevice, FlashError, FormatOptions, Geometry, Manager, ManagerError, ManagerOptions, SECTOR_BYTES, Sector,
 };
 
+use crate::begun::{formatted, opened_by};
 use crate::crash::simulated;
 use crate::model::Model;
-
-async fn formatted(config: NandConfig) -> Rc<Nand> {
-    let nand = Nand::in_memory(config).expect("it works");
-    Manager::format(nand.power_on(), &FormatOptions::default()).await.expect("formatted");
-    nand
-}
-
-async fn opened(nand: &Rc<Nand>, options: ManagerOptions) -> FlashNamespace {
-    FlashNamespace::new(Manager::open(nand.power_on(), options).await.expect("opened"))
-}
 
 fn sector(byte: u8) -> View {
     let mut buf = Buf::with_len(SECTOR_BYTES);
@@ -37,7 +27,7 @@ fn wear_is_level_and_counts_are_right() {
     let options = ManagerOptions { wear_spread: 10, ..ManagerOptions::default() };
     simulated(3, async move {
         let nand = formatted(Preset::Small.config(3)).await;
-        let namespace = opened(&nand, options).await;
+        let namespace = opened_by(&nand, options).await;
         let (blocks, mut rng) = (namespace.info().blocks, SplitMix(3));
         for lba in 0..blocks {
             namespace.write(Lba(lba), sector(lba as u8), Durability::Cached).await.expect("written");
@@ -64,7 +54,7 @@ fn wear_is_level_and_counts_are_right() {
 fn past_its_endurance_a_device_is_read_only_and_still_read() {
     simulated(4, async move {
         let nand = formatted(NandConfig { endurance: 6, ..Preset::Small.config(4) }).await;
-        let namespace = opened(&nand, ManagerOptions::default()).await;
+        let namespace = opened_by(&nand, ManagerOptions::default()).await;
         let (blocks, mut rng) = (namespace.info().blocks, SplitMix(4));
         let mut model = Model::default();
         let error = loop {
@@ -81,7 +71,7 @@ fn past_its_endurance_a_device_is_read_only_and_still_read() {
         assert!(matches!(namespace.deallocate(Lba(0), 1).await, Err(Error::ReadOnly(_))));
         model.verify(&namespace, "worn out").await;
         drop(namespace);
-        let namespace = opened(&nand, ManagerOptions::default()).await;
+        let namespace = opened_by(&nand, ManagerOptions::default()).await;
         model.verify(&namespace, "worn out, and opened again").await;
         assert!(matches!(namespace.write(Lba(0), sector(1), Durability::Cached).await, Err(Error::ReadOnly(_))));
     });
@@ -94,7 +84,7 @@ fn a_sector_that_is_lost_is_told_and_nothing_else_is() {
             let mut config = Preset::Small.config(5);
             config.geometry = Geometry { oob_bytes, ..config.geometry };
             let nand = formatted(config).await;
-            let namespace = opened(&nand, ManagerOptions::default()).await;
+            let namespace = opened_by(&nand, ManagerOptions::default()).await;
             let blocks = namespace.info().blocks;
             for lba in 0..blocks {
                 namespace.write(Lba(lba), sector(1), Durability::Cached).await.expect("written");
@@ -156,7 +146,7 @@ fn devices_that_can_not_be_used_are_refused_by_name() {
 fn hot_and_cold_content_lie_apart() {
     simulated(7, async {
         let nand = formatted(Preset::Small.config(7)).await;
-        let namespace = opened(&nand, ManagerOptions::default()).await;
+        let namespace = opened_by(&nand, ManagerOptions::default()).await;
         for lba in 0..64 {
             let lifetime = if lba % 2 == 0 { engine::file::Lifetime::Short } else { engine::file::Lifetime::Long };
             assert!(namespace.hint_lifetime(lifetime).await);

@@ -1,35 +1,18 @@
 //! What is lost is told, whatever it is: pages of the map, tags, units, chunks for roots. And what an opening costs.
 
-use std::rc::Rc;
-
 use device::{Durability, Error, Lba, Namespace};
 use engine::Buf;
 use engine::rng::SplitMix;
-use flash::nand::{Fault, Nand, NandConfig};
+use flash::nand::{Fault, Nand};
 use flash::presets::Preset;
 use flash::{
-    Chunk, ChunkState, FlashDevice, FlashNamespace, FormatOptions, Geometry, Manager, ManagerError, ManagerOptions,
-    Policy, SECTOR_BYTES, Sector,
+    Chunk, ChunkState, FlashDevice, FlashNamespace, FormatOptions, Manager, ManagerError, ManagerOptions, Policy,
+    SECTOR_BYTES, Sector,
 };
 
+use crate::begun::{formatted, opened, small};
 use crate::crash::{self, Kind, simulated};
 use crate::model::{Model, durability};
-
-async fn formatted(config: NandConfig) -> Rc<Nand> {
-    let nand = Nand::in_memory(config).expect("it works");
-    Manager::format(nand.power_on(), &FormatOptions::default()).await.expect("formatted");
-    nand
-}
-
-async fn opened(nand: &Rc<Nand>) -> FlashNamespace {
-    FlashNamespace::new(Manager::open(nand.power_on(), ManagerOptions::default()).await.expect("opened"))
-}
-
-fn small(seed: u64, change: impl FnOnce(&mut Geometry)) -> NandConfig {
-    let mut config = Preset::Small.config(seed);
-    change(&mut config.geometry);
-    config
-}
 
 async fn filled(namespace: &FlashNamespace, model: &mut Model) {
     for lba in 0..namespace.info().blocks {

@@ -7,33 +7,15 @@ use device::{Durability, Error, Lba, Namespace, sealed};
 use engine::file::Lifetime;
 use engine::rng::SplitMix;
 use engine::{Buf, View, task};
-use flash::nand::{Fault, Nand, NandConfig};
+use flash::nand::{Fault, Nand};
 use flash::presets::Preset;
-use flash::{
-    Chunk, FlashDevice, FlashNamespace, FormatOptions, Geometry, Manager, ManagerError, ManagerOptions, SECTOR_BYTES,
-    Sector,
-};
+use flash::{Chunk, FlashDevice, FormatOptions, Geometry, Manager, ManagerError, SECTOR_BYTES, Sector};
 
+use crate::begun::{formatted, opened, small};
 use crate::crash::simulated;
 use crate::model::{Model, durability};
 
 const ROOT_MAGIC: [u8; 8] = *b"YAGURA-R";
-
-fn config(seed: u64, change: impl FnOnce(&mut Geometry)) -> NandConfig {
-    let mut config = Preset::Small.config(seed);
-    change(&mut config.geometry);
-    config
-}
-
-async fn formatted(config: NandConfig) -> Rc<Nand> {
-    let nand = Nand::in_memory(config).expect("it works");
-    Manager::format(nand.power_on(), &FormatOptions::default()).await.expect("formatted");
-    nand
-}
-
-async fn opened(nand: &Rc<Nand>) -> FlashNamespace {
-    FlashNamespace::new(Manager::open(nand.power_on(), ManagerOptions::default()).await.expect("opened"))
-}
 
 /// The sectors that roots begin with, and the number of each.
 async fn roots(nand: &Nand) -> Vec<(u64, Sector)> {
@@ -60,7 +42,7 @@ async fn roots(nand: &Nand) -> Vec<(u64, Sector)> {
 fn what_hosts_write_is_never_taken_for_a_root() {
     for oob_bytes in [0, 16] {
         simulated(11, async move {
-            let nand = formatted(config(11, |geometry| geometry.oob_bytes = oob_bytes)).await;
+            let nand = formatted(small(11, |geometry| geometry.oob_bytes = oob_bytes)).await;
             let (_, sector) = roots(&nand).await[0];
             let (mut forged, _) = nand.peek(sector).await.expect("it can be read");
             forged[24..32].copy_from_slice(&(1u64 << 40).to_le_bytes());
@@ -91,7 +73,7 @@ fn what_hosts_write_is_never_taken_for_a_root() {
 #[test]
 fn a_device_whose_root_is_longer_than_a_buffer_is_opened() {
     simulated(12, async {
-        let large = config(12, |geometry| {
+        let large = small(12, |geometry| {
             *geometry = Geometry {
                 groups: 2,
                 units_per_group: 1,
@@ -119,7 +101,7 @@ fn a_device_whose_root_is_longer_than_a_buffer_is_opened() {
 fn the_newest_root_is_in_force_though_a_read_fails_once() {
     for oob_bytes in [0, 16] {
         simulated(13, async move {
-            let nand = formatted(config(13, |geometry| geometry.oob_bytes = oob_bytes)).await;
+            let nand = formatted(small(13, |geometry| geometry.oob_bytes = oob_bytes)).await;
             let namespace = opened(&nand).await;
             namespace.set_attribute("key", b"newest").await.expect("set");
             drop(namespace);
@@ -138,7 +120,7 @@ fn the_newest_root_is_in_force_though_a_read_fails_once() {
 fn a_root_is_found_behind_one_that_can_not_be_read() {
     for oob_bytes in [0, 16] {
         simulated(14, async move {
-            let nand = formatted(config(14, |geometry| {
+            let nand = formatted(small(14, |geometry| {
                 geometry.oob_bytes = oob_bytes;
                 geometry.sectors = 64;
             }))
@@ -204,7 +186,7 @@ fn what_was_in_a_chunk_that_is_gone_is_told_and_life_goes_on() {
 #[test]
 fn a_device_with_just_the_open_chunks_that_are_needed_lives() {
     simulated(16, async {
-        let limited = |open_max: u32| config(16, |geometry| geometry.open_max = open_max);
+        let limited = |open_max: u32| small(16, |geometry| geometry.open_max = open_max);
         let few = Nand::in_memory(limited(1)).expect("it works");
         let refused = Manager::format(few.power_on(), &FormatOptions::default()).await;
         let Err(ManagerError::OpenLimit { needed, .. }) = refused else { panic!("it was taken: {refused:?}") };
@@ -263,7 +245,7 @@ fn what_goes_bad_behind_the_root_is_lost_and_not_older() {
     for oob_bytes in [0, 24] {
         for is_last in [false, true] {
             simulated(18, async move {
-                let nand = formatted(config(18, |geometry| geometry.oob_bytes = oob_bytes)).await;
+                let nand = formatted(small(18, |geometry| geometry.oob_bytes = oob_bytes)).await;
                 let namespace = opened(&nand).await;
                 let mut model = Model::default();
                 namespace.write(Lba(0), model.write(0, 40), durability(true)).await.expect("written");

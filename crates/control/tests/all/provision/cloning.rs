@@ -95,17 +95,23 @@ async fn the_host_that_has_the_volume_takes_the_snapshot_and_deletes_it() {
     with_faults((OperationState::Done, 16), case, after).await;
 }
 
+/// A clone whose host has taken the snapshot for it, and says nothing since.
+async fn begun_by_a_host(world: &World) -> (Host, Uuid, JoinHandle<()>) {
+    let mut host = Host::new(world).await;
+    let id = begin(world, 5).await.expect("begun");
+    let worker = world.worker();
+    while volume(world, "old").await.snapshots.is_empty() {
+        host.ask().await.expect("it has the volume");
+        sleep(Duration::from_secs(2)).await;
+    }
+    (host, id, worker)
+}
+
 /// Its host says nothing while the snapshot is to be deleted.
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_that_a_volume_could_not_delete_goes_when_it_can() {
     let world = used().await;
-    let mut host = Host::new(&world).await;
-    let id = begin(&world, 5).await.expect("begun");
-    let worker = world.worker();
-    while volume(&world, "old").await.snapshots.is_empty() {
-        host.ask().await.expect("it has the volume");
-        sleep(Duration::from_secs(2)).await;
-    }
+    let (host, id, worker) = begun_by_a_host(&world).await;
     sleep(Duration::from_secs(120)).await;
     done(&world.provisioner.operation(None, id).await.expect("there"));
     let left = world.provisioner.snapshots(&owner(), &name("old")).await.expect("a list");
@@ -125,13 +131,7 @@ async fn a_snapshot_that_a_volume_could_not_delete_goes_when_it_can() {
 #[tokio::test(start_paused = true)]
 async fn a_host_that_says_nothing_is_disturbed_by_a_snapshot_less_and_less_often() {
     let world = used().await;
-    let mut host = Host::new(&world).await;
-    let id = begin(&world, 5).await.expect("begun");
-    let worker = world.worker();
-    while volume(&world, "old").await.snapshots.is_empty() {
-        host.ask().await.expect("it has the volume");
-        sleep(Duration::from_secs(2)).await;
-    }
+    let (host, id, worker) = begun_by_a_host(&world).await;
     sleep(Duration::from_secs(6 * 3600)).await;
     done(&world.provisioner.operation(None, id).await.expect("there"));
     let tries = async || {
