@@ -8,7 +8,8 @@
 #   Env        optional: variables for the test, e.g. SEEDS=200
 # First, all named tests pass without any patch. Then, for every patch: it applies, and with it the tree still builds and
 # the test fails. Anything else is an error. The tree itself is not touched: the work is done on a copy, in a target
-# directory of its own.
+# directory of its own. What was noticed is kept there, by the patch and by all that its test is built from: while neither
+# changes it is not run again, so that a run that was ended goes on where it was. ANEW=1 runs all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -26,6 +27,8 @@ export CARGO_TARGET_DIR=$work/target
 export CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_CODEGEN_UNITS=256 CARGO_INCREMENTAL=1
 dependencies=profile.dev.package.\"*\".opt-level=2
 log=$work/log.txt
+kept=$work/noticed
+mkdir -p "$kept"
 
 # Only files that differ are replaced, and those get a new time: what was last built may have been a mutant.
 copy_tree() {
@@ -72,7 +75,23 @@ explain() {
   tail -n 12 "$log" | sed 's/^/    | /'
 }
 
-bad=0 good=0
+# The package of patch $1's test, which its selection names first.
+package_of() {
+  local words
+  read -ra words <<<"$(field "$1" Test)"
+  [ "${words[0]}" = -p ] && echo "${words[1]}"
+}
+
+declare -A sources
+while read -r package hash; do sources[$package]=$hash; done < <(scripts/sources.py)
+
+# What patch $1 and all that its test is built from come to.
+state_of() { cat "$1" - <<<"${sources[$(package_of "$1")]}" | sha256sum; }
+
+# Whether patch $1 was noticed in just this state.
+is_kept() { [ "$(cat "$kept/$(basename "$1" .patch)" 2>/dev/null)" = "$(state_of "$1")" ]; }
+
+bad=0 good=0 before=0
 report_bad() {
   echo "BAD   $1: $2"
   bad=$((bad + 1))
@@ -127,6 +146,10 @@ for pattern in "${@:-}"; do
     [ -e "$patch" ] || { echo "mutants: no patch is named like '$pattern'" >&2; exit 2; }
     if [ -z "$(field "$patch" Guarantee)" ] || [ -z "$(field "$patch" Test)" ]; then
       report_bad "$patch" "its header lacks Guarantee or Test"
+    elif [ -z "${sources[$(package_of "$patch")]:-}" ]; then
+      report_bad "$patch" "its Test does not begin with -p and a package of this workspace"
+    elif [ "${ANEW:-}" != 1 ] && is_kept "$patch"; then
+      before=$((before + 1))
     else
       patches+=("$patch")
     fi
@@ -145,7 +168,8 @@ for patch in "${patches[@]}"; do
   else
     echo "ok    $name: $(test_name "$patch") turns red ($((SECONDS - began)) s)"
     good=$((good + 1))
+    state_of "$patch" >"$kept/$name"
   fi
 done
-echo "mutants: $good noticed, $bad bad"
+echo "mutants: $((good + before)) noticed ($before of them before, on the same sources), $bad bad"
 [ $bad = 0 ]
