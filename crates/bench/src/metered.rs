@@ -49,7 +49,7 @@ impl Metered {
 impl Namespace for Metered {
     device::delegate_namespace!(this => { Metered { memory, .. } => memory };
         info, write_uncorrectable, hint_lifetime, writability, used_blocks, link, attribute, set_attribute);
-    device::namespace_without!(verify);
+    device::namespace_without!(verify, zones);
 
     async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
         self.there().await;

@@ -137,7 +137,7 @@ struct Kept(Memory);
 impl Namespace for Kept {
     device::delegate_namespace!(this => { Kept(memory) => memory };
         read, write, flush, compare, compare_and_write, write_zeroes, deallocate, verify, write_uncorrectable,
-        hint_lifetime, writability, used_blocks, link, attribute, set_attribute);
+        hint_lifetime, writability, used_blocks, link, attribute, set_attribute, zones);
 
     fn info(&self) -> NamespaceInfo {
         NamespaceInfo { persists_attributes: true, ..self.0.info() }

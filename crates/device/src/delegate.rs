@@ -7,7 +7,7 @@
 macro_rules! delegate_namespace {
     ($this:ident => $arms:tt) => {
         $crate::delegate_namespace!($this => $arms; info, read, write, flush, compare, compare_and_write, write_zeroes, deallocate,
-            verify, write_uncorrectable, hint_lifetime, writability, used_blocks, link, attribute, set_attribute);
+            verify, write_uncorrectable, hint_lifetime, writability, used_blocks, link, attribute, set_attribute, zones);
     };
     ($this:ident => $arms:tt; $($method:ident),+ $(,)?) => {
         $($crate::delegate_namespace!(@$method $this $arms);)+
@@ -125,6 +125,37 @@ macro_rules! delegate_namespace {
             match $this { $($pattern => $target.set_attribute(key, value).await),+ }
         }
     };
+    // All that concerns zones: whoever hands on one of them has to hand on the others.
+    (@zones $this:ident { $($pattern:pat => $target:expr),+ $(,)? }) => {
+        fn zoned(&self) -> Option<$crate::ZonedInfo> {
+            let $this = self;
+            match $this { $($pattern => $target.zoned()),+ }
+        }
+
+        async fn zones(&self, from: $crate::Lba, max: usize) -> Result<Vec<$crate::Zone>, $crate::Error> {
+            let $this = self;
+            match $this { $($pattern => $target.zones(from, max).await),+ }
+        }
+
+        async fn change_zone(
+            &self,
+            zone: Option<$crate::Lba>,
+            action: $crate::ZoneAction,
+        ) -> Result<(), $crate::Error> {
+            let $this = self;
+            match $this { $($pattern => $target.change_zone(zone, action).await),+ }
+        }
+
+        async fn append(
+            &self,
+            zone: $crate::Lba,
+            data: ::engine::View,
+            durability: $crate::Durability,
+        ) -> Result<$crate::Lba, $crate::Error> {
+            let $this = self;
+            match $this { $($pattern => $target.append(zone, data, durability).await),+ }
+        }
+    };
 }
 
 /// The methods of a [`Namespace`](crate::Namespace) for what a kind does not have, by name; it says so where it is asked.
@@ -172,6 +203,32 @@ macro_rules! namespace_without {
 
         async fn set_attribute(&self, _key: &'static str, _value: &[u8]) -> Result<(), $crate::Error> {
             Err($crate::Error::Unsupported("attributes"))
+        }
+    };
+    (@zones) => {
+        fn zoned(&self) -> Option<$crate::ZonedInfo> {
+            None
+        }
+
+        async fn zones(&self, _from: $crate::Lba, _max: usize) -> Result<Vec<$crate::Zone>, $crate::Error> {
+            Err($crate::Error::Unsupported("zones"))
+        }
+
+        async fn change_zone(
+            &self,
+            _zone: Option<$crate::Lba>,
+            _action: $crate::ZoneAction,
+        ) -> Result<(), $crate::Error> {
+            Err($crate::Error::Unsupported("zones"))
+        }
+
+        async fn append(
+            &self,
+            _zone: $crate::Lba,
+            _data: ::engine::View,
+            _durability: $crate::Durability,
+        ) -> Result<$crate::Lba, $crate::Error> {
+            Err($crate::Error::Unsupported("zones"))
         }
     };
 }

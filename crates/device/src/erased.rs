@@ -6,7 +6,7 @@ use engine::file::Lifetime;
 use engine::task::LocalFuture;
 use engine::{Buf, View};
 
-use crate::{Durability, Error, Lba, Link, Namespace, NamespaceInfo, Writability};
+use crate::{Durability, Error, Lba, Link, Namespace, NamespaceInfo, Writability, Zone, ZoneAction, ZonedInfo};
 
 /// See the module. A clone is the same namespace.
 #[derive(Clone)]
@@ -62,6 +62,10 @@ pub trait ErasedMethods {
     fn link(&self) -> Link;
     fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error>;
     fn set_attribute<'a>(&'a self, key: &'static str, value: &'a [u8]) -> LocalFuture<'a, Result<(), Error>>;
+    fn zoned(&self) -> Option<ZonedInfo>;
+    fn zones<'a>(&'a self, from: Lba, max: usize) -> LocalFuture<'a, Result<Vec<Zone>, Error>>;
+    fn change_zone<'a>(&'a self, zone: Option<Lba>, action: ZoneAction) -> LocalFuture<'a, Result<(), Error>>;
+    fn append<'a>(&'a self, zone: Lba, data: View, durability: Durability) -> LocalFuture<'a, Result<Lba, Error>>;
 }
 
 impl<N: Namespace> ErasedMethods for N {
@@ -133,6 +137,22 @@ impl<N: Namespace> ErasedMethods for N {
 
     fn set_attribute<'a>(&'a self, key: &'static str, value: &'a [u8]) -> LocalFuture<'a, Result<(), Error>> {
         Box::pin(Namespace::set_attribute(self, key, value))
+    }
+
+    fn zoned(&self) -> Option<ZonedInfo> {
+        Namespace::zoned(self)
+    }
+
+    fn zones<'a>(&'a self, from: Lba, max: usize) -> LocalFuture<'a, Result<Vec<Zone>, Error>> {
+        Box::pin(Namespace::zones(self, from, max))
+    }
+
+    fn change_zone<'a>(&'a self, zone: Option<Lba>, action: ZoneAction) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(Namespace::change_zone(self, zone, action))
+    }
+
+    fn append<'a>(&'a self, zone: Lba, data: View, durability: Durability) -> LocalFuture<'a, Result<Lba, Error>> {
+        Box::pin(Namespace::append(self, zone, data, durability))
     }
 }
 

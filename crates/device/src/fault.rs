@@ -152,7 +152,7 @@ fn lost() -> Error {
 
 impl<N: Namespace> Namespace for Fault<N> {
     crate::delegate_namespace!(this => { Fault { inner, .. } => inner };
-        info, hint_lifetime, writability, used_blocks, link, attribute);
+        info, hint_lifetime, writability, used_blocks, link, attribute, zones);
 
     async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
         self.observe(self.inner.read(lba, buf), |(_, mut buf), error| {

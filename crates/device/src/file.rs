@@ -361,7 +361,7 @@ fn aligned(data: View, granularity: u32) -> View {
 }
 
 impl Namespace for FileNamespace {
-    crate::namespace_without!(verify, used_blocks, link);
+    crate::namespace_without!(verify, used_blocks, link, zones);
 
     fn info(&self) -> NamespaceInfo {
         NamespaceInfo { blocks: self.blocks.load(Ordering::Acquire), ..self.info.clone() }

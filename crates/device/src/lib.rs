@@ -21,6 +21,7 @@ mod file;
 mod grow;
 mod identity;
 mod latch;
+mod lba;
 pub mod limits;
 mod mailed;
 mod memory;
@@ -29,6 +30,7 @@ mod range_lock;
 pub mod sealed;
 mod sidecar;
 mod uncorrectable;
+mod zone;
 
 pub use any::AnyNamespace;
 pub use attributes::{Attributes, COPY_BYTES as ATTRIBUTES_BYTES_MAX};
@@ -38,11 +40,13 @@ pub use fault::{Fault, FaultConfig};
 pub use file::{FileNamespace, FileOptions, OpenError};
 pub use grow::GrowError;
 pub use identity::{IdentityError, random_nguid};
+pub use lba::Lba;
 pub use limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, COMPARE_AND_WRITE_BYTES_MAX, TRANSFER_BYTES_MAX};
 pub use mailed::Mailed;
 pub use memory::{MEMORY_BYTES_MAX, Memory, MemoryError};
 pub use namespace::{
-    ATTRIBUTE_BYTES_MAX, ATTRIBUTE_KEY_BYTES_MAX, ATTRIBUTES_MAX, Durability, Error, Lba, Link, Namespace,
-    NamespaceInfo, VERIFY_BYTES_MAX, Writability, verify_by_reading,
+    ATTRIBUTE_BYTES_MAX, ATTRIBUTE_KEY_BYTES_MAX, ATTRIBUTES_MAX, Durability, Error, Link, Namespace, NamespaceInfo,
+    VERIFY_BYTES_MAX, Writability, verify_by_reading,
 };
 pub use range_lock::{Lock, Mode, RangeGuard, RangeLocks};
+pub use zone::{Zone, ZoneAction, ZoneError, ZoneState, ZonedInfo};

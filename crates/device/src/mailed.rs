@@ -20,7 +20,7 @@ use engine::task::{self, LocalFuture};
 use engine::{Buf, View};
 
 use crate::erased::ErasedMethods;
-use crate::{Durability, Error, Lba, Link, Namespace, NamespaceInfo, Writability};
+use crate::{Durability, Error, Lba, Link, Namespace, NamespaceInfo, Writability, Zone, ZoneAction, ZonedInfo};
 
 /// Commands on their way to the thread. Chosen: some queues' depths; who finds no room waits.
 const MAIL_MAX: usize = 1024;
@@ -40,6 +40,7 @@ struct Told {
     writability: Writability,
     used_blocks: u64,
     link: Link,
+    zoned: Option<ZonedInfo>,
 }
 
 impl Told {
@@ -50,6 +51,7 @@ impl Told {
             writability: namespace.writability(),
             used_blocks: namespace.used_blocks(),
             link: namespace.link(),
+            zoned: namespace.zoned(),
         }
     }
 }
@@ -253,6 +255,33 @@ impl Namespace for Mailed {
         }
         let hint = self.ask(move |namespace| Box::pin(async move { namespace.hint_lifetime(lifetime).await }));
         hint.await.unwrap_or(false)
+    }
+
+    fn zoned(&self) -> Option<ZonedInfo> {
+        self.told().zoned
+    }
+
+    async fn zones(&self, from: Lba, max: usize) -> Result<Vec<Zone>, Error> {
+        if let Some(here) = self.here() {
+            return here.zones(from, max).await;
+        }
+        let zones = self.ask(move |namespace| Box::pin(async move { namespace.zones(from, max).await }));
+        zones.await.unwrap_or_else(|| Err(gone()))
+    }
+
+    async fn change_zone(&self, zone: Option<Lba>, action: ZoneAction) -> Result<(), Error> {
+        if let Some(here) = self.here() {
+            return here.change_zone(zone, action).await;
+        }
+        self.ask(move |namespace| Box::pin(async move { namespace.change_zone(zone, action).await })).await.or_gone()
+    }
+
+    async fn append(&self, zone: Lba, data: View, durability: Durability) -> Result<Lba, Error> {
+        if let Some(here) = self.here() {
+            return here.append(zone, data, durability).await;
+        }
+        let append = self.ask(move |namespace| Box::pin(async move { namespace.append(zone, data, durability).await }));
+        append.await.unwrap_or_else(|| Err(gone()))
     }
 }
 

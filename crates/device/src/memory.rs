@@ -217,7 +217,7 @@ impl Memory {
 }
 
 impl Namespace for Memory {
-    crate::namespace_without!(hint_lifetime, writability, link);
+    crate::namespace_without!(hint_lifetime, writability, link, zones);
 
     fn info(&self) -> NamespaceInfo {
         self.info.clone()

@@ -10,10 +10,11 @@
 //!   and not as a whole taken effect. Any other error: nothing was written.
 //! - Dropping a command's future leaves its outcome open likewise; it never makes a later command less atomic.
 
-use std::fmt;
-
 use engine::file::Lifetime;
 use engine::{Buf, View};
+
+use crate::lba::Lba;
+use crate::zone::{Zone, ZoneAction, ZoneError, ZonedInfo};
 
 /// Bytes of one attribute's value. Chosen: what the most registrants of a reservation need, and few enough that a write of
 /// all attributes is one small write.
@@ -24,16 +25,6 @@ pub const ATTRIBUTES_MAX: usize = 7;
 pub const ATTRIBUTE_KEY_BYTES_MAX: usize = 32;
 /// Bytes that [`Namespace::verify`] reads at a time where a kind has no better way. Guessed: long enough for streaming.
 pub const VERIFY_BYTES_MAX: usize = 256 << 10;
-
-/// A logical block address.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Lba(pub u64);
-
-impl fmt::Display for Lba {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-}
 
 /// When a write may be acknowledged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -163,6 +154,9 @@ pub enum Error {
     /// Another host has the namespace, by a reservation or because it attached a volume since (NVMe: Reservation Conflict).
     #[error("Reservation Conflict: another host has {0}")]
     Reserved(String),
+    /// A zone does not take the command; nothing was written.
+    #[error("{0}")]
+    Zone(ZoneError),
     /// The remote side answered with a status that has no kind of its own here.
     #[error("the target answered with status {0}")]
     Status(String),
@@ -241,6 +235,20 @@ pub trait Namespace: 'static {
     /// durable on return, otherwise it lives as long as this object. At most [`ATTRIBUTE_BYTES_MAX`] bytes, and
     /// [`ATTRIBUTES_MAX`] attributes; beyond that [`Error::OutOfSpace`], and the old value stays.
     async fn set_attribute(&self, key: &'static str, value: &[u8]) -> Result<(), Error>;
+
+    // Zones, where blocks are written in order; see `zone` for what holds then.
+
+    /// What its zones are; `None`: it has none, and its blocks are written in any order.
+    fn zoned(&self) -> Option<ZonedInfo>;
+
+    /// The zones from the one that has the block `from` on, `max` of them or as many as there are.
+    async fn zones(&self, from: Lba, max: usize) -> Result<Vec<Zone>, Error>;
+
+    /// Changes the zone that begins at this block; `None`: all that it concerns ([`ZoneAction::concerns`]).
+    async fn change_zone(&self, zone: Option<Lba>, action: ZoneAction) -> Result<(), Error>;
+
+    /// Writes `data` at the write pointer of the zone that begins at this block, wherever that is by then; where it was written.
+    async fn append(&self, zone: Lba, data: View, durability: Durability) -> Result<Lba, Error>;
 }
 
 /// [`Namespace::verify`] for a kind that has no better way: it reads the range in pieces and drops what it has read. It is atomic

@@ -11,7 +11,7 @@ use engine::task::LocalFuture;
 use engine::{Buf, View};
 
 use crate::address::{Chunk, Sector};
-use crate::geometry::Geometry;
+use crate::geometry::{Geometry, GeometryError};
 
 /// What may be done with a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,6 +118,9 @@ pub enum FlashError {
     /// Somebody else uses the device.
     #[error("the device is in use by another media manager")]
     InUse,
+    /// What was asked for can't be done with the device's geometry.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
     /// What the device is kept on has no room left.
     #[error("the medium of the device has no room left")]
     NoRoom,
@@ -166,7 +169,7 @@ pub trait FlashDevice {
     /// Makes a chunk free.
     fn reset(&self, chunk: Chunk) -> LocalFuture<'_, Result<(), FlashError>>;
 
-    /// Closes an open chunk: its rest stays unwritten (a zone's finish).
+    /// Closes a free or open chunk: its rest stays unwritten (a zone's finish).
     fn finish(&self, chunk: Chunk) -> LocalFuture<'_, Result<(), FlashError>>;
 
     /// Puts a chunk into the table of bad chunks: it is offline from now on.

@@ -60,6 +60,14 @@ pub enum GeometryError {
         /// Sectors of a write unit.
         write_unit: u32,
     },
+    /// Zones are written in blocks of a write unit each.
+    #[error(
+        "a write unit of {write_unit} sectors is no block of a namespace: it must be a power of two, of at most 16"
+    )]
+    Block {
+        /// Sectors of a write unit.
+        write_unit: u32,
+    },
     /// There are more sectors than addresses.
     #[error("{sectors} sectors: more than the {ADDRESSES_MAX} that addresses of four bytes tell apart")]
     TooLarge {

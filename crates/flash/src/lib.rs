@@ -6,6 +6,7 @@
 //! | [`nand`] | a model of NAND: rules, timing, wear, failures, loss of power |
 //! | [`Manager`] | the log of a device, with map, collection and recovery |
 //! | [`FlashNamespace`] | a namespace like any other |
+//! | [`Zones`] | the device's chunks as zones, for hosts that bring a media manager of their own |
 //! | [`experiment`] | what the media manager costs, beside what analysis says |
 //! | [`replay`] | block traces ([`trace`]) on a model, in virtual time |
 //!
@@ -21,6 +22,7 @@ pub mod nand;
 pub mod presets;
 pub mod replay;
 pub mod trace;
+mod zones;
 
 pub use self::address::{ADDRESSES_MAX, Chunk, Sector};
 pub use self::device::{ChunkReport, ChunkState, FlashDevice, FlashError, Read};
@@ -32,3 +34,4 @@ pub use self::manager::{
     CheckReport, Figures, FormatOptions, Heat, Manager, ManagerError, ManagerOptions, Policy, Room,
 };
 pub use self::namespace::FlashNamespace;
+pub use self::zones::Zones;

@@ -99,7 +99,7 @@ impl FlashNamespace {
 }
 
 impl Namespace for FlashNamespace {
-    device::namespace_without!(verify, link);
+    device::namespace_without!(verify, link, zones);
 
     fn info(&self) -> NamespaceInfo {
         self.info.clone()

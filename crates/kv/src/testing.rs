@@ -131,7 +131,7 @@ impl<N> Counting<N> {
 impl<N: Namespace> Namespace for Counting<N> {
     device::delegate_namespace!(this => { Counting { inner, .. } => inner };
         info, write_uncorrectable, hint_lifetime, writability, used_blocks, attribute, set_attribute);
-    device::namespace_without!(verify);
+    device::namespace_without!(verify, zones);
 
     fn link(&self) -> Link {
         Link { is_up: !self.down.get(), epoch: self.epoch.get() }

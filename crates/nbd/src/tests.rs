@@ -442,7 +442,7 @@ impl Noting {
 impl Namespace for Noting {
     device::delegate_namespace!(this => { Noting { memory, .. } => memory };
         info, compare, compare_and_write, deallocate, verify, write_uncorrectable, hint_lifetime, writability,
-        used_blocks, link, attribute, set_attribute);
+        used_blocks, link, attribute, set_attribute, zones);
 
     /// Others get between it and what follows from it.
     async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {

@@ -175,6 +175,14 @@ statuses! {
     OVERLAPPING_IO_RANGE = COMMAND_SPECIFIC, 0x87, "Overlapping I/O Range";
     DISCOVER_RESTART = COMMAND_SPECIFIC, 0x90, "Discover Restart";
     AUTHENTICATION_REQUIRED = COMMAND_SPECIFIC, 0x91, "Authentication Required";
+    ZONE_BOUNDARY_ERROR = COMMAND_SPECIFIC, 0xB8, "Zone Boundary Error";
+    ZONE_IS_FULL = COMMAND_SPECIFIC, 0xB9, "Zone Is Full";
+    ZONE_IS_READ_ONLY = COMMAND_SPECIFIC, 0xBA, "Zone Is Read Only";
+    ZONE_IS_OFFLINE = COMMAND_SPECIFIC, 0xBB, "Zone Is Offline";
+    ZONE_INVALID_WRITE = COMMAND_SPECIFIC, 0xBC, "Zone Invalid Write";
+    TOO_MANY_ACTIVE_ZONES = COMMAND_SPECIFIC, 0xBD, "Too Many Active Zones";
+    TOO_MANY_OPEN_ZONES = COMMAND_SPECIFIC, 0xBE, "Too Many Open Zones";
+    INVALID_ZONE_TRANSITION = COMMAND_SPECIFIC, 0xBF, "Invalid Zone State Transition";
 
     WRITE_FAULT = MEDIA, 0x80, "Write Fault";
     UNRECOVERED_READ_ERROR = MEDIA, 0x81, "Unrecovered Read Error";

@@ -79,7 +79,7 @@ impl Plain {
 }
 
 impl Namespace for Plain {
-    device::namespace_without!(verify, write_uncorrectable, hint_lifetime, writability, used_blocks, link, attributes);
+    device::namespace_without!(verify, write_uncorrectable, hint_lifetime, writability, used_blocks, link, attributes, zones);
 
     fn info(&self) -> NamespaceInfo {
         self.0.info.borrow().clone()

@@ -232,7 +232,7 @@ impl Noting {
 impl Namespace for Noting {
     device::delegate_namespace!(this => { Noting { memory, .. } => memory };
         read, compare, compare_and_write, deallocate, verify, write_uncorrectable, hint_lifetime, writability,
-        used_blocks, link, attribute, set_attribute);
+        used_blocks, link, attribute, set_attribute, zones);
 
     fn info(&self) -> NamespaceInfo {
         NamespaceInfo { thin: self.thin, ..self.memory.info() }

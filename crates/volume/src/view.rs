@@ -290,7 +290,7 @@ fn info(copy: &Opened, tag: CopyTag) -> NamespaceInfo {
 }
 
 impl Namespace for SnapshotView {
-    device::namespace_without!(used_blocks, attributes);
+    device::namespace_without!(used_blocks, attributes, zones);
 
     fn info(&self) -> NamespaceInfo {
         self.info.clone()

@@ -379,7 +379,7 @@ impl Volume {
 }
 
 impl Namespace for Volume {
-    device::namespace_without!(used_blocks, attributes);
+    device::namespace_without!(used_blocks, attributes, zones);
 
     fn info(&self) -> NamespaceInfo {
         NamespaceInfo { blocks: self.shared.blocks(), ..self.shared.info.clone() }

@@ -156,7 +156,7 @@ struct Silent {
 impl Namespace for Silent {
     device::delegate_namespace!(this => { Silent { memory, .. } => memory };
         flush, compare, compare_and_write, write_zeroes, verify, write_uncorrectable, hint_lifetime, writability, used_blocks,
-        link, attribute, set_attribute);
+        link, attribute, set_attribute, zones);
 
     fn info(&self) -> NamespaceInfo {
         self.memory.info()

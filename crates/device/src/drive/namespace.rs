@@ -303,7 +303,7 @@ impl DriveNamespace {
 }
 
 impl Namespace for DriveNamespace {
-    crate::namespace_without!(verify, hint_lifetime, link);
+    crate::namespace_without!(verify, hint_lifetime, link, zones);
 
     fn info(&self) -> NamespaceInfo {
         let block_size = self.shared.block_size;

@@ -1,6 +1,6 @@
 //! Why a remote namespace could not be had, and what a command's end means in the words of [`device::Error`].
 
-use device::{Error, Lba};
+use device::{Error, Lba, ZoneError};
 use nvme::status::code_type;
 use nvme::{AnaState, Nqn, Status};
 
@@ -239,6 +239,14 @@ pub(super) fn from_status(status: Status, target: Target<'_>) -> Error {
         Status::WRITE_FAULT => Error::WriteFault(format!("reported by {}", target.name)),
         Status::WRITE_PROTECTED => Error::ReadOnly("its target says that it is write protected"),
         Status::INVALID_OPCODE => Error::Unsupported("this command (the target does not know its opcode)"),
+        Status::ZONE_BOUNDARY_ERROR => Error::Zone(ZoneError::Boundary),
+        Status::ZONE_IS_FULL => Error::Zone(ZoneError::Full),
+        Status::ZONE_IS_READ_ONLY => Error::Zone(ZoneError::ReadOnly),
+        Status::ZONE_IS_OFFLINE => Error::Zone(ZoneError::Offline),
+        Status::ZONE_INVALID_WRITE => Error::Zone(ZoneError::InvalidWrite),
+        Status::TOO_MANY_ACTIVE_ZONES => Error::Zone(ZoneError::TooManyActive),
+        Status::TOO_MANY_OPEN_ZONES => Error::Zone(ZoneError::TooManyOpen),
+        Status::INVALID_ZONE_TRANSITION => Error::Zone(ZoneError::InvalidTransition),
         Status::ABORT_REQUESTED | Status::ABORTED_SQ_DELETION | Status::INTERRUPTED => Error::Aborted,
         Status::ABORTED_BY_HOST | Status::ABORTED_PREEMPT => Error::Aborted,
         Status::RESERVATION_CONFLICT => Error::Reserved(target.name.to_owned()),

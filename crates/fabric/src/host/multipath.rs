@@ -237,7 +237,7 @@ fn check(paths: &[Options]) -> Result<(), MultipathError> {
 }
 
 impl Namespace for Multipath {
-    device::namespace_without!(writability, used_blocks, attributes);
+    device::namespace_without!(writability, used_blocks, attributes, zones);
 
     /// Up while a path is connected, as commands wait for its state. The epoch moves with each path's: a new connection may reach
     /// what was not there before.

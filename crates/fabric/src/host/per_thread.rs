@@ -80,7 +80,7 @@ impl Namespace for PerThread {
     device::delegate_namespace!(this => { this => this.here() }; read, write, flush, compare, compare_and_write, write_zeroes,
         deallocate, verify, write_uncorrectable, hint_lifetime);
     // What is only asked costs no queue: any thread may, also one without a reactor.
-    device::namespace_without!(writability, used_blocks, attributes);
+    device::namespace_without!(writability, used_blocks, attributes, zones);
 
     fn info(&self) -> NamespaceInfo {
         self.joined().map_or_else(|| self.joiner.info.clone(), |here| here.info())

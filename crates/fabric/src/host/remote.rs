@@ -217,7 +217,7 @@ impl RemoteNamespace {
 }
 
 impl Namespace for RemoteNamespace {
-    device::namespace_without!(writability, used_blocks, attributes);
+    device::namespace_without!(writability, used_blocks, attributes, zones);
 
     fn link(&self) -> Link {
         Link { is_up: self.is_connected(), epoch: self.epoch() }

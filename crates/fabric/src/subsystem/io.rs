@@ -1,7 +1,7 @@
 //! NVM commands: what is checked before any data moves, what is executed, and how an outcome becomes a status
 //! (NVM Command Set 1.0 §3).
 
-use device::{AnyNamespace, Durability, Error, Lba, NamespaceInfo};
+use device::{AnyNamespace, Durability, Error, Lba, NamespaceInfo, ZoneError};
 use engine::{Buf, View};
 use nvme::command::{CopyRange, DATASET_DEALLOCATE, DATASET_RANGES_MAX, DatasetRange};
 use nvme::opcode::NvmOpcode;
@@ -324,7 +324,22 @@ pub(super) fn status_of(error: &Error) -> Status {
         Error::NotConnected(_) | Error::Disconnected(_) => Status::INTERNAL_PATH_ERROR,
         Error::Aborted => Status::ABORT_REQUESTED,
         Error::Reserved(_) => Status::RESERVATION_CONFLICT.do_not_retry(),
+        Error::Zone(error) => zone_status(*error).do_not_retry(),
         Error::Status(_) => Status::INTERNAL_ERROR,
+    }
+}
+
+/// The status that tells a host why a zone does not take a command (ZNS 1.1 figure 17).
+fn zone_status(error: ZoneError) -> Status {
+    match error {
+        ZoneError::Boundary => Status::ZONE_BOUNDARY_ERROR,
+        ZoneError::Full => Status::ZONE_IS_FULL,
+        ZoneError::ReadOnly => Status::ZONE_IS_READ_ONLY,
+        ZoneError::Offline => Status::ZONE_IS_OFFLINE,
+        ZoneError::InvalidWrite => Status::ZONE_INVALID_WRITE,
+        ZoneError::TooManyActive => Status::TOO_MANY_ACTIVE_ZONES,
+        ZoneError::TooManyOpen => Status::TOO_MANY_OPEN_ZONES,
+        ZoneError::InvalidTransition => Status::INVALID_ZONE_TRANSITION,
     }
 }
 

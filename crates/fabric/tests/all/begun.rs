@@ -33,7 +33,7 @@ struct Gate {
 impl Namespace for Slow {
     device::delegate_namespace!(this => { Slow { memory, .. } => memory };
         read, write, flush, compare, compare_and_write, write_zeroes, deallocate, verify, write_uncorrectable,
-        hint_lifetime, writability, used_blocks, link);
+        hint_lifetime, writability, used_blocks, link, zones);
 
     fn info(&self) -> NamespaceInfo {
         NamespaceInfo { persists_attributes: true, ..self.memory.info() }

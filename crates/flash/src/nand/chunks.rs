@@ -149,9 +149,9 @@ impl Chunks {
     pub(super) fn finish(&mut self, chunk: Chunk) -> Result<(), FlashError> {
         let state = self.check_chunk(chunk)?.state;
         match state {
-            ChunkState::Open => self.set_state(chunk, ChunkState::Closed),
+            ChunkState::Free | ChunkState::Open => self.set_state(chunk, ChunkState::Closed),
             ChunkState::Closed => {}
-            ChunkState::Free | ChunkState::ReadOnly | ChunkState::Offline => {
+            ChunkState::ReadOnly | ChunkState::Offline => {
                 return Err(FlashError::State { chunk, state, command: "finish" });
             }
         }

@@ -181,7 +181,16 @@ impl Cached {
 }
 
 impl Namespace for Cached {
-    device::namespace_without!(verify, write_uncorrectable, hint_lifetime, writability, used_blocks, link, attributes);
+    device::namespace_without!(
+        verify,
+        write_uncorrectable,
+        hint_lifetime,
+        writability,
+        used_blocks,
+        link,
+        attributes,
+        zones
+    );
 
     fn info(&self) -> NamespaceInfo {
         NamespaceInfo { volatile_cache: true, ..self.medium.info() }

@@ -54,7 +54,7 @@ struct Part {
 impl Namespace for Part {
     device::delegate_namespace!(this => { Part { inner, .. } => inner }; read, write, flush, compare, compare_and_write,
         write_zeroes, deallocate, verify, write_uncorrectable, hint_lifetime, writability, used_blocks, link, attribute,
-        set_attribute);
+        set_attribute, zones);
 
     fn info(&self) -> NamespaceInfo {
         let info = self.inner.info();

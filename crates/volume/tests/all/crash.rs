@@ -55,7 +55,7 @@ struct Counted {
 
 impl Namespace for Counted {
     device::delegate_namespace!(this => { Counted { inner, .. } => inner }; info, read, flush, compare, verify,
-        write_uncorrectable, hint_lifetime, writability, used_blocks, link, attribute, set_attribute);
+        write_uncorrectable, hint_lifetime, writability, used_blocks, link, attribute, set_attribute, zones);
 
     async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
         let result = self.inner.write(lba, data, durability).await;

@@ -43,7 +43,7 @@ struct Holder {
 impl Namespace for Holder {
     device::delegate_namespace!(this => { Holder { inner, .. } => inner }; info, flush, compare,
         write_zeroes, verify, hint_lifetime, writability, used_blocks, link, attribute,
-        set_attribute);
+        set_attribute, zones);
 
     async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
         let blocks = (buf.len() / BLOCK) as u64;

@@ -38,7 +38,7 @@ struct Gate {
 impl Namespace for Gated {
     device::delegate_namespace!(this => { Gated { inner, .. } => inner }; info, compare, compare_and_write,
         write_zeroes, deallocate, verify, write_uncorrectable, hint_lifetime, writability, used_blocks, link, attribute,
-        set_attribute);
+        set_attribute, zones);
 
     async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
         if lba.0 >= self.data_first {

@@ -114,6 +114,8 @@ impl<N: Namespace> Limited<N> {
 impl<N: Namespace> Namespace for Limited<N> {
     device::delegate_namespace!(this => { Limited { inner, .. } => inner };
         info, flush, hint_lifetime, writability, used_blocks, link, attribute, set_attribute);
+    // No volume has any.
+    device::namespace_without!(zones);
 
     async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
         self.limiter.take(buf.len()).await;

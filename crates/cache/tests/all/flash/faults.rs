@@ -49,7 +49,7 @@ impl Liar {
 impl Namespace for Liar {
     device::delegate_namespace!(this => { Liar { inner, .. } => inner };
         info, flush, compare, compare_and_write, write_zeroes, deallocate, verify, write_uncorrectable, hint_lifetime,
-        writability, used_blocks, link, attribute, set_attribute);
+        writability, used_blocks, link, attribute, set_attribute, zones);
 
     async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
         let blocks = (buf.len() / 4096) as u64;

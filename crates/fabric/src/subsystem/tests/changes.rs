@@ -36,7 +36,7 @@ pub(super) async fn released(held: &AtomicBool) {
 impl Namespace for Slow {
     device::delegate_namespace!(this => { Slow { memory, .. } => memory };
         info, read, write, flush, compare, compare_and_write, write_zeroes, deallocate, verify, write_uncorrectable,
-        hint_lifetime, writability, used_blocks, link, attribute);
+        hint_lifetime, writability, used_blocks, link, attribute, zones);
 
     async fn set_attribute(&self, key: &'static str, value: &[u8]) -> Result<(), Error> {
         released(&self.held).await;

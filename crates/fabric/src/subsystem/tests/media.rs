@@ -60,7 +60,7 @@ impl Medium {
 
 impl Namespace for Medium {
     device::delegate_namespace!(this => { Medium { memory, .. } => memory };
-        write_uncorrectable, hint_lifetime, used_blocks, link, attribute, set_attribute);
+        write_uncorrectable, hint_lifetime, used_blocks, link, attribute, set_attribute, zones);
 
     fn info(&self) -> NamespaceInfo {
         NamespaceInfo { volatile_cache: self.cached, ..self.memory.info() }

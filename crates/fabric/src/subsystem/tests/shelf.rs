@@ -21,7 +21,7 @@ const READ_ONLY: Error = Error::ReadOnly("a snapshot");
 
 impl Namespace for ReadOnly {
     device::delegate_namespace!(this => { ReadOnly(memory) => memory };
-        info, read, flush, compare, verify, hint_lifetime, used_blocks, link, attribute, set_attribute);
+        info, read, flush, compare, verify, hint_lifetime, used_blocks, link, attribute, set_attribute, zones);
 
     async fn write(&self, _: Lba, _: View, _: Durability) -> Result<(), Error> {
         Err(READ_ONLY)

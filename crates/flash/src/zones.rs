@@ -1,0 +1,410 @@
+//! [`Zones`]: the chunks of a flash device as zones, for hosts that bring a media manager of their own.
+//!
+//! Invariants, beside those of `device::zone`:
+//! - A command holds its zone's lock from before it looks at the write pointer until that has moved: of two writes at one place one
+//!   is refused, whoever comes first.
+//! - What the device tells of a chunk when the zones are opened is what its zone is; after that only what went through here changes
+//!   a zone. Which zones are open by name is in memory alone.
+//! - Zones that follow one another are on different parallel units.
+//!
+//! The device has one limit, of chunks that are written in part. So as many zones may be open as may be active, and no zone is ever
+//! closed to open another.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use device::limits::{TRANSFER_BYTES_MAX, check_length, check_range};
+use device::{
+    Durability, Error, Lba, Mode, Namespace, NamespaceInfo, RangeGuard, RangeLocks, Writability, Zone, ZoneAction,
+    ZoneError, ZoneState, ZonedInfo,
+};
+use engine::{Buf, View};
+
+use crate::address::{Chunk, Sector};
+use crate::device::{ChunkState, FlashDevice, FlashError};
+use crate::geometry::{Geometry, GeometryError, SECTOR_BYTES};
+
+/// A zone, in blocks from its first.
+#[derive(Clone, Copy)]
+struct Note {
+    written: u64,
+    state: ZoneState,
+}
+
+/// See the module. It belongs to one thread; `device::Mailed` makes it usable by all.
+pub struct Zones {
+    device: Rc<dyn FlashDevice>,
+    geometry: Geometry,
+    info: NamespaceInfo,
+    zoned: ZonedInfo,
+    /// Blocks of a zone that can be written.
+    capacity: u64,
+    notes: RefCell<Vec<Note>>,
+    locks: Arc<RangeLocks>,
+}
+
+impl Zones {
+    /// Takes the device for itself, until it is dropped.
+    ///
+    /// # Errors
+    /// A write unit that no block can have ([`GeometryError::Block`]); the device is in use, or fails.
+    pub async fn open(device: Rc<dyn FlashDevice>) -> Result<Zones, FlashError> {
+        let geometry = device.geometry();
+        let block_bytes = geometry.write_unit as usize * SECTOR_BYTES;
+        if !geometry.write_unit.is_power_of_two() || block_bytes > device::BLOCK_SIZE_MAX as usize {
+            return Err(GeometryError::Block { write_unit: geometry.write_unit }.into());
+        }
+        device.claim()?;
+        // From here on the claim goes with it.
+        let mut zones = Zones {
+            geometry,
+            info: info(&*device, block_bytes as u32),
+            zoned: zoned(geometry),
+            capacity: u64::from(geometry.sectors / geometry.write_unit),
+            notes: RefCell::default(),
+            locks: Arc::new(RangeLocks::new(8)),
+            device,
+        };
+        let reports = zones.device.report().await?;
+        let note = |zone: u32| {
+            let report = reports[zones.chunk(zone).0 as usize];
+            let state = match report.state {
+                ChunkState::Free => ZoneState::Empty,
+                ChunkState::Open => ZoneState::Closed,
+                ChunkState::Closed => ZoneState::Full,
+                ChunkState::ReadOnly => ZoneState::ReadOnly,
+                ChunkState::Offline => ZoneState::Offline,
+            };
+            // A crash can leave a part of a unit, which nobody was told of: it is nothing that can be gone on behind.
+            Note { written: u64::from(report.write_pointer / geometry.write_unit), state }
+        };
+        let notes = (0..geometry.chunks_total()).map(note).collect();
+        zones.notes = RefCell::new(notes);
+        Ok(zones)
+    }
+
+    /// Zones that follow one another are on different parallel units.
+    fn chunk(&self, zone: u32) -> Chunk {
+        let units = self.geometry.units();
+        self.geometry.chunk(zone % units, zone / units)
+    }
+
+    fn sector(&self, zone: u32, block: u64) -> Sector {
+        self.geometry.sector(self.chunk(zone), block as u32 * self.geometry.write_unit)
+    }
+
+    fn note(&self, zone: u32) -> Note {
+        self.notes.borrow()[zone as usize]
+    }
+
+    fn set(&self, zone: u32, note: Note) {
+        self.notes.borrow_mut()[zone as usize] = note;
+    }
+
+    /// The zone of a block, and the block's place there.
+    fn locate(&self, lba: Lba) -> (u32, u64) {
+        ((lba.0 / self.zoned.zone_blocks) as u32, lba.0 % self.zoned.zone_blocks)
+    }
+
+    fn start(&self, zone: u32) -> Lba {
+        Lba(u64::from(zone) * self.zoned.zone_blocks)
+    }
+
+    async fn lock_zone(&self, zone: u32) -> RangeGuard {
+        self.locks.lock(self.start(zone).0, self.zoned.zone_blocks, Mode::Exclusive).await
+    }
+
+    /// The zone that begins at this block.
+    fn begins(&self, lba: Lba) -> Result<u32, Error> {
+        check_range(&self.info, lba, 1)?;
+        match self.locate(lba) {
+            (zone, 0) => Ok(zone),
+            _ => Err(Error::Unsupported("zones that begin elsewhere than where one begins")),
+        }
+    }
+
+    /// One more zone may be active.
+    fn check_active(&self) -> Result<(), ZoneError> {
+        let active = self.notes.borrow().iter().filter(|note| note.state.is_active()).count();
+        match self.zoned.active_max {
+            Some(most) if active >= most as usize => Err(ZoneError::TooManyActive),
+            _ => Ok(()),
+        }
+    }
+
+    /// The zone takes so many blocks at this place, its write pointer, and is open.
+    fn admit(&self, zone: u32, at: u64, blocks: u64) -> Result<(), ZoneError> {
+        let note = self.note(zone);
+        match note.state {
+            ZoneState::Full => return Err(ZoneError::Full),
+            ZoneState::ReadOnly => return Err(ZoneError::ReadOnly),
+            ZoneState::Offline => return Err(ZoneError::Offline),
+            _ if at + blocks > self.capacity => return Err(ZoneError::Boundary),
+            _ if at != note.written => return Err(ZoneError::InvalidWrite),
+            ZoneState::Empty => self.check_active()?,
+            ZoneState::ImplicitlyOpen | ZoneState::ExplicitlyOpen | ZoneState::Closed | ZoneState::Conventional => {}
+        }
+        let state = match note.state {
+            ZoneState::ExplicitlyOpen => ZoneState::ExplicitlyOpen,
+            _ => ZoneState::ImplicitlyOpen,
+        };
+        self.set(zone, Note { state, ..note });
+        Ok(())
+    }
+
+    /// The caller has the zone's lock.
+    async fn program(&self, zone: u32, at: u64, data: View) -> Result<(), Error> {
+        let before = self.note(zone);
+        let blocks = data.len() as u64 / u64::from(self.info.block_size);
+        self.admit(zone, at, blocks).map_err(Error::Zone)?;
+        let oob = Buf::with_len(data.len() / SECTOR_BYTES * self.geometry.oob_bytes as usize);
+        match self.device.write(self.sector(zone, at), data, oob.freeze()).await {
+            Ok(()) => {
+                let mut note = self.note(zone);
+                note.written += blocks;
+                if note.written == self.capacity {
+                    note.state = ZoneState::Full;
+                }
+                self.set(zone, note);
+                Ok(())
+            }
+            Err(error) => {
+                let failed = matches!(error, FlashError::ProgramFailed(_));
+                self.set(zone, if failed { Note { state: ZoneState::ReadOnly, ..before } } else { before });
+                Err(told(&error))
+            }
+        }
+    }
+
+    async fn change_one(&self, zone: u32, action: ZoneAction) -> Result<(), Error> {
+        let _lock = self.lock_zone(zone).await;
+        let note = self.note(zone);
+        let (chunk, refused) = (self.chunk(zone), Err(Error::Zone(ZoneError::InvalidTransition)));
+        let next = match (action, note.state) {
+            (ZoneAction::Open, ZoneState::Empty) => {
+                self.check_active().map_err(Error::Zone)?;
+                ZoneState::ExplicitlyOpen
+            }
+            (ZoneAction::Open, state) if state.is_active() => ZoneState::ExplicitlyOpen,
+            (ZoneAction::Close, state) if state.is_open() && note.written == 0 => ZoneState::Empty,
+            (ZoneAction::Close, state) if state.is_active() => ZoneState::Closed,
+            (ZoneAction::Finish, ZoneState::Full) | (ZoneAction::Reset, ZoneState::Empty) => return Ok(()),
+            (ZoneAction::Finish, state) if state.is_active() || state == ZoneState::Empty => {
+                self.device.finish(chunk).await.map_err(|error| told(&error))?;
+                ZoneState::Full
+            }
+            (ZoneAction::Reset, state) if state.is_active() || state == ZoneState::Full => {
+                return self.reset(zone).await;
+            }
+            (ZoneAction::Offline, ZoneState::Offline) => return Ok(()),
+            (ZoneAction::Offline, ZoneState::ReadOnly) => {
+                self.device.set_bad(chunk).await.map_err(|error| told(&error))?;
+                ZoneState::Offline
+            }
+            _ => return refused,
+        };
+        self.set(zone, Note { state: next, ..note });
+        Ok(())
+    }
+
+    async fn reset(&self, zone: u32) -> Result<(), Error> {
+        let note = self.note(zone);
+        let opened_by_name_alone = note.written == 0 && note.state.is_active();
+        let result = if opened_by_name_alone { Ok(()) } else { self.device.reset(self.chunk(zone)).await };
+        match &result {
+            Ok(()) => self.set(zone, Note { written: 0, state: ZoneState::Empty }),
+            Err(FlashError::EraseFailed(_)) => self.set(zone, Note { written: 0, state: ZoneState::Offline }),
+            Err(_) => {}
+        }
+        result.map_err(|error| told(&error))
+    }
+}
+
+fn info(device: &dyn FlashDevice, block_size: u32) -> NamespaceInfo {
+    let geometry = device.geometry();
+    let transfer_blocks_max = (TRANSFER_BYTES_MAX as u32 / block_size).min(geometry.sectors / geometry.write_unit);
+    NamespaceInfo {
+        block_size,
+        blocks: u64::from(geometry.chunks_total()) * zoned(geometry).zone_blocks,
+        atomic_blocks: transfer_blocks_max,
+        compare_and_write_blocks_max: 0,
+        transfer_blocks_max,
+        volatile_cache: false,
+        volatile_medium: false,
+        deallocated_reads_zero: false,
+        thin: false,
+        preferred_write_blocks: 1,
+        preferred_deallocate_blocks: 1,
+        write_uncorrectable: false,
+        persists_attributes: false,
+        nguid: device.serial(),
+    }
+}
+
+fn zoned(geometry: Geometry) -> ZonedInfo {
+    let most = (geometry.open_max > 0).then_some(geometry.open_max);
+    let capacity = geometry.sectors / geometry.write_unit;
+    let append_blocks_max = (TRANSFER_BYTES_MAX / SECTOR_BYTES) as u32 / geometry.write_unit;
+    ZonedInfo {
+        // Linux takes no other.
+        zone_blocks: u64::from(capacity).next_power_of_two(),
+        open_max: most,
+        active_max: most,
+        append_blocks_max: append_blocks_max.clamp(1, capacity),
+    }
+}
+
+fn told(error: &FlashError) -> Error {
+    match error {
+        FlashError::NoRoom => Error::OutOfSpace,
+        FlashError::ReadFailed(_) | FlashError::NotWritten(_) => Error::ReadFault(error.to_string()),
+        error => Error::WriteFault(error.to_string()),
+    }
+}
+
+impl Drop for Zones {
+    fn drop(&mut self) {
+        self.device.release();
+    }
+}
+
+impl Namespace for Zones {
+    device::namespace_without!(verify, write_uncorrectable, hint_lifetime, link, attributes);
+
+    fn info(&self) -> NamespaceInfo {
+        self.info.clone()
+    }
+
+    async fn read(&self, lba: Lba, mut buf: Buf) -> (Result<(), Error>, Buf) {
+        let blocks = match check_length(&self.info, lba, buf.len(), self.info.transfer_blocks_max) {
+            Ok(blocks) => blocks,
+            Err(error) => return (Err(error), buf),
+        };
+        let _lock = self.locks.lock(lba.0, blocks, Mode::Shared).await;
+        let block = self.info.block_size as usize;
+        let mut done = 0;
+        while done < blocks {
+            let (zone, at) = self.locate(Lba(lba.0 + done));
+            let here = (blocks - done).min(self.zoned.zone_blocks - at);
+            let note = self.note(zone);
+            if note.state == ZoneState::Offline {
+                return (Err(Error::Zone(ZoneError::Offline)), buf);
+            }
+            let written = note.written.saturating_sub(at).min(here);
+            if written == blocks {
+                let (result, buf, _) = self.device.read(self.sector(zone, at), buf, Buf::default()).await;
+                return (result.map_err(|error| told(&error)), buf);
+            }
+            let (data, rest) =
+                buf[done as usize * block..(done + here) as usize * block].split_at_mut(written as usize * block);
+            rest.fill(0);
+            if written > 0 {
+                let piece = Buf::with_len(data.len());
+                let (result, piece, _) = self.device.read(self.sector(zone, at), piece, Buf::default()).await;
+                if let Err(error) = result {
+                    return (Err(told(&error)), buf);
+                }
+                data.copy_from_slice(&piece);
+            }
+            done += here;
+        }
+        (Ok(()), buf)
+    }
+
+    async fn write(&self, lba: Lba, data: View, _durability: Durability) -> Result<(), Error> {
+        let blocks = check_length(&self.info, lba, data.len(), self.info.transfer_blocks_max)?;
+        let (zone, at) = self.locate(lba);
+        if at + blocks > self.zoned.zone_blocks {
+            return Err(Error::Zone(ZoneError::Boundary));
+        }
+        let _lock = self.lock_zone(zone).await;
+        self.program(zone, at, data).await
+    }
+
+    // What has been acknowledged is stable.
+    async fn flush(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn compare(&self, lba: Lba, expected: View) -> Result<(), Error> {
+        let (result, found) = self.read(lba, Buf::with_len(expected.len())).await;
+        result?;
+        if *found == *expected { Ok(()) } else { Err(Error::CompareFailure) }
+    }
+
+    async fn compare_and_write(&self, _: Lba, _: View, _: View, _: Durability) -> Result<(), Error> {
+        Err(Error::Unsupported("compare-and-write: what is written in a zone stays until the zone is reset"))
+    }
+
+    /// Zeroes are written as anything else is.
+    async fn write_zeroes(&self, lba: Lba, blocks: u64, _durability: Durability) -> Result<(), Error> {
+        check_range(&self.info, lba, blocks)?;
+        if blocks == 0 {
+            return Ok(());
+        }
+        let (zone, at) = self.locate(lba);
+        let _lock = self.lock_zone(zone).await;
+        // Before the first piece, so that what does not fit is refused as a whole.
+        if at + blocks > self.capacity {
+            return Err(Error::Zone(ZoneError::Boundary));
+        }
+        let mut done = 0;
+        while done < blocks {
+            let now = (blocks - done).min(u64::from(self.info.transfer_blocks_max));
+            let zeroes = Buf::with_len(now as usize * self.info.block_size as usize);
+            self.program(zone, at + done, zeroes.freeze()).await?;
+            done += now;
+        }
+        Ok(())
+    }
+
+    /// A hint of which nothing follows: a zone is given back as a whole, by its reset.
+    async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
+        check_range(&self.info, lba, blocks)
+    }
+
+    fn writability(&self) -> Writability {
+        Writability::Writable
+    }
+
+    fn used_blocks(&self) -> u64 {
+        self.info.blocks
+    }
+
+    fn zoned(&self) -> Option<ZonedInfo> {
+        Some(self.zoned)
+    }
+
+    async fn zones(&self, from: Lba, max: usize) -> Result<Vec<Zone>, Error> {
+        check_range(&self.info, from, 1)?;
+        let (first, _) = self.locate(from);
+        let notes = self.notes.borrow();
+        let zone = |(zone, note): (u32, &Note)| {
+            let start = self.start(zone);
+            Zone { start, capacity: self.capacity, write_pointer: Lba(start.0 + note.written), state: note.state }
+        };
+        Ok((0..).zip(notes.iter()).skip(first as usize).take(max).map(zone).collect())
+    }
+
+    async fn change_zone(&self, zone: Option<Lba>, action: ZoneAction) -> Result<(), Error> {
+        if let Some(zone) = zone {
+            return self.change_one(self.begins(zone)?, action).await;
+        }
+        for zone in 0..self.geometry.chunks_total() {
+            if action.concerns(self.note(zone).state) {
+                self.change_one(zone, action).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn append(&self, zone: Lba, data: View, _durability: Durability) -> Result<Lba, Error> {
+        let zone = self.begins(zone)?;
+        check_length(&self.info, self.start(zone), data.len(), self.zoned.append_blocks_max)?;
+        let _lock = self.lock_zone(zone).await;
+        let at = self.note(zone).written;
+        self.program(zone, at, data).await?;
+        Ok(Lba(self.start(zone).0 + at))
+    }
+}
