@@ -5,6 +5,8 @@
 //!
 //! tidy: proof: it runs in the tests of every kind, here and in other crates, and panics to say what it found.
 
+pub mod zones;
+
 use std::rc::Rc;
 
 use engine::rng::SplitMix;

@@ -5,6 +5,7 @@
 //! | [`Memory`] | this process's memory | tests, caches, pools marked volatile |
 //! | [`FileNamespace`] | a file or block device, by direct I/O | everything else |
 //! | [`DriveNamespace`] | a part of a [`Drive`], thin, with checksums, snapshots and clones | media that many share |
+//! | [`ZonedMemory`] | zones in this process's memory | tests |
 //! | [`Fault`] | another namespace, failing as told | tests |
 //!
 //! A remote namespace behind NVMe/TCP implements the same trait, in `fabric`.
@@ -31,6 +32,7 @@ pub mod sealed;
 mod sidecar;
 mod uncorrectable;
 mod zone;
+mod zoned_memory;
 
 pub use any::AnyNamespace;
 pub use attributes::{Attributes, COPY_BYTES as ATTRIBUTES_BYTES_MAX};
@@ -50,3 +52,4 @@ pub use namespace::{
 };
 pub use range_lock::{Lock, Mode, RangeGuard, RangeLocks};
 pub use zone::{Zone, ZoneAction, ZoneError, ZoneState, ZonedInfo};
+pub use zoned_memory::ZonedMemory;

@@ -29,6 +29,21 @@ pub struct ZonedInfo {
     pub append_blocks_max: u32,
 }
 
+impl ZonedInfo {
+    /// Whether all zones that are closed can be open by name at once, for kinds that change one zone after the other: either
+    /// all are opened, or none.
+    ///
+    /// # Errors
+    /// [`ZoneError::TooManyOpen`]; zones that writes have opened do not count, as they can be closed to make room.
+    pub fn check_open_all(&self, states: impl Iterator<Item = ZoneState>) -> Result<(), ZoneError> {
+        let open = states.filter(|state| matches!(state, ZoneState::ExplicitlyOpen | ZoneState::Closed)).count();
+        match self.open_max {
+            Some(most) if open > most as usize => Err(ZoneError::TooManyOpen),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// The state of a zone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum ZoneState {
@@ -93,7 +108,7 @@ pub struct Zone {
 /// What is done with a zone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ZoneAction {
-    /// It is open no more, and stays active where something is written in it.
+    /// It is open no more, and stays active.
     Close,
     /// It is full, whatever is written.
     Finish,

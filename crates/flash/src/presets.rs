@@ -14,11 +14,13 @@ pub enum Preset {
     Tlc,
     /// Olive: four buses with one eMMC each, four coherent ports.
     Olive,
+    /// For hosts that manage zones: 768 MiB on eight parallel units in chunks that take single sectors, without timing.
+    Zoned,
 }
 
 impl Preset {
     /// All of them.
-    pub const ALL: [Preset; 3] = [Preset::Small, Preset::Tlc, Preset::Olive];
+    pub const ALL: [Preset; 4] = [Preset::Small, Preset::Tlc, Preset::Olive, Preset::Zoned];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -26,6 +28,7 @@ impl Preset {
             Preset::Small => "small",
             Preset::Tlc => "tlc",
             Preset::Olive => "olive",
+            Preset::Zoned => "zoned",
         }
     }
 
@@ -40,6 +43,7 @@ impl Preset {
             Preset::Small => small(seed),
             Preset::Tlc => tlc(seed),
             Preset::Olive => olive(seed),
+            Preset::Zoned => zoned(seed),
         }
     }
 }
@@ -116,6 +120,26 @@ fn olive(seed: u64) -> NandConfig {
         erase: Duration::from_micros(3800),
     };
     NandConfig { geometry, timing, endurance: 3000, factory_bad_ppm: 0, chances: Chances::default(), seed }
+}
+
+fn zoned(seed: u64) -> NandConfig {
+    let geometry = Geometry {
+        groups: 4,
+        units_per_group: 2,
+        // Chosen: 128 zones in all. btrfs keeps its superblocks in two of the first, and needs five active ones at the least
+        // (fs/btrfs/zoned.c); fio and tests fill the rest in seconds.
+        chunks: 16,
+        // 6 MiB in zones of 8 MiB. Linux takes zones whose size is a power of two alone (drivers/nvme/host/zns.c), and btrfs none
+        // below 4 MiB; a capacity that is less, as drives on TLC have, is what users of zones get wrong first.
+        sectors: 1536,
+        // Linux before 6.15 makes no block devices with blocks above a page: what a drive gathers for a word line is behind its
+        // buffer.
+        write_unit: 1,
+        oob_bytes: 0,
+        // As the data sheet of Western Digital's Ultrastar DC ZN540 has it: 14 zones open and active.
+        open_max: 14,
+    };
+    NandConfig::ideal(geometry, seed)
 }
 
 /// Olive with its transfers through plain ports, which the caches have to be kept up for (section 4.3): four of them for the

@@ -158,7 +158,7 @@ impl Zones {
         let before = self.note(zone);
         let blocks = data.len() as u64 / u64::from(self.info.block_size);
         self.admit(zone, at, blocks).map_err(Error::Zone)?;
-        let oob = Buf::with_len(data.len() / SECTOR_BYTES * self.geometry.oob_bytes as usize);
+        let oob = Buf::zeroed(data.len() / SECTOR_BYTES * self.geometry.oob_bytes as usize);
         match self.device.write(self.sector(zone, at), data, oob.freeze()).await {
             Ok(()) => {
                 let mut note = self.note(zone);
@@ -187,7 +187,6 @@ impl Zones {
                 ZoneState::ExplicitlyOpen
             }
             (ZoneAction::Open, state) if state.is_active() => ZoneState::ExplicitlyOpen,
-            (ZoneAction::Close, state) if state.is_open() && note.written == 0 => ZoneState::Empty,
             (ZoneAction::Close, state) if state.is_active() => ZoneState::Closed,
             (ZoneAction::Finish, ZoneState::Full) | (ZoneAction::Reset, ZoneState::Empty) => return Ok(()),
             (ZoneAction::Finish, state) if state.is_active() || state == ZoneState::Empty => {
@@ -352,16 +351,19 @@ impl Namespace for Zones {
         let mut done = 0;
         while done < blocks {
             let now = (blocks - done).min(u64::from(self.info.transfer_blocks_max));
-            let zeroes = Buf::with_len(now as usize * self.info.block_size as usize);
+            let zeroes = Buf::zeroed(now as usize * self.info.block_size as usize);
             self.program(zone, at + done, zeroes.freeze()).await?;
             done += now;
         }
         Ok(())
     }
 
-    /// A hint of which nothing follows: a zone is given back as a whole, by its reset.
+    /// A hint of which nothing follows, but that there are such blocks: a zone is given back as a whole, by its reset.
     async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
-        check_range(&self.info, lba, blocks)
+        check_range(&self.info, lba, blocks)?;
+        let ((first, _), (end, _)) = (self.locate(lba), self.locate(Lba(lba.0 + blocks + self.zoned.zone_blocks - 1)));
+        let offline = blocks > 0 && (first..end).any(|zone| self.note(zone).state == ZoneState::Offline);
+        if offline { Err(Error::Zone(ZoneError::Offline)) } else { Ok(()) }
     }
 
     fn writability(&self) -> Writability {

@@ -79,7 +79,16 @@ impl Plain {
 }
 
 impl Namespace for Plain {
-    device::namespace_without!(verify, write_uncorrectable, hint_lifetime, writability, used_blocks, link, attributes, zones);
+    device::namespace_without!(
+        verify,
+        write_uncorrectable,
+        hint_lifetime,
+        writability,
+        used_blocks,
+        link,
+        attributes,
+        zones
+    );
 
     fn info(&self) -> NamespaceInfo {
         self.0.info.borrow().clone()

@@ -9,3 +9,4 @@ mod model;
 mod nand;
 mod opening;
 mod sim;
+mod zones;
