@@ -10,11 +10,14 @@ image=$(readlink -m "$1")
 # The suite is ours to choose, not the host's: 6.12 is the first long-term kernel whose initiator and target are both
 # complete over TCP.
 SUITE=trixie
-# keyutils and ktls-utils: the keys of TLS, and the daemon that makes the kernel's TLS handshakes. curl: calls of gRPC.
-PACKAGES=(busybox-static bash coreutils util-linux mount kmod iproute2 nvme-cli fio e2fsprogs diffutils keyutils ktls-utils curl)
+# btrfs-progs: a file system in zones. keyutils and ktls-utils: the keys of TLS, and the daemon that makes the kernel's TLS
+# handshakes. curl: calls of gRPC.
+PACKAGES=(busybox-static bash coreutils util-linux mount kmod iproute2 nvme-cli fio e2fsprogs btrfs-progs diffutils keyutils
+  ktls-utils curl)
 # The ciphers and hashes that authentication (ffdhe, HMAC) and TLS ask for by name are loaded on demand: they must be there.
 MODULES=(virtio_pci virtio_net virtio_blk virtio_rng ext4 9p 9pnet_virtio nvme-tcp nvmet-tcp null_blk configfs crc32c_generic
-  ublk_drv nvme-auth nvme-keyring tls dh_generic hmac sha256_generic sha512_generic gcm ccm ctr ghash-generic aes_generic cmac)
+  btrfs xxhash_generic blake2b_generic ublk_drv nvme-auth nvme-keyring tls dh_generic hmac sha256_generic sha512_generic gcm ccm
+  ctr ghash-generic aes_generic cmac)
 BOOT_MODULES=(virtio_pci virtio_blk ext4 crc32c_generic)
 
 for command in apt-get dpkg-deb python3 mke2fs zstd; do

@@ -11,6 +11,7 @@
 #   medium         who serves a block device, a file or a drive has it alone
 #   discovery      the kernel finds everything through our discovery service, stays connected to it, and is told of changes
 #   live           namespaces come, grow and go while the kernel is connected
+#   zones          the chunks of a model of flash as a zoned block device: blkzone, fio, and btrfs over a restart of the target
 #   management     namespaces of a drive, made and deleted by nvme-cli
 #   csi            a volume is staged, published and used through the driver, over the death of a storage node and of the driver; it
 #                  grows while it is mounted, and a snapshot of it becomes another volume
@@ -531,6 +532,24 @@ discovery() {
   stop
 }
 
+zones() {
+  local port
+  port=$(free_port)
+  echo "== guest: zones, by fio and with btrfs, over a restart of the target"
+  "$yagura" flash format "$work/zoned" --preset zoned --zones
+  zoned() { serve --listen "127.0.0.1:$port" --namespace "zones=$work/zoned"; }
+  zoned
+  fresh_share "PORT=$port" "ZONES=128"
+  boot zones.sh
+  restart() {
+    kill -KILL "$node"
+    wait "$node" || true
+    zoned
+  }
+  grant restart
+  stop
+}
+
 medium() {
   echo "== guest: who uses a medium has it alone"
   fresh_share
@@ -575,7 +594,7 @@ figures() {
 lanes=("initiator live management authentication-initiator tls-target"
   "commands target multipath discovery authentication-target")
 # What the lanes have beyond the gate.
-more=("target-paths medium csi" "reservations tls-initiator ublk")
+more=("target-paths medium csi zones" "reservations tls-initiator ublk")
 named=(figures)
 
 # Each lane is this script with the lane's tests; what it says is shown when it has ended.

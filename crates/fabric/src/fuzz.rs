@@ -4,10 +4,10 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use device::Memory;
+use device::{AnyNamespace, Memory, ZonedInfo, ZonedMemory};
 
 pub use crate::host::fuzz_session as host_session;
-use crate::subsystem::{RawHost, UNAUTHENTICATED_TIME_MAX};
+use crate::subsystem::{RawHost, UNAUTHENTICATED_TIME_MAX, raw_subsystem as subsystem};
 use crate::tcp::{Decoder, Event, Pdu, Role, Rules};
 
 /// Decodes `bytes` as both ends would, with digests and without, in pieces whose size the first byte says.
@@ -54,10 +54,21 @@ pub fn target_session(bytes: &[u8]) {
     run_target_session(bytes);
 }
 
+/// A session whose target has zones too, as namespace 2, for a host that enables all I/O command sets.
+fn with_zones() -> RawHost {
+    let mut session = RawHost::new(memory());
+    let zoned = ZonedInfo { zone_blocks: 8, open_max: Some(2), active_max: Some(3), append_blocks_max: 4 };
+    let zones = ZonedMemory::new(6, 6, zoned, [8; 16]);
+    let added = session.target.add_namespace(&subsystem(), 2, AnyNamespace::other(zones));
+    debug_assert!(added.is_ok());
+    session.command_sets = true;
+    session
+}
+
 /// The session after it took all bytes; none without a first byte.
 fn run_target_session(bytes: &[u8]) -> Option<RawHost> {
     let (&first, bytes) = bytes.split_first()?;
-    let mut session = RawHost::new(memory());
+    let mut session = with_zones();
     if first & 3 != 0 {
         session.open(first & 4 != 0, first & 8 != 0);
     }
@@ -172,7 +183,7 @@ mod tests {
         #[test]
         fn a_session_minds_no_command(first in 2u8..4, digests in 0u8..4,
                                       commands in proptest::collection::vec(nearly_right(), 1..8)) {
-            let mut session = RawHost::new(memory());
+            let mut session = with_zones();
             session.open(digests & 1 != 0, digests & 2 != 0);
             if first == 2 { session.connect_admin() } else { session.connect_io() }
             for (command, data) in commands {
@@ -184,23 +195,25 @@ mod tests {
     fn nearly_right() -> impl Strategy<Value = (nvme::Submission, usize)> {
         use nvme::{SglDescriptor, Submission};
 
-        let opcode = prop_oneof![0u8..0x20, Just(0x7F), any::<u8>()];
+        let opcode = prop_oneof![2 => 0u8..0x20, 1 => 0x79u8..0x80, 1 => any::<u8>()];
         let flags = prop_oneof![Just(0x40u8), 0x40u8..0x44, any::<u8>()];
-        let nsid = prop_oneof![4 => Just(1u32), 1 => 0u32..16, 1 => Just(u32::MAX)];
+        let nsid = prop_oneof![3 => Just(1u32), 2 => Just(2u32), 1 => 0u32..16, 1 => Just(u32::MAX)];
         let bytes = || prop_oneof![Just(0u32), Just(16), Just(1024), Just(4096), Just(8192), any::<u32>()];
         let identifier = prop_oneof![Just(0x01u8), Just(0x5A), Just(0), any::<u8>()];
         let address = prop_oneof![3 => Just(0u64), 1 => 0u64..8192, 1 => any::<u64>()];
-        let field = || prop_oneof![3 => 0u32..8, 1 => any::<u32>()];
+        let field = || prop_oneof![3 => 0u32..9, 1 => any::<u32>()].boxed();
         let data = prop_oneof![Just(0usize), Just(16), Just(1024), Just(4096), Just(8192)];
         let head = (opcode, flags, 0u16..4, nsid);
         let sgl = (bytes(), identifier, address);
-        (head, sgl, [field(), field(), field()], data).prop_map(|(head, sgl, fields, data)| {
+        // What is done with which zones, in CDW13.
+        let how = prop_oneof![2 => 0u32..6, 1 => (0u32..9).prop_map(|state| state << 8), 1 => any::<u32>()];
+        (head, sgl, [field(), field(), field(), how.boxed()], data).prop_map(|(head, sgl, fields, data)| {
             let (opcode, flags, id, nsid) = head;
             let (length, identifier, address) = sgl;
             let sgl = SglDescriptor { address: address.into(), length: length.into(), identifier, reserved: [0; 3] };
             let mut command = Submission { opcode, flags, sgl, ..Submission::default() };
             (command.command_id, command.nsid) = (id.into(), nsid.into());
-            [command.cdw10, command.cdw11, command.cdw12] = fields.map(Into::into);
+            [command.cdw10, command.cdw11, command.cdw12, command.cdw13] = fields.map(Into::into);
             (command, data)
         })
     }

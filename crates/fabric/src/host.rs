@@ -44,6 +44,8 @@ mod shape;
 mod slot;
 mod trial;
 mod watching;
+mod zns;
+mod zoned;
 
 pub use ana::ANA_GROUPS_MAX;
 pub use any_remote::AnyRemote;

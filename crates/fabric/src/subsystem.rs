@@ -67,6 +67,7 @@ mod stats;
 mod store;
 mod terms;
 mod transfers;
+mod zns;
 
 pub use ana::ANA_GROUP_DEFAULT;
 pub(crate) use authentication::UNAUTHENTICATED_TIME_MAX;
@@ -77,7 +78,7 @@ pub use limits::{
     PORTS_MAX, REACTORS_MAX, SUBSYSTEMS_MAX, TRANSFER_BYTES_MAX,
 };
 pub use manage::{AdoptError, DeleteError};
-pub(crate) use raw_host::RawHost;
+pub(crate) use raw_host::{RawHost, subsystem as raw_subsystem};
 pub use report::{AnaReport, ControllerReport, HostReport, NamespaceReport, PortReport, SubsystemReport, TargetReport};
 pub use secure::TlsPolicy;
 pub use serve::{Handed, listen};

@@ -98,10 +98,15 @@ impl Submission {
     /// Fills the starting LBA and the number of blocks (1 to 65,536) of a read, write, compare or write zeroes.
     pub fn set_range(&mut self, lba: u64, blocks: u32) {
         debug_assert!((1..=65_536).contains(&blocks));
-        self.cdw10 = (lba as u32).into();
-        self.cdw11 = ((lba >> 32) as u32).into();
+        self.set_lba(lba);
         let rest = self.cdw12.get() & 0xFFFF_0000;
         self.cdw12 = (rest | (blocks.wrapping_sub(1) & 0xFFFF)).into();
+    }
+
+    /// Fills the starting LBA alone.
+    pub fn set_lba(&mut self, lba: u64) {
+        self.cdw10 = (lba as u32).into();
+        self.cdw11 = ((lba >> 32) as u32).into();
     }
 
     /// Starting LBA of a read, write, compare or write zeroes.

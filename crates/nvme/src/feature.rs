@@ -20,6 +20,7 @@ codes! { FeatureId(u8), "feature";
     TIMESTAMP = 0x0E, "Timestamp";
     KEEP_ALIVE_TIMER = 0x0F, "Keep Alive Timer";
     HOST_BEHAVIOR = 0x16, "Host Behavior Support";
+    COMMAND_SET_PROFILE = 0x19, "I/O Command Set Profile";
     HOST_ID = 0x81, "Host Identifier";
     RESERVATION_NOTIFICATION = 0x82, "Reservation Notification Mask";
     RESERVATION_PERSISTENCE = 0x83, "Reservation Persistence";

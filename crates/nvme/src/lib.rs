@@ -1,6 +1,7 @@
 //! The words of the NVMe specifications: what stands on the wire and in the pages, byte for byte.
 //!
-//! Sources: NVMe Base 2.0c, NVM Command Set 1.0c, NVMe over TCP Transport 1.0c; clause numbers stand at the items.
+//! Sources: NVMe Base 2.0c, NVM Command Set 1.0c, NVMe over TCP Transport 1.0c, Zoned Namespace
+//! Command Set 1.1; clause numbers stand at the items.
 //!
 //! Invariants:
 //! - Every structure is made of bytes and little-endian words, so it has no padding, needs no alignment, and any bytes of
@@ -27,6 +28,7 @@ pub mod reservation;
 pub mod sgl;
 pub mod status;
 pub mod tcp;
+pub mod zns;
 
 pub use ana::AnaState;
 pub use command::{Completion, Fuse, Submission};

@@ -36,6 +36,8 @@ pub struct LogRequest {
     pub offset: u64,
     /// The offset is an index of entries instead.
     pub offset_is_index: bool,
+    /// The I/O command set that the page is asked for.
+    pub csi: u8,
 }
 
 impl LogRequest {
@@ -51,6 +53,7 @@ impl LogRequest {
             bytes: (dwords + 1) * 4,
             offset: u64::from(command.cdw12.get()) | u64::from(command.cdw13.get()) << 32,
             offset_is_index: command.cdw14.get() & 1 << 23 != 0,
+            csi: (command.cdw14.get() >> 24) as u8,
         }
     }
 
@@ -63,7 +66,7 @@ impl LogRequest {
         command.cdw11 = ((dwords >> 16) as u32 & 0xFFFF).into();
         command.cdw12 = (self.offset as u32).into();
         command.cdw13 = ((self.offset >> 32) as u32).into();
-        command.cdw14 = (u32::from(self.offset_is_index) << 23).into();
+        command.cdw14 = (u32::from(self.offset_is_index) << 23 | u32::from(self.csi) << 24).into();
     }
 }
 
@@ -247,6 +250,7 @@ mod tests {
             bytes: 0x4_0000 * 4 + 8,
             offset: 0x1_0000_0400,
             offset_is_index: true,
+            csi: 2,
         };
         let mut command = Submission::admin(AdminOpcode::GET_LOG_PAGE, 1, 0);
         request.fill(&mut command);

@@ -1,4 +1,4 @@
-//! Opcodes of the three command sets we speak.
+//! Opcodes of the command sets we speak.
 
 use crate::words::codes;
 
@@ -36,7 +36,8 @@ codes! { AdminOpcode(u8), "admin opcode";
     NAMESPACE_DIFFERENCES = 0xCE, "Namespace Differences (Yagura)";
 }
 
-/// An opcode of the NVM Command Set (NVM Command Set 1.0 §3, figure 16).
+/// An opcode of the NVM Command Set (NVM Command Set 1.0 §3, figure 16), or of the Zoned Namespace Command Set, which adds to it
+/// (ZNS 1.1 §3.2).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NvmOpcode(pub u8);
 
@@ -55,6 +56,9 @@ codes! { NvmOpcode(u8), "NVM opcode";
     IO_MANAGEMENT_RECEIVE = 0x12, "I/O Management Receive";
     RESERVATION_RELEASE = 0x15, "Reservation Release";
     COPY = 0x19, "Copy";
+    ZONE_MANAGEMENT_SEND = 0x79, "Zone Management Send";
+    ZONE_MANAGEMENT_RECEIVE = 0x7A, "Zone Management Receive";
+    ZONE_APPEND = 0x7D, "Zone Append";
     FABRICS = 0x7F, "Fabrics";
 }
 
@@ -70,6 +74,9 @@ impl NvmOpcode {
                 | NvmOpcode::WRITE_ZEROES
                 | NvmOpcode::VERIFY
                 | NvmOpcode::COPY
+                | NvmOpcode::ZONE_MANAGEMENT_SEND
+                | NvmOpcode::ZONE_MANAGEMENT_RECEIVE
+                | NvmOpcode::ZONE_APPEND
         )
     }
 }

@@ -21,6 +21,9 @@ pub mod offset {
 pub struct Capabilities(pub u64);
 
 impl Capabilities {
+    /// CSS bit 6: hosts may enable all I/O command sets there are (CC.CSS 110b).
+    const COMMAND_SETS: u64 = 1 << 43;
+
     /// Capabilities of a fabrics controller: contiguous queues, NVM command set, 4 KiB memory pages.
     /// `entries_max` is the longest queue; `timeout_500ms` how long a host waits for CSTS.RDY, in units of 500 ms.
     pub const fn fabrics(entries_max: u16, timeout_500ms: u8) -> Capabilities {
@@ -29,6 +32,16 @@ impl Capabilities {
         // CRMS.CRWMS: ready with media, which a controller of version 2.0 has to offer (NVMe Base 2.0c §3.1.3.1).
         let ready_with_media = 1 << 59;
         Capabilities((entries_max - 1) as u64 | contiguous | (timeout_500ms as u64) << 24 | nvm | ready_with_media)
+    }
+
+    /// The same of a controller with several I/O command sets.
+    pub const fn with_command_sets(self) -> Capabilities {
+        Capabilities(self.0 | Capabilities::COMMAND_SETS)
+    }
+
+    /// Whether it has several I/O command sets.
+    pub const fn has_command_sets(self) -> bool {
+        self.0 & Capabilities::COMMAND_SETS != 0
     }
 
     /// The longest queue, in entries (MQES, zero based on the wire).
@@ -59,6 +72,15 @@ pub struct Configuration(pub u32);
 impl Configuration {
     /// What a host sets to enable: EN, 64 byte submissions (IOSQES 6), 16 byte completions (IOCQES 4), 4 KiB pages.
     pub const ENABLE: Configuration = Configuration(1 | 6 << 16 | 4 << 20);
+
+    /// CC.CSS 110b: all I/O command sets that the controller supports.
+    pub const ALL_COMMAND_SETS: u8 = 6;
+
+    /// [`Configuration::ENABLE`] with all I/O command sets that a controller of these capabilities has.
+    pub const fn enable_all(capabilities: Capabilities) -> Configuration {
+        let sets = if capabilities.has_command_sets() { Configuration::ALL_COMMAND_SETS } else { 0 };
+        Configuration(Configuration::ENABLE.0 | (sets as u32) << 4)
+    }
 
     /// EN.
     pub const fn enabled(self) -> bool {

@@ -391,16 +391,20 @@ impl Access {
     pub const ALL: Access = Access { read: true, write: true };
 
     /// What an NVM command wants (NVMe Base 2.0 §8.19, NVM Command Set 1.0). Copy reads its source and writes its
-    /// destination. The reservation commands have rules of their own.
+    /// destination. Of the commands on zones see ZNS 1.1 §5.1. The reservation commands have rules of their own.
     pub const fn wanted_by(opcode: NvmOpcode) -> Access {
         match opcode {
-            NvmOpcode::READ | NvmOpcode::COMPARE | NvmOpcode::VERIFY => Access::READ,
+            NvmOpcode::READ | NvmOpcode::COMPARE | NvmOpcode::VERIFY | NvmOpcode::ZONE_MANAGEMENT_RECEIVE => {
+                Access::READ
+            }
             NvmOpcode::COPY => Access::ALL,
             NvmOpcode::FLUSH
             | NvmOpcode::WRITE
             | NvmOpcode::WRITE_UNCORRECTABLE
             | NvmOpcode::WRITE_ZEROES
-            | NvmOpcode::DATASET_MANAGEMENT => Access::WRITE,
+            | NvmOpcode::DATASET_MANAGEMENT
+            | NvmOpcode::ZONE_MANAGEMENT_SEND
+            | NvmOpcode::ZONE_APPEND => Access::WRITE,
             _ => Access::NONE,
         }
     }

@@ -166,6 +166,7 @@ statuses! {
     INVALID_ANA_GROUP = COMMAND_SPECIFIC, 0x24, "ANA Group Identifier Invalid";
     ATTACHMENT_LIMIT_EXCEEDED = COMMAND_SPECIFIC, 0x27, "Namespace Attachment Limit Exceeded";
     COMMAND_SET_NOT_SUPPORTED = COMMAND_SPECIFIC, 0x29, "I/O Command Set Not Supported";
+    COMMAND_SET_COMBINATION_REJECTED = COMMAND_SPECIFIC, 0x2B, "I/O Command Set Combination Rejected";
     CONFLICTING_ATTRIBUTES = COMMAND_SPECIFIC, 0x80, "Conflicting Attributes (Connect: Incompatible Format)";
     INVALID_PROTECTION_INFO = COMMAND_SPECIFIC, 0x81, "Invalid Protection Information (Connect: Controller Busy)";
     CONNECT_INVALID_PARAMETERS = COMMAND_SPECIFIC, 0x82, "Connect Invalid Parameters (NVM: Attempted Write to Read Only Range)";

@@ -6,14 +6,16 @@ mod bad;
 mod picture;
 mod replay;
 pub mod served;
+mod zones;
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use device::{FileNamespace, FileOptions, Namespace};
-use flash::nand::{Nand, NandConfig, Timing};
+use flash::nand::{Nand, NandConfig, Powered, Timing};
 use flash::presets::Preset;
-use flash::{FlashDevice, FormatOptions, Manager, SECTOR_BYTES};
+use flash::{FlashDevice, FormatOptions, Manager, SECTOR_BYTES, Zones};
 use serde::Serialize;
 
 use crate::cli::{FlashFileArgs, FlashFormatArgs, FlashVerb};
@@ -21,7 +23,7 @@ use crate::exit::Failure;
 use crate::size::Size;
 use crate::{output, reactors};
 use picture::Shown;
-use served::{Opened, PRESET, chunks_for, look, manager_failure, nand_failure};
+use served::{Access, Opened, PRESET, USE, Use, chunks_for, look, manager_failure, nand_failure, power_on};
 
 /// Runs a verb.
 pub fn run(verb: &FlashVerb) -> Result<(), Failure> {
@@ -37,11 +39,12 @@ pub fn run(verb: &FlashVerb) -> Result<(), Failure> {
 }
 
 async fn format(args: &FlashFormatArgs) -> Result<(), Failure> {
-    let FlashFormatArgs { flash: FlashFileArgs { path, .. }, preset, spare, size } = args;
+    let FlashFormatArgs { flash: FlashFileArgs { path, .. }, preset, spare, zones, size } = args;
     let exists = |there: &Path| {
         let mend = format!("a new file is made; if nobody needs what is there: rm {0} {0}.yagura", path.display());
         Failure::refused(format!("{}: exists; {mend}", there.display()))
     };
+    let used = if *zones { Use::Zones } else { Use::Log };
     // What stands beside a file that is away for a moment is its identity, and no less somebody's.
     for there in [path.clone(), sidecar_of(path)] {
         if there.exists() {
@@ -57,14 +60,14 @@ async fn format(args: &FlashFormatArgs) -> Result<(), Failure> {
     let options = FormatOptions { spare_percent: *spare, capacity: None };
     // First in memory: what can't work is refused before there is a file.
     let trial = Nand::in_memory(config.clone()).map_err(|error| nand_failure(path, error))?;
-    Manager::plan(&*trial.power_on(), &options).await.map_err(|error| manager_failure(path, error))?;
+    plan(path, trial.power_on(), used, &options).await?;
     drop(trial);
     // Whoever makes the file has it: another one who formats at the same time finds it, and removes nothing.
     let file = std::fs::File::create_new(path).map_err(|error| match error.kind() {
         ErrorKind::AlreadyExists => exists(path),
         _ => Failure::from(error).during(path.display()),
     })?;
-    let made = make(file, path, *preset, config, &options).await;
+    let made = make(file, path, *preset, used, config, &options).await;
     if made.is_err() {
         // Half a device is none: the file was made here, and nothing of anybody is in it.
         for path in [path.clone(), sidecar_of(path)] {
@@ -81,10 +84,19 @@ fn sidecar_of(path: &Path) -> PathBuf {
     name.into()
 }
 
+/// What can be said of a device before it is made. Zones need nothing but blocks that a namespace can have.
+async fn plan(path: &Path, device: Rc<Powered>, used: Use, options: &FormatOptions) -> Result<(), Failure> {
+    match used {
+        Use::Log => Manager::plan(&*device, options).await.map(drop).map_err(|error| manager_failure(path, error)),
+        Use::Zones => Zones::open(device).await.map(drop).map_err(|error| manager_failure(path, error.into())),
+    }
+}
+
 async fn make(
     file: std::fs::File,
     path: &Path,
     preset: Preset,
+    used: Use,
     config: NandConfig,
     options: &FormatOptions,
 ) -> Result<(), Failure> {
@@ -94,8 +106,12 @@ async fn make(
     let file = FileOptions { block_size: SECTOR_BYTES as u32, create: None, read_only: false, nguid: None };
     let file = FileNamespace::open(path, &file).await.map_err(Failure::refused)?;
     file.set_attribute(PRESET, preset.name().as_bytes()).await.map_err(Failure::refused)?;
+    file.set_attribute(USE, used.attribute()).await.map_err(Failure::refused)?;
     let nand = Nand::create(file.into(), config).await.map_err(|error| nand_failure(path, error))?;
-    Manager::format(nand.power_on(), options).await.map_err(|error| manager_failure(path, error))
+    match used {
+        Use::Log => Manager::format(nand.power_on(), options).await.map_err(|error| manager_failure(path, error)),
+        Use::Zones => Ok(()),
+    }
 }
 
 #[derive(Serialize)]
@@ -125,6 +141,11 @@ struct Info {
 }
 
 async fn info(args: &FlashFileArgs) -> Result<(), Failure> {
+    let on = power_on(&args.path, Access::Look).await?;
+    if on.used == Use::Zones {
+        return zones::info(args, on).await;
+    }
+    drop(on);
     let Opened { preset, device, manager } = look(&args.path).await?;
     let (geometry, figures) = (device.geometry(), manager.figures());
     let bytes = |sectors: u64| sectors * SECTOR_BYTES as u64;

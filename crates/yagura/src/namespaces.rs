@@ -43,12 +43,30 @@ enum Medium {
         path: PathBuf,
         name: Option<String>,
     },
-    /// A model of a flash device, in a file.
+    /// A model of a flash device, in a file, with a log on it.
     Flash(PathBuf),
+    /// The chunks of one as zones.
+    Zones(PathBuf),
 }
 
-const KEYS: [&str; 12] =
-    ["file", "device", "memory", "drive", "flash", "name", "size", "block", "nguid", "subsystem", "nsid", "group"];
+const KEYS: [&str; 13] = [
+    "file",
+    "device",
+    "memory",
+    "drive",
+    "flash",
+    "zones",
+    "name",
+    "size",
+    "block",
+    "nguid",
+    "subsystem",
+    "nsid",
+    "group",
+];
+
+const NO_MEDIUM: &str =
+    "say what it is in: file=PATH, device=PATH or memory=SIZE, drive=PATH,name=NAME, flash=FILE or zones=FILE";
 
 impl FromStr for NamespaceSpec {
     type Err = String;
@@ -64,6 +82,7 @@ impl FromStr for NamespaceSpec {
                 "memory" => Medium::Memory(value.parse::<Size>()?.0),
                 "drive" => Medium::Drive { path: value.into(), name: None },
                 "flash" => Medium::Flash(value.into()),
+                "zones" => Medium::Zones(value.into()),
                 "name" => {
                     once(&mut name, key, value.to_owned())?;
                     continue;
@@ -95,20 +114,17 @@ impl FromStr for NamespaceSpec {
                 }
             };
             if medium.replace(kind).is_some() {
-                return Err("one namespace has one medium: file, device, memory, drive or flash".into());
+                return Err("one namespace has one medium: file, device, memory, drive, flash or zones".into());
             }
         }
         let medium = match (medium, size) {
-            (None, _) => {
-                return Err(
-                    "say what it is in: file=PATH, device=PATH or memory=SIZE, drive=PATH,name=NAME, or flash=FILE"
-                        .into(),
-                );
-            }
+            (None, _) => return Err(NO_MEDIUM.into()),
             (Some(Medium::Drive { .. }), _) if name.is_none() => {
                 return Err("say which namespace of the drive: drive=PATH,name=NAME".into());
             }
-            (Some(Medium::Drive { .. } | Medium::Flash(_)), _) if nguid.is_some() || size.is_some() => {
+            (Some(Medium::Drive { .. } | Medium::Flash(_) | Medium::Zones(_)), _)
+                if nguid.is_some() || size.is_some() =>
+            {
                 return Err("a namespace of a drive or on flash has a size and an nguid of its own".into());
             }
             (Some(Medium::Drive { path, .. }), _) => Medium::Drive { path, name: name.take() },
@@ -154,6 +170,10 @@ impl NamespaceSpec {
                 return Err(Failure::usage("flash has blocks of 4096: leave block out"));
             }
             Medium::Flash(path) => return crate::flash::served::serve(path).await,
+            Medium::Zones(_) if self.block_size != 4096 => {
+                return Err(Failure::usage("zones have blocks of their device's write unit: leave block out"));
+            }
+            Medium::Zones(path) => return crate::flash::served::serve_zones(path).await,
             Medium::Drive { path, name } => {
                 return Ok(crate::drive::serve(path, name.as_deref().unwrap_or_default()).await?.into());
             }
@@ -175,13 +195,13 @@ impl NamespaceSpec {
     pub fn file(&self) -> Option<&std::path::Path> {
         match &self.medium {
             Medium::File { path, .. } => Some(path),
-            Medium::Device(_) | Medium::Memory(_) | Medium::Drive { .. } | Medium::Flash(_) => None,
+            Medium::Device(_) | Medium::Memory(_) | Medium::Drive { .. } | Medium::Flash(_) | Medium::Zones(_) => None,
         }
     }
 
     /// Whether it is in a model of a flash device, which a target alone closes at its end.
     pub fn is_flash(&self) -> bool {
-        matches!(self.medium, Medium::Flash(_))
+        matches!(self.medium, Medium::Flash(_) | Medium::Zones(_))
     }
 
     /// The file that is made when it is opened, and its size, if it is in one that is not there yet.
@@ -199,6 +219,7 @@ impl NamespaceSpec {
             Medium::Device(path) => format!("device {}", path.display()),
             Medium::Memory(bytes) => format!("memory {}", Size(*bytes)),
             Medium::Flash(path) => format!("flash {}", path.display()),
+            Medium::Zones(path) => format!("zones {}", path.display()),
             Medium::Drive { path, name } => {
                 format!("{} of drive {}", name.as_deref().unwrap_or_default(), path.display())
             }
@@ -234,6 +255,9 @@ mod tests {
         let flash = NamespaceSpec { medium: Medium::Flash("f".into()), block_size: 4096, ..memory.clone() };
         assert_eq!("flash=f".parse(), Ok(flash.clone()));
         over_the_socket(&flash);
+        let zones = NamespaceSpec { medium: Medium::Zones("f".into()), ..flash };
+        assert_eq!("zones=f".parse(), Ok(zones.clone()));
+        over_the_socket(&zones);
         let subsystem = Some("nqn.2026-01.example:a".parse().expect("an NQN"));
         let placed = NamespaceSpec { subsystem, nsid: Some(7), group: 3, ..memory };
         assert_eq!("memory=1MiB,block=512,subsystem=nqn.2026-01.example:a,nsid=7,group=3".parse(), Ok(placed.clone()));
@@ -252,6 +276,8 @@ mod tests {
         assert!(error("drive=a").contains("drive=PATH,name=NAME"));
         assert!(error("drive=a,name=b,size=1G").contains("of its own"));
         assert!(error("flash=a,size=1G").contains("of its own"));
+        assert!(error("zones=a,size=1G").contains("of its own"));
+        assert!(error("zones=a,flash=a").contains("one medium"));
         assert!(error("file=a,name=b").contains("name goes with drive"));
         assert!(error("a").contains("no key=value"));
         assert!(error("memory=1M,nsid=0").contains("nsid `0`: must be a number from 1 to 1024"));

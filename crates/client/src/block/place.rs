@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::str::FromStr;
 
+use device::Namespace;
 use fabric::host::{AnyRemote, Options, RemoteNamespace};
 use nvme::Nqn;
 use volume::{NvmeReach, Reach, Volume};
@@ -99,6 +100,10 @@ impl Opened {
         match place {
             Place::Namespace(holder) => {
                 let remote = RemoteNamespace::connect(holder.options(way).await?).await.map_err(unavailable)?;
+                if remote.zoned().is_some() {
+                    let why = "its zones are written in order, and a block device is written anywhere";
+                    return Err(Error::Refused(format!("namespace {} at {}: {why}", holder.nsid, holder.address)));
+                }
                 Ok(Opened::Namespace(remote.into()))
             }
             Place::Volume(holders) => {

@@ -1,8 +1,11 @@
 use std::cell::Cell;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
-use device::{Memory, NamespaceInfo};
-use engine::View;
+use device::{AnyNamespace, Memory, NamespaceInfo, ZonedInfo, ZonedMemory};
+use engine::{Reactor, ReactorConfig, View};
+use fabric::subsystem::{Target, listen};
+use nvme::Nqn;
 
 use super::*;
 use crate::testing::MemoryNamespaces;
@@ -66,6 +69,31 @@ fn a_namespace_is_used() {
     let device = open(&format!("namespace {}", targets.addresses()[0]));
     is_used(&device);
     device.close().expect("it ends");
+}
+
+/// Its writes would fail one after the other.
+#[test]
+fn a_namespace_with_zones_is_no_block_device() {
+    let (told, address) = std::sync::mpsc::channel();
+    let serve = move || {
+        let zoned = ZonedInfo { zone_blocks: 8, open_max: None, active_max: None, append_blocks_max: 4 };
+        let zones = AnyNamespace::other(ZonedMemory::new(8, 8, zoned, [3; 16]));
+        let nqn: Nqn = "nqn.2026-11.io.yagura:zones".parse().expect("an NQN");
+        let target = Target::default();
+        target.add_subsystem(nqn.clone(), "zones").expect("a subsystem");
+        target.add_namespace(&nqn, 1, zones).expect("a namespace");
+        let serve = async move {
+            let listener = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.expect("a port");
+            told.send(listener.local_addr()).expect("it is waited for");
+            target.serve(listener, Vec::new()).await
+        };
+        let _never = Reactor::run(ReactorConfig::default(), serve);
+    };
+    // To the end of the process.
+    std::thread::spawn(serve);
+    let place = format!("namespace {}", address.recv().expect("it listens"));
+    let refused = Device::open(place.parse().expect("a place"), &SecurityOptions::default()).err();
+    assert!(matches!(&refused, Some(Error::Refused(why)) if why.contains("written in order")), "{refused:?}");
 }
 
 #[test]

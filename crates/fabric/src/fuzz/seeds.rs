@@ -9,6 +9,7 @@ use nvme::fabrics::{ConnectData, ConnectFields, PropertyFields};
 use nvme::log::LogId;
 use nvme::opcode::{AdminOpcode, FabricsType, NvmOpcode};
 use nvme::register::{Configuration, offset};
+use nvme::zns::{ZoneReceive, ZoneSend, receive_action, send_action};
 use nvme::{CONTROLLER_ID_DYNAMIC, Fuse, SglDescriptor, Submission};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -96,6 +97,29 @@ fn admin_seed() -> Vec<u8> {
     .concat()
 }
 
+/// Of namespace 2, whose zones have eight blocks.
+fn zones_seed() -> Vec<u8> {
+    let of = |command: Submission, id: u16, bytes: u32| {
+        let sgl = SglDescriptor::transport(bytes);
+        Submission { command_id: id.into(), nsid: 2.into(), sgl, ..command }
+    };
+    let change = |zone, action, id| capsule(of(ZoneSend { zone, action }.to_submission(2), id, 0), &[]);
+    let mut append = of(Submission::nvm(NvmOpcode::ZONE_APPEND, 1, 2), 1, 4096);
+    append.set_range(8, 1);
+    let report = ZoneReceive { lba: 8, bytes: 192, action: receive_action::REPORT, states: 0, partial: true };
+    let mut zeroes = of(nvm(NvmOpcode::WRITE_ZEROES, 4, 0), 4, 0);
+    zeroes.set_range(9, 2);
+    [
+        capsule(append, &[7; 4096]),
+        capsule(of(report.to_submission(2), 2, 192), &[]),
+        change(Some(16), send_action::OPEN, 3),
+        capsule(zeroes, &[]),
+        change(Some(8), send_action::FINISH, 5),
+        change(None, send_action::RESET, 6),
+    ]
+    .concat()
+}
+
 fn discovery_seed() -> Vec<u8> {
     let mut data = ConnectData::new_zeroed();
     data.hostid = [1; 16];
@@ -117,12 +141,13 @@ fn discovery_seed() -> Vec<u8> {
 /// Name, bytes, commands that must succeed, and those of them that bring data.
 type Seed = (&'static str, Vec<u8>, Vec<u16>, Vec<u16>);
 
-fn seeds() -> [Seed; 5] {
+fn seeds() -> [Seed; 6] {
     let at = |mode: u8, bytes: Vec<u8>| [vec![mode], bytes].concat();
     [
         ("io", at(IO, io_seed()), vec![1, 2, 3, 4, 5], vec![2]),
         ("r2t", at(IO, r2t_seed()), vec![1], vec![]),
         ("fused", at(IO, fused_seed()), vec![1, 2], vec![]),
+        ("zones", at(IO, zones_seed()), vec![1, 2, 3, 4, 5, 6], vec![2]),
         ("admin", at(ADMIN, admin_seed()), vec![1, 2, 3, 4, 5, 6, 8, 9], vec![1, 2, 3, 4]),
         ("discovery", at(OPENED, discovery_seed()), vec![1, 2, 3], vec![3]),
     ]

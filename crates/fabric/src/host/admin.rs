@@ -11,6 +11,7 @@ use nvme::log::{LogId, LogRequest};
 use nvme::management::ManagementCommand;
 use nvme::opcode::{AdminOpcode, FabricsType};
 use nvme::register::{Capabilities, Configuration, offset, status_bits};
+use nvme::zns::command_set;
 use nvme::{CONTROLLER_ID_DYNAMIC, Completion, PAGE_BYTES, Submission};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -127,11 +128,21 @@ impl Admin<'_> {
         self.run("set controller configuration", command, Payload::None).await.map(|_| ())
     }
 
-    /// Enables the controller and waits until it is ready (NVMe Base 2.0 §3.5.1); returns its capabilities.
+    /// Enables the controller, with all I/O command sets that it has, and waits until it is ready (NVMe Base 2.0 §3.5.1); returns
+    /// its capabilities.
     pub(super) async fn enable(&self) -> Result<Capabilities, ConnectError> {
+        self.enable_as(Configuration::enable_all).await
+    }
+
+    /// The same with the NVM Command Set alone.
+    pub(super) async fn enable_plain(&self) -> Result<Capabilities, ConnectError> {
+        self.enable_as(|_| Configuration::ENABLE).await
+    }
+
+    async fn enable_as(&self, how: fn(Capabilities) -> Configuration) -> Result<Capabilities, ConnectError> {
         let capabilities = Capabilities(self.property(offset::CAP, true).await?);
         let patience = self.time_to_ready(capabilities).await?;
-        self.set_configuration(Configuration::ENABLE).await?;
+        self.set_configuration(how(capabilities)).await?;
         let deadline = engine::time::now() + patience;
         loop {
             let status = self.property(offset::CSTS, false).await? as u32;
@@ -189,15 +200,21 @@ impl Admin<'_> {
         self.run("abort", command, Payload::None).await.map(|_| ())
     }
 
-    /// Tells the controller that the host is leaving (CC.SHN).
-    pub(super) async fn announce_shutdown(&self) -> Result<(), ConnectError> {
-        self.set_configuration(Configuration::ENABLE.with_normal_shutdown()).await
+    /// Tells the controller, which was enabled so, that the host is leaving (CC.SHN).
+    pub(super) async fn announce_shutdown(&self, enabled: Configuration) -> Result<(), ConnectError> {
+        self.set_configuration(enabled.with_normal_shutdown()).await
     }
 
     /// An Identify data structure, 4096 bytes.
     pub(super) async fn identify(&self, cns: Cns, nsid: u32) -> Result<Buf, ConnectError> {
+        self.identify_of(cns, command_set::NVM, nsid).await
+    }
+
+    /// The same of an I/O command set.
+    pub(super) async fn identify_of(&self, cns: Cns, set: u8, nsid: u32) -> Result<Buf, ConnectError> {
         let mut command = Submission::admin(AdminOpcode::IDENTIFY, 0, nsid);
         command.cdw10 = u32::from(cns.0).into();
+        command.cdw11 = (u32::from(set) << 24).into();
         let step = cns.name().unwrap_or("Identify");
         let (_, payload) = self.run(step, command, Payload::In(Buf::zeroed(PAGE_BYTES))).await?;
         Ok(buffer(payload))
@@ -217,8 +234,15 @@ impl Admin<'_> {
         bytes: usize,
     ) -> Result<Buf, ConnectError> {
         let mut command = Submission::admin(AdminOpcode::GET_LOG_PAGE, 0, nvme::NSID_ALL);
-        let request =
-            LogRequest { log, specific, retain_event: false, bytes: bytes as u64, offset, offset_is_index: false };
+        let request = LogRequest {
+            log,
+            specific,
+            retain_event: false,
+            bytes: bytes as u64,
+            offset,
+            offset_is_index: false,
+            csi: 0,
+        };
         request.fill(&mut command);
         if log == LogId::DISCOVERY {
             command.nsid = 0.into();

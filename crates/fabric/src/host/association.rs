@@ -19,6 +19,7 @@ use engine::time;
 use nvme::PAGE_BYTES;
 use nvme::ana::AnaState;
 use nvme::feature::{FeatureId, async_event_config};
+use nvme::register::Configuration;
 
 use super::admin::{Admin, ConnectQueue};
 use super::ana::AnaStates;
@@ -69,14 +70,15 @@ pub(super) fn admin_config(header_digest: bool, data_digest: bool) -> QueueConfi
     }
 }
 
-/// Connects an admin queue alone and enables its controller, whose identifier is returned with it.
+/// Connects an admin queue alone and enables its controller, for what namespaces of any kind have in common. The
+/// controller's identifier is returned with it.
 pub(super) async fn admin_alone(options: &Options) -> Result<(Rc<Link>, u16), ConnectError> {
     let config = admin_config(options.header_digest, options.data_digest);
     let queue = ConnectQueue::admin(ADMIN_ENTRIES, options.keep_alive_ms());
     let secured = secured(options, config, &queue, options.command_timeout).await?;
     let (link, controller) = connect_queue(&secured, config, &queue, options.command_timeout).await?;
     let link = Rc::new(link);
-    Admin { link: &link, address: options.address }.enable().await?;
+    Admin { link: &link, address: options.address }.enable_plain().await?;
     Ok((link, controller))
 }
 
@@ -314,7 +316,7 @@ impl Association {
     pub(super) async fn leave(&self) {
         if let Some(admin) = self.admin() {
             // It learns of it from the connections' end otherwise.
-            let _ = admin.announce_shutdown().await;
+            let _ = admin.announce_shutdown(Configuration::enable_all(self.controller.capabilities)).await;
         }
         self.shutdown();
     }

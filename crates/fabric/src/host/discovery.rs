@@ -20,6 +20,7 @@ use nvme::feature::{FeatureId, async_event_config};
 use nvme::identify::{Cns, IdentifyController};
 use nvme::log::{AsyncEvent, LogId};
 use nvme::opcode::AdminOpcode;
+use nvme::register::Configuration;
 use nvme::{Nqn, PAGE_BYTES, Submission};
 
 use super::admin::{Admin, read_page};
@@ -233,7 +234,7 @@ impl Discovery {
     /// Tells the controller that the host is leaving, and disconnects.
     pub async fn leave(self) {
         // Politeness: the log is here, or is not, whether or not the target takes notice of our leaving.
-        let _ = self.admin().announce_shutdown().await;
+        let _ = self.admin().announce_shutdown(Configuration::ENABLE).await;
     }
 }
 

@@ -81,6 +81,11 @@ fn pages(bytes: &[u8]) {
             copies.is_sorted_by_key(|copy| copy.nsid) && (!more || copies.last().is_some_and(|last| last.nsid > group))
         );
     }
+    let zoned = device::ZonedInfo { zone_blocks: 8, open_max: None, active_max: None, append_blocks_max: 1 };
+    if let Ok(zones) = super::zns::parse_report(bytes, &zoned, group.into(), 1 << 20) {
+        assert!(zones.len() <= bytes.len() / 64, "more zones than there are bytes for");
+        assert!(zones.iter().all(|zone| zone.start.0 < 1 << 20 && zone.capacity <= 8));
+    }
     let mut found = Vec::new();
     if let Ok(next) = read_differences(bytes, (group.into(), 1 << 20), &mut found) {
         assert!(next.is_none_or(|next| next > group.into()), "each page goes on behind the one before");

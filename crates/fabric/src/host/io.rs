@@ -1,7 +1,7 @@
 //! A namespace's commands over one association: each call is one operation, in as many commands as the controller takes.
 
 use device::namespace::VERIFY_BYTES_MAX;
-use device::{Durability, Error, Lba};
+use device::{Durability, Error, Lba, ZoneAction};
 use engine::{Buf, View};
 use nvme::Submission;
 use nvme::command::{DATASET_DEALLOCATE, DatasetRange, FORCE_UNIT_ACCESS, WRITE_ZEROES_DEALLOCATE};
@@ -11,14 +11,35 @@ use zerocopy::IntoBytes;
 use super::error::{CommandError, Fate, Target, fused_judged, judged};
 use super::queue::Payload;
 use super::session::{Attached, Up};
+use super::slot::Ended;
+use super::zoned;
 
 /// A change of blocks that comes out the same when it is made again.
 #[derive(Clone, Debug)]
 pub(super) enum Change {
-    Write { lba: Lba, data: View, durability: Durability },
-    WriteZeroes { lba: Lba, blocks: u64, durability: Durability },
-    Deallocate { lba: Lba, blocks: u64 },
-    WriteUncorrectable { lba: Lba, blocks: u64 },
+    Write {
+        lba: Lba,
+        data: View,
+        durability: Durability,
+    },
+    WriteZeroes {
+        lba: Lba,
+        blocks: u64,
+        durability: Durability,
+    },
+    Deallocate {
+        lba: Lba,
+        blocks: u64,
+    },
+    WriteUncorrectable {
+        lba: Lba,
+        blocks: u64,
+    },
+    /// Of a zone, or of all zones. Done a second time it leaves the zone as it was.
+    Zone {
+        zone: Option<Lba>,
+        action: ZoneAction,
+    },
 }
 
 /// A fused compare and write.
@@ -88,7 +109,16 @@ impl Io<'_> {
         self.attached.info.borrow().block_size as usize
     }
 
-    async fn command(&self, command: Submission, payload: Payload) -> (Result<(), CommandError>, Payload) {
+    /// The end of a command that has succeeded.
+    pub(super) async fn ended(&self, command: Submission, payload: Payload) -> Result<Ended, CommandError> {
+        let (lba, blocks) = (Lba(command.lba()), u64::from(command.blocks()));
+        match self.up.association.queue().execute(command, payload).await {
+            Ok((ended, _)) => judged(ended, self.target(lba, blocks)).map(|()| ended),
+            Err(_) => Err(self.not_connected()),
+        }
+    }
+
+    pub(super) async fn command(&self, command: Submission, payload: Payload) -> (Result<(), CommandError>, Payload) {
         let (lba, blocks) = (Lba(command.lba()), u64::from(command.blocks()));
         match self.up.association.queue().execute(command, payload).await {
             Ok((ended, payload)) => (judged(ended, self.target(lba, blocks)), payload),
@@ -103,10 +133,18 @@ impl Io<'_> {
             Ok(blocks) => blocks,
             Err(error) => return (Err(error.into()), buf),
         };
-        match blocks <= self.up.limits.command_blocks_max {
+        match blocks <= self.read_blocks_max(lba) {
             true => self.read_once(lba, buf).await,
             false => self.read_split(lba, buf).await,
         }
+    }
+
+    /// Blocks that one command can read from a block on.
+    fn read_blocks_max(&self, lba: Lba) -> u32 {
+        let limits = &self.up.limits;
+        let zone = limits.zones.filter(|zones| !zones.across).map(|zones| zones.info.zone_blocks);
+        let left = zone.map_or(u64::MAX, |blocks| blocks - lba.0 % blocks);
+        u64::from(limits.command_blocks_max).min(left) as u32
     }
 
     async fn read_once(&self, lba: Lba, buf: Buf) -> (Result<(), CommandError>, Buf) {
@@ -123,15 +161,16 @@ impl Io<'_> {
     /// A read in as many commands as it takes.
     async fn read_split(&self, lba: Lba, mut buf: Buf) -> (Result<(), CommandError>, Buf) {
         let block_size = self.block_size();
-        let piece_bytes = self.up.limits.command_blocks_max as usize * block_size;
-        for start in (0..buf.len()).step_by(piece_bytes) {
-            let end = buf.len().min(start + piece_bytes);
+        let mut start = 0;
+        while start < buf.len() {
             let at = Lba(lba.0 + (start / block_size) as u64);
+            let end = buf.len().min(start + self.read_blocks_max(at) as usize * block_size);
             let (result, piece) = self.read_once(at, Buf::with_len(end - start)).await;
             if result.is_err() {
                 return (result, buf);
             }
             buf[start..end].copy_from_slice(&piece);
+            start = end;
         }
         (Ok(()), buf)
     }
@@ -161,6 +200,11 @@ impl Io<'_> {
                 self.without_data((NvmOpcode::WRITE_UNCORRECTABLE, 0), most, (*lba, *blocks), Durability::Cached).await
             }
             Change::Deallocate { lba, blocks } => self.deallocate(*lba, *blocks).await,
+            Change::Zone { zone, action } => {
+                self.attached.zones()?;
+                zone.map_or(Ok(()), |zone| self.attached.check_zone(zone))?;
+                self.command(zoned::change(self.attached.nsid, *zone, *action), Payload::None).await.0
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use device::NamespaceInfo;
+use device::{NamespaceInfo, ZonedInfo};
 
 use super::options::{Options, Security};
 use super::queue::QueueConfig;
@@ -153,6 +153,7 @@ pub struct Joiner {
     pub(super) options: Options,
     pub(super) nsid: u32,
     pub(super) info: NamespaceInfo,
+    pub(super) zoned: Option<ZonedInfo>,
 }
 
 const _: () = {

@@ -12,6 +12,7 @@ use engine::task::{self, LocalFuture, Task};
 use nvme::extension::Extension;
 use nvme::identify::{Cns, IdentifyController, IdentifyNamespace, LbaFormat, oacs};
 use nvme::management::{ManagementCommand, controller_list_bytes};
+use nvme::register::Configuration;
 use nvme::{NSID_ALL, PAGE_BYTES, Status};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -241,7 +242,7 @@ impl Manager {
     /// Tells the controller that the host is leaving, and disconnects.
     pub async fn leave(self) {
         // Politeness: what was asked for is done, whether or not the target takes notice of our leaving.
-        let _ = self.admin().announce_shutdown().await;
+        let _ = self.admin().announce_shutdown(Configuration::ENABLE).await;
     }
 }
 

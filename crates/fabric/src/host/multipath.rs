@@ -14,18 +14,23 @@
 //!   of ours between them.
 //! - A fused pair is never sent again. After its association has surely ended its blocks are read, and the outcome follows from
 //!   them or is said to be unknown; what that rests on stands at [`Multipath::compare_and_write`].
+//! - A Zone Append is never sent again either: what it wrote could be anywhere in its zone, and is the caller's to look for. As
+//!   long as a lost one may take effect other changes of its zone wait. A write in a zone that was sent again, and is refused there
+//!   because it is not at the write pointer any more, was executed where its blocks hold its data; the zone can't have been reset
+//!   by us in between, since a reset is a change of all of its zone's blocks.
 //! - Where the volatile cache is on, every write is made stable by itself (FUA): a flush over one controller says nothing
 //!   of what another one, or one that has been restarted, had in its cache.
 
 mod doubts;
 mod path;
 mod retry;
+mod zones;
 
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use device::{Durability, Error, Lba, Link, Namespace, NamespaceInfo};
+use device::{Durability, Error, Lba, Link, Namespace, NamespaceInfo, Zone, ZoneAction, ZonedInfo};
 use engine::backoff::jittered;
 use engine::file::Lifetime;
 use engine::sync::Notify;
@@ -237,7 +242,7 @@ fn check(paths: &[Options]) -> Result<(), MultipathError> {
 }
 
 impl Namespace for Multipath {
-    device::namespace_without!(writability, used_blocks, attributes, zones);
+    device::namespace_without!(writability, used_blocks, attributes);
 
     /// Up while a path is connected, as commands wait for its state. The epoch moves with each path's: a new connection may reach
     /// what was not there before.
@@ -315,5 +320,21 @@ impl Namespace for Multipath {
             placed |= path.remote.hint_lifetime(lifetime).await;
         }
         placed
+    }
+
+    fn zoned(&self) -> Option<ZonedInfo> {
+        self.inner.zoned()
+    }
+
+    async fn zones(&self, from: Lba, max: usize) -> Result<Vec<Zone>, Error> {
+        self.inner.zones(from, max).await
+    }
+
+    async fn change_zone(&self, zone: Option<Lba>, action: ZoneAction) -> Result<(), Error> {
+        self.inner.change(Change::Zone { zone, action }).await
+    }
+
+    async fn append(&self, zone: Lba, data: View, durability: Durability) -> Result<Lba, Error> {
+        self.inner.append(zone, data, self.durability(durability)).await
     }
 }

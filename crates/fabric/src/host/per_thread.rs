@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use device::{Link, Namespace, NamespaceInfo};
+use device::{Durability, Error, Lba, Link, Namespace, NamespaceInfo, Zone, ZoneAction, ZonedInfo};
+use engine::View;
 use engine::time::{self, Elapsed};
 
 use super::joining::Joiner;
@@ -80,7 +81,7 @@ impl Namespace for PerThread {
     device::delegate_namespace!(this => { this => this.here() }; read, write, flush, compare, compare_and_write, write_zeroes,
         deallocate, verify, write_uncorrectable, hint_lifetime);
     // What is only asked costs no queue: any thread may, also one without a reactor.
-    device::namespace_without!(writability, used_blocks, attributes, zones);
+    device::namespace_without!(writability, used_blocks, attributes);
 
     fn info(&self) -> NamespaceInfo {
         self.joined().map_or_else(|| self.joiner.info.clone(), |here| here.info())
@@ -88,5 +89,21 @@ impl Namespace for PerThread {
 
     fn link(&self) -> Link {
         self.joined().map_or(Link { is_up: false, epoch: 0 }, |here| here.link())
+    }
+
+    fn zoned(&self) -> Option<ZonedInfo> {
+        self.joined().map_or(self.joiner.zoned, |here| here.zoned())
+    }
+
+    async fn zones(&self, from: Lba, max: usize) -> Result<Vec<Zone>, Error> {
+        self.here().zones(from, max).await
+    }
+
+    async fn change_zone(&self, zone: Option<Lba>, action: ZoneAction) -> Result<(), Error> {
+        self.here().change_zone(zone, action).await
+    }
+
+    async fn append(&self, zone: Lba, data: View, durability: Durability) -> Result<Lba, Error> {
+        self.here().append(zone, data, durability).await
     }
 }

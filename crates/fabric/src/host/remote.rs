@@ -12,7 +12,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use device::{Durability, Error, Lba, Link, Namespace, NamespaceInfo};
+use device::{Durability, Error, Lba, Link, Namespace, NamespaceInfo, Zone, ZoneAction, ZonedInfo};
 use engine::file::Lifetime;
 use engine::sync::{Notified, Notify};
 use engine::task::LocalFuture;
@@ -94,6 +94,7 @@ impl RemoteNamespace {
     /// down until its queue is connected, and whenever the association is; the two end together.
     pub fn join(joiner: Joiner) -> RemoteNamespace {
         let attached = Attached::new(&joiner.options, joiner.nsid, joiner.info, Notify::new());
+        attached.zoned.set(joiner.zoned);
         RemoteNamespace::waiting(Session::join(joiner.options, joiner.shared), attached)
     }
 
@@ -105,6 +106,7 @@ impl RemoteNamespace {
             options: inner.options.clone(),
             nsid: self.attached.nsid,
             info: self.attached.info.borrow().clone(),
+            zoned: self.attached.zoned.get(),
         }
     }
 
@@ -217,7 +219,7 @@ impl RemoteNamespace {
 }
 
 impl Namespace for RemoteNamespace {
-    device::namespace_without!(writability, used_blocks, attributes, zones);
+    device::namespace_without!(writability, used_blocks, attributes);
 
     fn link(&self) -> Link {
         Link { is_up: self.is_connected(), epoch: self.epoch() }
@@ -288,5 +290,23 @@ impl Namespace for RemoteNamespace {
             tracing::debug!(%error, "the target does not place data");
             false
         })
+    }
+
+    fn zoned(&self) -> Option<ZonedInfo> {
+        self.attached.zoned.get()
+    }
+
+    async fn zones(&self, from: Lba, max: usize) -> Result<Vec<Zone>, Error> {
+        let up = self.up()?;
+        Ok(Io { attached: &self.attached, up: &up }.zones(from, max).await?)
+    }
+
+    async fn change_zone(&self, zone: Option<Lba>, action: ZoneAction) -> Result<(), Error> {
+        self.change(Change::Zone { zone, action }).await
+    }
+
+    async fn append(&self, zone: Lba, data: View, durability: Durability) -> Result<Lba, Error> {
+        let up = self.up()?;
+        Ok(Io { attached: &self.attached, up: &up }.append(zone, data, durability).await?)
     }
 }

@@ -10,7 +10,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Poll;
 
-use device::NamespaceInfo;
+use device::{NamespaceInfo, ZonedInfo};
 use engine::backoff::jittered;
 use engine::sync::Notify;
 use engine::task::{self, Task};
@@ -59,6 +59,8 @@ pub(super) struct Attached {
     refused: RefCell<Option<String>>,
     /// What writes say of where they go.
     pub(super) placement: Cell<Option<u16>>,
+    /// What its zones are, as last seen; `None`: it has none, or was never seen.
+    pub(super) zoned: Cell<Option<ZonedInfo>>,
 }
 
 /// Where a namespace's commands go.
@@ -130,6 +132,7 @@ impl Attached {
             last_error: RefCell::new(None),
             refused: RefCell::new(None),
             placement: Cell::new(None),
+            zoned: Cell::new(None),
         }
     }
 
@@ -159,11 +162,12 @@ impl Attached {
 
     /// Lets the namespace up on `association` if what was found there is the same one.
     fn rise(&self, association: &Rc<Association>, found: &Found) -> Result<(), ConnectError> {
-        if let Err(error) = self.check(&found.info) {
+        if let Err(error) = self.check(found) {
             *self.last_error.borrow_mut() = Some(error.to_string());
             return Err(error);
         }
         *self.info.borrow_mut() = found.info.clone();
+        self.zoned.set(found.limits.zones.map(|zones| zones.info));
         let up = Up { association: Rc::clone(association), limits: found.limits };
         *self.up.borrow_mut() = Some(up);
         *self.refused.borrow_mut() = None;
@@ -172,11 +176,17 @@ impl Attached {
         Ok(())
     }
 
-    fn check(&self, found: &NamespaceInfo) -> Result<(), ConnectError> {
+    fn check(&self, found: &Found) -> Result<(), ConnectError> {
         let expected = self.info.borrow();
+        let size = |zoned: Option<ZonedInfo>| zoned.map(|zoned| zoned.zone_blocks);
+        let (zones, expected_zones) = (size(found.limits.zones.map(|zones| zones.info)), size(self.zoned.get()));
+        let found = &found.info;
         let same = found.nguid == expected.nguid && found.block_size == expected.block_size;
+        // What was never seen may have any.
+        let same = same && (zones == expected_zones || self.epoch.get() == 0);
         if !same || found.blocks < expected.blocks {
-            return Err(ConnectError::OtherNamespace { expected: describe(&expected), found: describe(found) });
+            let (expected, found) = (describe(&expected, expected_zones), describe(found, zones));
+            return Err(ConnectError::OtherNamespace { expected, found });
         }
         Ok(())
     }
@@ -190,8 +200,9 @@ impl Attached {
     }
 }
 
-fn describe(info: &NamespaceInfo) -> String {
-    format!("{:032x} of {} blocks of {} bytes", u128::from_be_bytes(info.nguid), info.blocks, info.block_size)
+fn describe(info: &NamespaceInfo, zone_blocks: Option<u64>) -> String {
+    let zones = zone_blocks.map(|blocks| format!(" in zones of {blocks}")).unwrap_or_default();
+    format!("{:032x} of {} blocks of {} bytes{zones}", u128::from_be_bytes(info.nguid), info.blocks, info.block_size)
 }
 
 /// An association in force, and its number among those that other reactors may join.
@@ -286,7 +297,7 @@ impl Inner {
     pub(super) async fn look_again(&self, association: &Rc<Association>) -> Result<(), ConnectError> {
         for attached in self.attached().into_iter().filter(|attached| attached.is_up()) {
             let found = association.find(&self.options, attached.nsid).await?;
-            attached.check(&found.info)?;
+            attached.check(&found)?;
             *attached.info.borrow_mut() = found.info.clone();
             if let Some(up) = &mut *attached.up.borrow_mut() {
                 up.limits = found.limits;
@@ -426,7 +437,7 @@ async fn partake(inner: &Inner, association: &Rc<Association>, offer: &Offer) ->
                 let found = now.namespaces.iter().find(|(nsid, _)| *nsid == attached.nsid);
                 let Some((_, found)) = found else { continue };
                 let risen = match attached.is_up() {
-                    true => attached.check(&found.info).map(|()| *attached.info.borrow_mut() = found.info.clone()),
+                    true => attached.check(found).map(|()| *attached.info.borrow_mut() = found.info.clone()),
                     false => attached.rise(association, found),
                 };
                 if let Err(error) = risen {

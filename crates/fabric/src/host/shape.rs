@@ -10,6 +10,7 @@ use nvme::register::Capabilities;
 use super::admin::{Admin, read_page};
 use super::error::ConnectError;
 use super::options::Options;
+use super::zoned::{self, Known, Zones};
 
 /// Blocks that the block count field of a command can say.
 const COMMAND_BLOCKS_MAX: u32 = 1 << 16;
@@ -87,6 +88,8 @@ pub(super) struct Found {
 /// What the controller takes, beyond what [`NamespaceInfo`] says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Limits {
+    /// Its zones, if it has zones.
+    pub(super) zones: Option<Zones>,
     /// Blocks of one read, write or compare (MDTS).
     pub(super) command_blocks_max: u32,
     pub(super) compare: bool,
@@ -111,7 +114,15 @@ pub(super) async fn find(
         none if none == [0; 16] => identity_from_descriptors(admin, nsid, &namespace).await?,
         nguid => nguid,
     };
-    shape(nsid, controller, &namespace, nguid)
+    let known = Known {
+        capabilities: controller.capabilities,
+        mdts: controller.page.mdts,
+        format: format_index(&namespace),
+        block_power: format_of(&namespace).lbads,
+        blocks: namespace.nsze.get(),
+    };
+    let zones = zoned::find(admin, nsid, known).await?;
+    shape(nsid, controller, &namespace, nguid, zones)
 }
 
 /// The active namespaces (CNS 02h), or those that answer where there is no such list.
@@ -184,22 +195,27 @@ async fn identity_from_descriptors(
     Err(ConnectError::Unusable { nsid, reason })
 }
 
-/// The format that a namespace has (NVM Command Set 1.0 figure 97: bits 3:0 of its number, then 5:4 in bits 6:5).
+/// The number of the format that a namespace has (NVM Command Set 1.0 figure 97: bits 3:0, then 5:4 in bits 6:5).
+pub(super) fn format_index(namespace: &IdentifyNamespace) -> usize {
+    usize::from(namespace.flbas & 0xF | (namespace.flbas >> 1) & 0x30)
+}
+
+/// The format that a namespace has.
 pub(super) fn format_of(namespace: &IdentifyNamespace) -> LbaFormat {
-    namespace.lbaf[usize::from(namespace.flbas & 0xF | (namespace.flbas >> 1) & 0x30)]
+    namespace.lbaf[format_index(namespace)]
 }
 
 /// Geometry and limits from the identify pages (NVM Command Set 1.0 figure 97, NVMe Base 2.0 figure 275).
-fn shape(nsid: u32, of: &Controller, namespace: &IdentifyNamespace, nguid: [u8; 16]) -> Result<Found, ConnectError> {
+fn shape(
+    nsid: u32,
+    of: &Controller,
+    namespace: &IdentifyNamespace,
+    nguid: [u8; 16],
+    zones: Option<Zones>,
+) -> Result<Found, ConnectError> {
     let (controller, capabilities) = (&of.page, of.capabilities);
     let unusable = |reason: String| ConnectError::Unusable { nsid, reason };
-    let format = format_of(namespace);
-    if !(9..=16).contains(&format.lbads) {
-        return Err(unusable(format!("blocks of 2^{} bytes; 512 to 65536 are supported", format.lbads)));
-    }
-    if format.ms.get() != 0 {
-        return Err(unusable(format!("{} bytes of metadata per block; only plain blocks are supported", format.ms)));
-    }
+    let format = plain_format(namespace).map_err(unusable)?;
     let block_size = 1u32 << format.lbads;
     let transfer_blocks_max = TRANSFER_BYTES_MAX as u32 / block_size;
     let mdts_bytes = match controller.mdts {
@@ -214,7 +230,7 @@ fn shape(nsid: u32, of: &Controller, namespace: &IdentifyNamespace, nguid: [u8; 
     let own = namespace.nsfeat & 2 != 0;
     let unit = |general: u16, special: u16| 1 + u32::from(if own && special != 0 { special } else { general });
     // Both halves are under way together.
-    let fused = controller.fuses.get() & 1 != 0 && of.commands_max() >= 2;
+    let fused = controller.fuses.get() & 1 != 0 && of.commands_max() >= 2 && zones.is_none();
     let supports = |bit| controller.oncs.get() & bit != 0;
     let preferred = |zero_based: u16| if namespace.nsfeat & 1 << 4 != 0 { u32::from(zero_based) + 1 } else { 1 };
     let info = NamespaceInfo {
@@ -229,7 +245,7 @@ fn shape(nsid: u32, of: &Controller, namespace: &IdentifyNamespace, nguid: [u8; 
         volatile_cache: controller.vwc & 1 != 0,
         volatile_medium: false,
         // Blocks that were deallocated do, and Write Zeroes can be told to deallocate.
-        deallocated_reads_zero: namespace.dlfeat & 0xF == 1 | 1 << 3 && supports(oncs::WRITE_ZEROES),
+        deallocated_reads_zero: namespace.dlfeat & 0xF == 1 | 1 << 3 && supports(oncs::WRITE_ZEROES) && zones.is_none(),
         thin: namespace.nsfeat & 1 != 0,
         preferred_write_blocks: preferred(namespace.npwg.get()),
         preferred_deallocate_blocks: preferred(namespace.npdg.get()),
@@ -246,6 +262,7 @@ fn shape(nsid: u32, of: &Controller, namespace: &IdentifyNamespace, nguid: [u8; 
     };
     let deallocate = of.dataless.deallocate_blocks.unwrap_or(u64::MAX).min(u32::MAX.into()) as u32;
     let limits = Limits {
+        zones,
         command_blocks_max,
         compare: supports(oncs::COMPARE),
         write_zeroes: dataless(oncs::WRITE_ZEROES, of.dataless.write_zeroes),
@@ -255,4 +272,16 @@ fn shape(nsid: u32, of: &Controller, namespace: &IdentifyNamespace, nguid: [u8; 
         ana_group: namespace.anagrpid.get(),
     };
     Ok(Found { info, limits })
+}
+
+/// The format of a namespace whose blocks are plain, and of a size that there is.
+fn plain_format(namespace: &IdentifyNamespace) -> Result<LbaFormat, String> {
+    let format = format_of(namespace);
+    if !(9..=16).contains(&format.lbads) {
+        return Err(format!("blocks of 2^{} bytes; 512 to 65536 are supported", format.lbads));
+    }
+    if format.ms.get() != 0 {
+        return Err(format!("{} bytes of metadata per block; only plain blocks are supported", format.ms));
+    }
+    Ok(format)
 }

@@ -9,6 +9,7 @@ use engine::{Buf, time};
 use nvme::ana::AnaState;
 use nvme::feature::FeatureId;
 use nvme::identify::IdentifyController;
+use nvme::register::Configuration;
 
 use super::admin::{Admin, ConnectQueue};
 use super::ana::AnaStates;
@@ -118,7 +119,7 @@ async fn attempt(options: &Options, trial: &mut Trial) -> Result<(), Failed> {
     let io = connect_io(options, io_config(options, &controller), &controller, 1);
     drop(trial.step("Connect of an I/O queue", io).await?);
     // What it has learnt it leaves; the rest is done as any user of the namespace would.
-    let _ = admin.announce_shutdown().await;
+    let _ = admin.announce_shutdown(Configuration::enable_all(capabilities)).await;
     drop(link);
     let remote = trial.step("a whole association", RemoteNamespace::connect(wanted.clone())).await?;
     let trips = trial.step("reads of the first block", trips(&remote)).await;

@@ -339,7 +339,9 @@ impl Connection {
         match (fields.offset.get(), eight_bytes) {
             (offset::CAP, true) => {
                 let entries_max = self.shared.config.profile.io_queue_entries_max;
-                Some(Capabilities::fabrics(entries_max, READY_TIMEOUT_500MS).0)
+                let capabilities = Capabilities::fabrics(entries_max, READY_TIMEOUT_500MS);
+                let all = controller.offers_all_sets();
+                Some(if all { capabilities.with_command_sets() } else { capabilities }.0)
             }
             (offset::VS, false) => Some(VERSION.into()),
             (offset::CC, false) => Some(controller.configuration().0.into()),

@@ -126,8 +126,7 @@ impl Shared {
         let Some(subsystem) = state.subsystems.get(controller.subsystem()) else { return Vec::new() };
         let members = |group| {
             let found = subsystem.namespaces.values();
-            let found =
-                found.filter(|found| found.group == group && subsystem.is_attached(found.nsid, controller.id()));
+            let found = found.filter(|found| found.group == group && subsystem.has(found.nsid, controller));
             found.map(|attached| attached.nsid).collect()
         };
         subsystem.groups.page(controller.port(), members, groups_only)

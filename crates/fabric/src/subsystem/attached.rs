@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use device::{AnyNamespace, Namespace, NamespaceInfo, Writability};
+use device::{AnyNamespace, Namespace, NamespaceInfo, Writability, ZonedInfo};
+use nvme::zns::command_set;
 use nvme::{AnaState, Nqn};
 
 use super::connection::Connection;
@@ -18,6 +19,8 @@ pub(super) struct Attached {
     /// meant for the one must not reach the other, whose opener has locks of its own.
     pub life: u64,
     pub info: NamespaceInfo,
+    /// What its zones are, if it has zones.
+    pub zoned: Option<ZonedInfo>,
     /// Its ANA group, and that group's state at the port of whoever asked.
     pub group: u32,
     pub access: AnaState,
@@ -37,7 +40,13 @@ pub(super) struct Attached {
 impl Attached {
     /// What a command that is for it keeps of it.
     pub fn addressed(&self) -> Addressed {
-        Addressed { namespace: self.namespace.clone(), info: self.info.clone(), life: self.life }
+        let (namespace, info) = (self.namespace.clone(), self.info.clone());
+        Addressed { namespace, info, zoned: self.zoned, life: self.life }
+    }
+
+    /// CSI of its I/O command set.
+    pub fn command_set(&self) -> u8 {
+        if self.zoned.is_some() { command_set::ZONED } else { command_set::NVM }
     }
 
     /// Whether it takes writes, at this moment.

@@ -190,6 +190,12 @@ impl Subsystem {
         })
     }
 
+    /// Whether the namespace is active for the controller: attached, and of an I/O command set that its host has enabled.
+    pub fn has(&self, nsid: u32, controller: &Controller) -> bool {
+        let enabled = self.namespaces.get(&nsid).is_none_or(|found| found.zoned.is_none() || controller.has_all_sets());
+        enabled && self.is_attached(nsid, controller.id())
+    }
+
     /// Of a snapshot the identifier of its source, as long as that is there.
     fn followed(&self, managed: &Managed) -> Option<u32> {
         let copy = managed.attachment.copy.as_ref().filter(|copy| copy.kind == CopyKind::Snapshot)?;

@@ -23,6 +23,7 @@ use super::limits::COPY_BUFFER_BYTES;
 use super::manage::Request;
 use super::slots::{Slot, Stage};
 use super::stats::CommandKind;
+use super::zns;
 
 impl Connection {
     /// What the command in `slot` needs before it can run, or the status it is refused with. Its capsule brings
@@ -75,7 +76,10 @@ impl Connection {
         if kind == CommandKind::Reservation && attached.snapshot {
             return Err(Status::INVALID_FIELD.do_not_retry()); // as RESCAP says
         }
-        let planned = io::plan(command, kind, &attached.info, capsule_bytes);
+        let planned = match zns::plan(command, kind, &attached.info, attached.zoned.as_ref()) {
+            Some(needs) => needs.and_then(|need| io::plan_on_zones(command, &need, capsule_bytes)),
+            None => io::plan(command, kind, &attached.info, capsule_bytes),
+        };
         if !self.is_admitted(found, command) {
             return Err(Status::RESERVATION_CONFLICT.do_not_retry());
         }
@@ -116,6 +120,8 @@ impl Connection {
             return Err(Status::INVALID_FIELD.do_not_retry());
         }
         match &self.slots.at(slot).addressed {
+            // Whatever the namespace could do: what is written in a zone stays until the zone is reset.
+            Some(addressed) if addressed.zoned.is_some() => Err(Status::INVALID_FIELD.do_not_retry()),
             Some(addressed) => io::check_fused_size(command, &addressed.info),
             None => Err(Status::INVALID_NAMESPACE.do_not_retry()),
         }
@@ -292,10 +298,14 @@ impl Connection {
             CommandKind::Flush => Work::Flush,
             CommandKind::WriteZeroes => {
                 let deallocates = command.cdw12.get() & WRITE_ZEROES_DEALLOCATE != 0;
-                let deallocates = deallocates && addressed.info.deallocated_reads_zero;
+                // In a zone zeroes are written as anything else is, and move the write pointer.
+                let deallocates = deallocates && addressed.info.deallocated_reads_zero && addressed.zoned.is_none();
                 Work::WriteZeroes { lba, blocks, durability, deallocates }
             }
             CommandKind::Deallocate => Work::Deallocate { ranges: data },
+            CommandKind::ZoneAppend | CommandKind::ZoneSend | CommandKind::ZoneReceive => {
+                Work::Zones(zns::work(&command, kind, data, durability))
+            }
             CommandKind::Reservation => Work::Reserve(self.reserve(&command, &data)),
             CommandKind::Verify => Work::Verify { lba, blocks },
             CommandKind::WriteUncorrectable => Work::WriteUncorrectable { lba, blocks },
@@ -345,8 +355,8 @@ impl Connection {
                 if status.is_success() && !outcome.data.is_empty() {
                     return self.answer_data(slot, outcome.data.freeze(), 0);
                 }
-                // The result of a Copy that failed: the first range that was not copied (NVM Command Set 1.0c §3.2.2).
-                self.answer(slot, status, u64::from(outcome.dword0));
+                // Of a Copy that failed: the first range that was not copied (NVM Command Set 1.0c §3.2.2).
+                self.answer(slot, status, outcome.dwords);
             }
         }
     }
@@ -367,7 +377,9 @@ impl Connection {
                 Some(CommandKind::Read | CommandKind::Compare) => {
                     stats.read_bytes.fetch_add(u64::from(slot.wanted), Relaxed)
                 }
-                Some(CommandKind::Write) => stats.written_bytes.fetch_add(u64::from(slot.wanted), Relaxed),
+                Some(CommandKind::Write | CommandKind::ZoneAppend) => {
+                    stats.written_bytes.fetch_add(u64::from(slot.wanted), Relaxed)
+                }
                 Some(CommandKind::CompareAndWrite) => {
                     stats.read_bytes.fetch_add(u64::from(slot.wanted), Relaxed);
                     stats.written_bytes.fetch_add(u64::from(slot.wanted), Relaxed)

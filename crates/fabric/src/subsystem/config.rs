@@ -79,6 +79,11 @@ impl Profile {
         }
     }
 
+    /// Whether hosts may enable more than the NVM Command Set.
+    pub(super) fn has_command_sets(&self) -> bool {
+        self.optional_commands
+    }
+
     /// Whether hosts may use commands of a kind.
     pub(super) fn offers(&self, kind: CommandKind) -> bool {
         use CommandKind::{Compare, CompareAndWrite, Flush, Read, Write};

@@ -106,6 +106,9 @@ pub(super) struct Controller {
     /// See [`Controller::is_let_in`].
     let_in: AtomicBool,
     io_epoch: AtomicU32,
+    /// Hosts may enable all I/O command sets, and this one has.
+    command_sets: bool,
+    all_sets: AtomicBool,
     /// The host has disabled the volatile write cache: every write is made stable.
     write_through: AtomicBool,
     /// See [`Controller::changes`].
@@ -114,7 +117,13 @@ pub(super) struct Controller {
 }
 
 impl Controller {
-    pub fn new(id: u16, identity: Identity, standing: Standing, admin: Arc<Attention>) -> Controller {
+    pub fn new(
+        id: u16,
+        identity: Identity,
+        standing: Standing,
+        admin: Arc<Attention>,
+        command_sets: bool,
+    ) -> Controller {
         let unused_max = identity.subsystem.is_discovery().then_some(DISCOVERY_IDLE_TIME_MAX);
         let state = State {
             configuration: Configuration::default(),
@@ -137,6 +146,8 @@ impl Controller {
         Controller {
             id,
             host_id: HostId::new(identity.host_id, &identity.host),
+            command_sets: command_sets && !identity.subsystem.is_discovery(),
+            all_sets: AtomicBool::new(false),
             identity,
             admin,
             ended: AtomicBool::new(false),
@@ -181,6 +192,16 @@ impl Controller {
     /// Its host as reservations know it.
     pub fn host_id(&self) -> HostId {
         self.host_id
+    }
+
+    /// Whether hosts may enable all I/O command sets (CAP.CSS bit 6).
+    pub fn offers_all_sets(&self) -> bool {
+        self.command_sets
+    }
+
+    /// Whether its host has enabled them (CC.CSS 110b).
+    pub fn has_all_sets(&self) -> bool {
+        self.all_sets.load(Ordering::Acquire)
     }
 
     /// Whether an I/O queue's Connect comes from the host that made the controller, over the same port.
@@ -290,7 +311,10 @@ impl Controller {
             state.features.timestamp.reset(now);
             state.resetting = false;
             let entries = self.is_discovery() || (new.sq_entry_size() == 6 && new.cq_entry_size() == 4);
-            let served = new.command_set() == 0 && new.memory_page_size() == 0 && new.arbitration() == 0;
+            let all_sets = new.command_set() == Configuration::ALL_COMMAND_SETS && self.command_sets;
+            let sets = all_sets || new.command_set() == 0;
+            let served = sets && new.memory_page_size() == 0 && new.arbitration() == 0;
+            self.all_sets.store(all_sets, Ordering::Release);
             state.status = if entries && served { status_bits::READY } else { status_bits::FATAL };
         }
         if !new.enabled() && old.enabled() {

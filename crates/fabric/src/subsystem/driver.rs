@@ -35,6 +35,7 @@ use super::ports::Origin;
 use super::secure::{self, Begun};
 use super::serve::Place;
 use super::shared::Shared;
+use super::zns;
 
 /// After this long without traffic a connection gives back what a burst had made it take.
 const QUIET_TIME: Duration = Duration::from_secs(1);
@@ -206,14 +207,14 @@ async fn carry_out(job: Job) -> Outcome {
 
 async fn to_its_end(slot: Option<u16>, work: impl Future<Output = Outcome> + 'static) -> Outcome {
     let status = Some(Status::INTERNAL_ERROR);
-    let cut_off = Outcome { slot, result: Ok(()), status, data: Buf::default(), dword0: 0 };
+    let cut_off = Outcome { slot, result: Ok(()), status, data: Buf::default(), dwords: 0 };
     task::to_its_end(work).await.unwrap_or(cut_off)
 }
 
 /// Carries out Namespace Management or Attachment, or a command of our own.
 pub(super) async fn manage(slot: u16, request: Box<Request>) -> Outcome {
     let (status, dword0, data) = request.execute().await;
-    Outcome { slot: Some(slot), result: Ok(()), status: Some(status), data, dword0 }
+    Outcome { slot: Some(slot), result: Ok(()), status: Some(status), data, dwords: dword0.into() }
 }
 
 /// Carries out one operation.
@@ -225,16 +226,16 @@ pub(super) async fn execute(operation: Operation) -> Outcome {
             Error::ReadOnly(reason) => Error::WriteFault(reason.to_owned()),
             error => error,
         };
-        return Outcome { slot, result: Err(error), status: None, data: Buf::default(), dword0: 0 };
+        return Outcome { slot, result: Err(error), status: None, data: Buf::default(), dwords: 0 };
     }
     let result = match work {
         Work::Read { lba, buf } => {
             let (result, data) = namespace.read(lba, buf).await;
-            return Outcome { slot, result, status: None, data, dword0: 0 };
+            return Outcome { slot, result, status: None, data, dwords: 0 };
         }
         Work::Reserve(request) => {
             let (status, data) = request.execute().await;
-            return Outcome { slot, result: Ok(()), status: Some(status), data, dword0: 0 };
+            return Outcome { slot, result: Ok(()), status: Some(status), data, dwords: 0 };
         }
         Work::Write { lba, data, durability } => namespace.write(lba, data, durability).await,
         Work::Flush => namespace.flush().await,
@@ -264,12 +265,16 @@ pub(super) async fn execute(operation: Operation) -> Outcome {
         }
         Work::Verify { lba, blocks } => namespace.verify(lba, blocks).await,
         Work::WriteUncorrectable { lba, blocks } => namespace.write_uncorrectable(lba, blocks).await,
+        Work::Zones(work) => {
+            let (result, data, dwords) = zns::execute(&namespace, work).await;
+            return Outcome { slot, result, status: None, data, dwords };
+        }
         Work::Copy { lba, ranges, block_size, durability } => {
             let (result, range) = copy(&namespace, lba, &ranges, block_size, durability).await;
-            return Outcome { slot, result, status: None, data: Buf::default(), dword0: range };
+            return Outcome { slot, result, status: None, data: Buf::default(), dwords: range.into() };
         }
     };
-    Outcome { slot, result, status: None, data: Buf::default(), dword0: 0 }
+    Outcome { slot, result, status: None, data: Buf::default(), dwords: 0 }
 }
 
 /// Copies the source ranges, one after the other and piece by piece, to where the blocks from `to` on are. With an error

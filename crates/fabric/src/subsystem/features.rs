@@ -14,7 +14,7 @@ use super::reservation;
 use super::shared::Shared;
 
 /// Features of an I/O controller, ascending.
-pub(super) const SUPPORTED: [FeatureId; 14] = [
+pub(super) const SUPPORTED: [FeatureId; 15] = [
     FeatureId::ARBITRATION,
     FeatureId::POWER_MANAGEMENT,
     FeatureId::TEMPERATURE_THRESHOLD,
@@ -26,6 +26,7 @@ pub(super) const SUPPORTED: [FeatureId; 14] = [
     FeatureId::TIMESTAMP,
     FeatureId::KEEP_ALIVE_TIMER,
     FeatureId::HOST_BEHAVIOR,
+    FeatureId::COMMAND_SET_PROFILE,
     FeatureId::HOST_ID,
     FeatureId::RESERVATION_NOTIFICATION,
     FeatureId::RESERVATION_PERSISTENCE,
@@ -33,6 +34,11 @@ pub(super) const SUPPORTED: [FeatureId; 14] = [
 /// Those of reservations.
 pub(super) const RESERVATION: [FeatureId; 2] =
     [FeatureId::RESERVATION_NOTIFICATION, FeatureId::RESERVATION_PERSISTENCE];
+/// Those of what is not in every profile.
+pub(super) const OPTIONAL: [FeatureId; 3] =
+    [FeatureId::COMMAND_SET_PROFILE, FeatureId::RESERVATION_NOTIFICATION, FeatureId::RESERVATION_PERSISTENCE];
+/// The index of a combination of I/O command sets: bits 8:0 of CDW11 (NVMe Base 2.0c §5.27.1.21).
+const COMBINATION_MASK: u32 = 0x1FF;
 /// Capabilities (SELECT 3): changeable.
 const CHANGEABLE: u32 = 1 << 2;
 /// Capabilities (SELECT 3): a value for each namespace.
@@ -161,8 +167,8 @@ fn is_supported(shared: &Shared, controller: &Controller, feature: FeatureId) ->
     if controller.is_discovery() {
         return matches!(feature, FeatureId::ASYNC_EVENT_CONFIG | FeatureId::KEEP_ALIVE_TIMER);
     }
-    let reserves = shared.config.profile.optional_commands || !RESERVATION.contains(&feature);
-    SUPPORTED.contains(&feature) && reserves
+    let in_profile = shared.config.profile.optional_commands || !OPTIONAL.contains(&feature);
+    SUPPORTED.contains(&feature) && in_profile
 }
 
 /// Zero based counts of submission and completion queues.
@@ -320,6 +326,11 @@ pub(super) fn set(
         FeatureId::RESERVATION_NOTIFICATION => reservation::set_notification_mask(shared, controller, command)?,
         FeatureId::RESERVATION_PERSISTENCE => {} // durable before it is answered, and so set by the caller
         FeatureId::WRITE_ATOMICITY => controller.update_features(|features| features.write_atomicity = value & 1),
+        // There is one combination, with all that there are.
+        FeatureId::COMMAND_SET_PROFILE if value & COMBINATION_MASK != 0 => {
+            return Err(Status::COMMAND_SET_COMBINATION_REJECTED.do_not_retry());
+        }
+        FeatureId::COMMAND_SET_PROFILE => {}
         FeatureId::ASYNC_EVENT_CONFIG => {
             use async_event_config::{ANA_CHANGE, DISCOVERY_CHANGE, HEALTH_MASK, NAMESPACE_ATTRIBUTE};
             let known = NAMESPACE_ATTRIBUTE | ANA_CHANGE | DISCOVERY_CHANGE | HEALTH_MASK;

@@ -2,7 +2,7 @@
 //!
 //! Every bit here is a promise; what is not built is not set.
 
-use device::Namespace;
+use device::{Namespace, ZonedInfo};
 use engine::{Buf, View};
 use nvme::ana::{ANACAP_STATES, CMIC_ANA, CMIC_CONTROLLERS, CMIC_PORTS};
 use nvme::feature::async_event_config;
@@ -11,6 +11,7 @@ use nvme::identify::{
 };
 use nvme::management::{CONTROLLER_LIST_MAX, controller_list_bytes};
 use nvme::reservation::rescap;
+use nvme::zns::{IdentifyZoned, IdentifyZonedController, NO_LIMIT, READ_ACROSS_ZONES, command_set};
 use nvme::{AnaState, CONTROLLER_ID_DYNAMIC, NSID_ALL, PAGE_BYTES, Status, Submission, VERSION};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -25,7 +26,7 @@ use super::shared::{Attached, Shared};
 
 const MODEL: &str = "Yagura";
 /// CSI of the NVM command set.
-const CSI_NVM: u8 = 0;
+const CSI_NVM: u8 = command_set::NVM;
 /// WZSL, as a power of two of pages: 32 MiB. Chosen: a disk that has to write all of it takes well below a second.
 const WRITE_ZEROES_PAGES_MAX: u8 = 13;
 
@@ -45,25 +46,25 @@ pub(super) fn identify(shared: &Shared, controller: &Controller, command: &Submi
         Cns::CSI_ALLOCATED_NAMESPACES,
         Cns::CSI_ALLOCATED_NAMESPACE,
     ];
-    if of_command_set.contains(&cns) && csi != CSI_NVM {
+    let known = csi == CSI_NVM || csi == command_set::ZONED && controller.has_all_sets();
+    if of_command_set.contains(&cns) && !known {
         return Err(Status::INVALID_FIELD.do_not_retry());
     }
     let profile = &shared.config.profile;
     let namespaces = shared.namespaces(controller);
     let managed = shared.may_manage(controller);
     let all = || shared.allocated(controller, |_, _| true);
+    if of_command_set.contains(&cns) && csi == command_set::ZONED {
+        return zoned(&namespaces, profile, managed.then(all).as_deref(), cns, nsid);
+    }
     match cns {
         Cns::CONTROLLER => Ok(page(controller_page(shared, controller, &namespaces).as_bytes())),
         Cns::NAMESPACE | Cns::CSI_NAMESPACE | Cns::INDEPENDENT_NAMESPACE if nsid == NSID_ALL && managed => {
             Ok(common_page(shared, controller, cns))
         }
-        Cns::NAMESPACE => {
-            let found = find(&namespaces, nsid)?;
-            Ok(page(
-                found.map_or_else(IdentifyNamespace::new_zeroed, |found| namespace_page(found, profile)).as_bytes(),
-            ))
-        }
-        Cns::ACTIVE_NAMESPACES | Cns::CSI_ACTIVE_NAMESPACES => Ok(page(&active_list(&namespaces, nsid)?)),
+        Cns::NAMESPACE => whole_page(&namespaces, nsid, profile),
+        Cns::ACTIVE_NAMESPACES => Ok(page(&active_list(&namespaces, nsid, None)?)),
+        Cns::CSI_ACTIVE_NAMESPACES => Ok(page(&active_list(&namespaces, nsid, Some(csi))?)),
         Cns::DESCRIPTORS => {
             let found = find(&namespaces, nsid)?.ok_or(Status::INVALID_NAMESPACE.do_not_retry())?;
             Ok(page(&descriptor_list(found)))
@@ -78,14 +79,9 @@ pub(super) fn identify(shared: &Shared, controller: &Controller, command: &Submi
             let found = find(&namespaces, nsid)?.ok_or(Status::INVALID_NAMESPACE.do_not_retry())?;
             Ok(page(&independent_page(found, profile)))
         }
-        Cns::ALLOCATED_NAMESPACES | Cns::CSI_ALLOCATED_NAMESPACES if managed => Ok(page(&active_list(&all(), nsid)?)),
-        Cns::ALLOCATED_NAMESPACE if managed => {
-            let all = all();
-            let found = find(&all, nsid)?;
-            Ok(page(
-                found.map_or_else(IdentifyNamespace::new_zeroed, |found| namespace_page(found, profile)).as_bytes(),
-            ))
-        }
+        Cns::ALLOCATED_NAMESPACES if managed => Ok(page(&active_list(&all(), nsid, None)?)),
+        Cns::CSI_ALLOCATED_NAMESPACES if managed => Ok(page(&active_list(&all(), nsid, Some(csi))?)),
+        Cns::ALLOCATED_NAMESPACE if managed => whole_page(&all(), nsid, profile),
         Cns::CSI_ALLOCATED_NAMESPACE if managed => find(&all(), nsid).map(|_| page(&[])),
         Cns::NAMESPACE_CONTROLLERS if nsid == NSID_ALL => Err(Status::INVALID_FIELD.do_not_retry()),
         Cns::NAMESPACE_CONTROLLERS => {
@@ -93,9 +89,46 @@ pub(super) fn identify(shared: &Shared, controller: &Controller, command: &Submi
             Ok(page(&controller_list_bytes(&shared.controllers(controller.subsystem(), Some(nsid), first))))
         }
         Cns::CONTROLLERS => Ok(page(&controller_list_bytes(&shared.controllers(controller.subsystem(), None, first)))),
-        // One vector per combination of command sets: there is one, with the NVM command set.
-        Cns::COMMAND_SETS if first == CONTROLLER_ID_DYNAMIC || first == controller.id() => Ok(page(&[1 << CSI_NVM])),
+        // One vector per combination of command sets: there is one, with all that there are.
+        Cns::COMMAND_SETS if first == CONTROLLER_ID_DYNAMIC || first == controller.id() => {
+            let zoned = u8::from(controller.offers_all_sets()) << command_set::ZONED;
+            Ok(page(&[1 << CSI_NVM | zoned]))
+        }
         _ => Err(Status::INVALID_FIELD.do_not_retry()),
+    }
+}
+
+/// Of a namespace that is not there a page of zeroes.
+fn whole_page(namespaces: &[Attached], nsid: u32, profile: &Profile) -> Result<View, Status> {
+    let found = find(namespaces, nsid)?;
+    Ok(page(found.map_or_else(IdentifyNamespace::new_zeroed, |found| namespace_page(found, profile)).as_bytes()))
+}
+
+/// What is asked of the Zoned Namespace Command Set; `all`: of all namespaces, for who manages them.
+fn zoned(
+    namespaces: &[Attached],
+    profile: &Profile,
+    all: Option<&[Attached]>,
+    cns: Cns,
+    nsid: u32,
+) -> Result<View, Status> {
+    let invalid = Status::INVALID_FIELD.do_not_retry();
+    let namespace = |found: &Attached| found.zoned.as_ref().map(|zoned| page(zoned_namespace_page(zoned).as_bytes()));
+    let list =
+        |namespaces: &[Attached]| active_list(namespaces, nsid, Some(command_set::ZONED)).map(|list| page(&list));
+    match (cns, all) {
+        (Cns::CSI_CONTROLLER, _) => Ok(page(zoned_controller_page(namespaces, profile).as_bytes())),
+        (Cns::CSI_NAMESPACE, _) => {
+            let found = find(namespaces, nsid)?.ok_or(Status::INVALID_NAMESPACE.do_not_retry())?;
+            namespace(found).ok_or(invalid)
+        }
+        (Cns::CSI_ACTIVE_NAMESPACES, _) => list(namespaces),
+        (Cns::CSI_ALLOCATED_NAMESPACES, Some(all)) => list(all),
+        (Cns::CSI_ALLOCATED_NAMESPACE, Some(all)) => match find(all, nsid)? {
+            Some(found) => namespace(found).ok_or(invalid),
+            None => Ok(page(&[])),
+        },
+        _ => Err(invalid),
     }
 }
 
@@ -212,7 +245,7 @@ fn namespace_page(attached: &Attached, profile: &Profile) -> IdentifyNamespace {
     page.npdg = zero_based(info.preferred_deallocate_blocks).into();
     page.npda = page.npdg;
     page.nows = page.npwg;
-    if profile.optional_commands {
+    if profile.optional_commands && attached.zoned.is_none() {
         page.mssrl = io::copy_range_blocks_max(info).into();
         page.mcl = io::copy_blocks_max(info).into();
         page.msrc = (COPY_RANGES_MAX - 1) as u8;
@@ -220,7 +253,8 @@ fn namespace_page(attached: &Attached, profile: &Profile) -> IdentifyNamespace {
     page.nsattr = attached.is_write_protected().into();
     page.nmic = u8::from(!attached.private); // may be attached to several controllers
     page.rescap = rescap_of(attached, profile);
-    page.dlfeat = u8::from(info.deallocated_reads_zero) | 1 << 3;
+    // Zeroes in a zone are written, and deallocate nothing.
+    page.dlfeat = u8::from(info.deallocated_reads_zero) | u8::from(attached.zoned.is_none()) << 3;
     page.nawun = zero_based(info.atomic_blocks).into();
     page.nawupf = 0.into();
     page.nacwu = zero_based(info.compare_and_write_blocks_max).into();
@@ -262,12 +296,14 @@ fn common_page(shared: &Shared, controller: &Controller, cns: Cns) -> View {
     }
 }
 
-fn active_list(namespaces: &[Attached], after: u32) -> Result<[u8; PAGE_BYTES], Status> {
+/// Those with identifiers above `after`: all, or those of one I/O command set.
+fn active_list(namespaces: &[Attached], after: u32, set: Option<u8>) -> Result<[u8; PAGE_BYTES], Status> {
     if after >= 0xFFFF_FFFE {
         return Err(Status::INVALID_NAMESPACE.do_not_retry());
     }
     let mut list = [0; PAGE_BYTES];
-    let nsids = namespaces.iter().map(|attached| attached.nsid).filter(|&nsid| nsid > after);
+    let wanted = namespaces.iter().filter(|attached| set.is_none_or(|set| set == attached.command_set()));
+    let nsids = wanted.map(|attached| attached.nsid).filter(|&nsid| nsid > after);
     for (place, nsid) in list.chunks_exact_mut(4).zip(nsids) {
         place.copy_from_slice(&nsid.to_le_bytes());
     }
@@ -278,7 +314,7 @@ fn descriptor_list(attached: &Attached) -> [u8; 25] {
     let mut list = [0; 25];
     list[..4].copy_from_slice(&[descriptor::NGUID, 16, 0, 0]);
     list[4..20].copy_from_slice(&attached.info.nguid);
-    list[20..].copy_from_slice(&[descriptor::CSI, 1, 0, 0, CSI_NVM]);
+    list[20..].copy_from_slice(&[descriptor::CSI, 1, 0, 0, attached.command_set()]);
     list
 }
 
@@ -299,5 +335,29 @@ fn independent_page(attached: &Attached, profile: &Profile) -> [u8; 24] {
     page[8] = attached.is_write_protected().into(); // NSATTR
     page[14] = 1; // NSTAT: ready
     debug_assert!(attached.info.blocks > 0);
+    page
+}
+
+/// Identify Namespace for zones (ZNS 1.1 §4.1.5.1), in the formats that the namespace has: one.
+fn zoned_namespace_page(zoned: &ZonedInfo) -> IdentifyZoned {
+    let most = |limit: Option<u32>| limit.map_or(NO_LIMIT, |limit| limit.saturating_sub(1));
+    let mut page = IdentifyZoned::new_zeroed();
+    page.ozcs = READ_ACROSS_ZONES.into();
+    page.mar = most(zoned.active_max).into();
+    page.mor = most(zoned.open_max).into();
+    page.lbafe[0].zsze = zoned.zone_blocks.into();
+    page
+}
+
+/// Identify Controller for zones (ZNS 1.1 §4.1.5.2): ZASL is what all zoned namespaces take that are attached.
+fn zoned_controller_page(namespaces: &[Attached], profile: &Profile) -> IdentifyZonedController {
+    let bytes = |attached: &Attached| {
+        let blocks = attached.zoned?.append_blocks_max.min(attached.info.transfer_blocks_max);
+        Some(u64::from(blocks) * u64::from(attached.info.block_size)).filter(|&bytes| bytes > 0)
+    };
+    let least = namespaces.iter().filter_map(bytes).min();
+    let mut page = IdentifyZonedController::new_zeroed();
+    // In pages of 4 KiB. 0 is MDTS, so a limit below two pages can't be told: longer appends are refused all the same.
+    page.zasl = least.map_or(profile.mdts, |bytes| (bytes.ilog2().saturating_sub(12) as u8).min(profile.mdts));
     page
 }

@@ -11,6 +11,7 @@ use zerocopy::FromBytes;
 
 use super::limits::{COPY_BYTES_MAX, COPY_RANGES_MAX, TRANSFER_BYTES_MAX};
 use super::stats::CommandKind;
+use super::zns::{Need, ZoneWork};
 use super::{manage, reservation};
 
 /// Data of a Dataset Management command. Derived: as many ranges as there can be.
@@ -93,6 +94,8 @@ pub(super) enum Work {
         block_size: u32,
         durability: Durability,
     },
+    /// On zones.
+    Zones(ZoneWork),
     /// A reservation command. Boxed: these are rare, and every other operation would pay for its size.
     Reserve(Box<reservation::Request>),
 }
@@ -105,9 +108,9 @@ pub(super) struct Outcome {
     pub status: Option<Status>,
     /// What was read; else empty.
     pub data: Buf,
-    /// Dword 0 of the completion: of a Copy that failed the first source range that was not copied whole, of a namespace
-    /// that was made its identifier.
-    pub dword0: u32,
+    /// Dwords 0 and 1 of the completion: of a Copy that failed the first source range that was not copied whole, of a namespace
+    /// that was made its identifier, of a Zone Append where it went.
+    pub dwords: u64,
 }
 
 /// Checks a command against its namespace (NVM Command Set 1.0 §2.1, §3.2).
@@ -153,6 +156,19 @@ pub(super) fn plan(
             check_copy(command)?;
             plan_from_host(command, copy_ranges_bytes(command), capsule_bytes)
         }
+        // Of a namespace without zones (`zns::plan`).
+        CommandKind::ZoneAppend | CommandKind::ZoneSend | CommandKind::ZoneReceive => {
+            Err(Status::INVALID_OPCODE.do_not_retry())
+        }
+    }
+}
+
+/// What a command on zones needs, by its data.
+pub(super) fn plan_on_zones(command: &Submission, need: &Need, capsule_bytes: u32) -> Result<Plan, Status> {
+    match *need {
+        Need::Nothing => Ok(Plan::Run),
+        Need::FromHost(bytes) => plan_from_host(command, bytes, capsule_bytes),
+        Need::ToHost(bytes) => check_to_host(command, bytes).map(|()| Plan::Read(bytes)),
     }
 }
 
@@ -329,7 +345,7 @@ pub(super) fn status_of(error: &Error) -> Status {
     }
 }
 
-/// The status that tells a host why a zone does not take a command (ZNS 1.1 figure 17).
+/// The status that tells a host why a zone does not take a command (ZNS 1.1 figure 11).
 fn zone_status(error: ZoneError) -> Status {
     match error {
         ZoneError::Boundary => Status::ZONE_BOUNDARY_ERROR,

@@ -11,6 +11,7 @@ use nvme::identify::ascii_field;
 use nvme::log::{ChangedNamespaces, EffectsLog, FirmwareLog, LogId, LogRequest, SmartLog, effects};
 use nvme::opcode::{AdminOpcode, NvmOpcode};
 use nvme::reservation::ReservationNotification;
+use nvme::zns::command_set;
 use nvme::{Status, U32};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -95,7 +96,16 @@ fn whole_page(
             controller.ana_read(clear);
             Ok(shared.ana_page(controller, request.specific & GROUPS_ONLY != 0))
         }
-        (LogId::EFFECTS, _) => Ok(commands_and_effects(shared, controller).as_bytes().to_vec()),
+        (LogId::EFFECTS, _) => {
+            // Until a host enables more than one there is one I/O command set (NVMe Base 2.0 §5.16.1.6).
+            let zoned = match request.csi {
+                _ if !controller.has_all_sets() => false,
+                command_set::NVM => false,
+                command_set::ZONED => true,
+                _ => return Err(Status::INVALID_FIELD.do_not_retry()),
+            };
+            Ok(commands_and_effects(shared, controller, zoned).as_bytes().to_vec())
+        }
         (LogId::FEATURES, _) => Ok(features_and_effects(shared.config.profile.optional_commands)),
         _ => Err(unknown),
     }
@@ -132,8 +142,8 @@ fn smart(shared: &Shared, controller: &Controller) -> SmartLog {
     let stats = &shared.stats;
     let reads = [CommandKind::Read, CommandKind::Compare, CommandKind::CompareAndWrite];
     // What changes blocks without data of the host's, as Write Zeroes, is not among the User Data Out Commands.
-    let writes = [CommandKind::Write, CommandKind::CompareAndWrite, CommandKind::Copy];
-    let sum = |kinds: [CommandKind; 3]| u128::from(kinds.map(|kind| stats.commands(kind)).iter().sum::<u64>());
+    let writes = [CommandKind::Write, CommandKind::CompareAndWrite, CommandKind::Copy, CommandKind::ZoneAppend];
+    let sum = |kinds: &[CommandKind]| kinds.iter().map(|&kind| u128::from(stats.commands(kind))).sum::<u128>();
     let mut page = SmartLog::new_zeroed();
     page.critical_warning =
         u8::from(controller.features().is_temperature_critical()) << 1 | media_warnings(&shared.namespaces(controller));
@@ -142,8 +152,8 @@ fn smart(shared: &Shared, controller: &Controller) -> SmartLog {
     page.spare_threshold = 10;
     page.data_units_read = units(stats.read_bytes()).into();
     page.data_units_written = units(stats.written_bytes()).into();
-    page.host_reads = sum(reads).into();
-    page.host_writes = sum(writes).into();
+    page.host_reads = sum(&reads).into();
+    page.host_writes = sum(&writes).into();
     page.power_cycles = 1.into(); // this process's
     page.power_on_hours = u128::from(stats.time_served().as_secs() / 3600).into();
     page.media_errors = u128::from(stats.media_errors()).into();
@@ -167,7 +177,7 @@ fn firmware() -> FirmwareLog {
     page
 }
 
-fn commands_and_effects(shared: &Shared, controller: &Controller) -> EffectsLog {
+fn commands_and_effects(shared: &Shared, controller: &Controller, zoned: bool) -> EffectsLog {
     let mut page = EffectsLog::new_zeroed();
     let admin = [
         AdminOpcode::GET_LOG_PAGE,
@@ -219,22 +229,35 @@ fn commands_and_effects(shared: &Shared, controller: &Controller) -> EffectsLog 
     for opcode in changing {
         page.io[usize::from(opcode.0)] = (effects::SUPPORTED | effects::CONTENT_CHANGE).into();
     }
+    if zoned {
+        add_zones(&mut page);
+    }
     let offered =
         |opcode: u8| CommandKind::of(NvmOpcode(opcode)).is_some_and(|kind| shared.config.profile.offers(kind));
     for opcode in (0..=u8::MAX).filter(|&opcode| !offered(opcode)) {
         page.io[usize::from(opcode)] = 0.into();
     }
     // As ONCS has it: with no namespace that can keep the marks there is no such command.
-    if !shared.namespaces(controller).iter().any(|attached| attached.info.write_uncorrectable) {
+    let marks = |attached: &Attached| attached.zoned.is_some() == zoned && attached.info.write_uncorrectable;
+    if !shared.namespaces(controller).iter().any(marks) {
         page.io[usize::from(NvmOpcode::WRITE_UNCORRECTABLE.0)] = 0.into();
     }
     page
 }
 
+/// What the Zoned Namespace Command Set has beyond the NVM Command Set, and has not.
+fn add_zones(page: &mut EffectsLog) {
+    page.io[usize::from(NvmOpcode::COPY.0)] = 0.into();
+    page.io[usize::from(NvmOpcode::ZONE_MANAGEMENT_RECEIVE.0)] = effects::SUPPORTED.into();
+    for opcode in [NvmOpcode::ZONE_MANAGEMENT_SEND, NvmOpcode::ZONE_APPEND] {
+        page.io[usize::from(opcode.0)] = (effects::SUPPORTED | effects::CONTENT_CHANGE).into();
+    }
+}
+
 /// Feature Identifiers Supported and Effects (NVMe Base 2.0 §5.16.1.19): what there is, and what a value is for.
-fn features_and_effects(reservations: bool) -> Vec<u8> {
+fn features_and_effects(optional: bool) -> Vec<u8> {
     let mut page = [U32::ZERO; 256];
-    let left_out = if reservations { &[][..] } else { &super::features::RESERVATION };
+    let left_out = if optional { &[][..] } else { &super::features::OPTIONAL };
     for feature in super::features::SUPPORTED.iter().filter(|feature| !left_out.contains(feature)) {
         let scope = if is_of_namespaces(*feature) { SCOPE_NAMESPACE } else { SCOPE_CONTROLLER };
         page[usize::from(feature.0)] = (SUPPORTED | scope).into();

@@ -14,7 +14,7 @@ use engine::time::Instant;
 use nvme::auth::Fields;
 use nvme::fabrics::{ConnectData, ConnectFields, PropertyFields, connect_attributes};
 use nvme::opcode::FabricsType;
-use nvme::register::{Configuration, offset};
+use nvme::register::{Capabilities, Configuration, offset};
 use nvme::{CONTROLLER_ID_DYNAMIC, Completion, Nqn, SglDescriptor, Submission};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -50,6 +50,8 @@ pub(crate) struct RawHost {
     /// The name and the identifier in its Connect commands.
     pub host: Nqn,
     host_id: [u8; 16],
+    /// It enables all I/O command sets.
+    pub command_sets: bool,
 }
 
 /// The subsystem that a session's target has.
@@ -126,6 +128,7 @@ impl RawHost {
             pending: Vec::new(),
             host: host(),
             host_id: [1; 16],
+            command_sets: false,
         }
     }
 
@@ -139,7 +142,8 @@ impl RawHost {
     /// Connects as an admin queue and enables the controller.
     pub fn connect_admin(&mut self) {
         self.connect(0, &subsystem(), |_, _| {});
-        self.set_configuration(Configuration::ENABLE);
+        let all = Configuration::enable_all(Capabilities::fabrics(2, 1).with_command_sets());
+        self.set_configuration(if self.command_sets { all } else { Configuration::ENABLE });
     }
 
     /// Connects as I/O queue 1 of a controller that a second session holds.
@@ -151,6 +155,7 @@ impl RawHost {
     pub fn connect_io_of(&mut self, entries: u16) {
         let mut admin = Box::new(RawHost::at(&self.target, self.core.origin.port));
         (admin.host, admin.host_id) = (self.host.clone(), self.host_id);
+        admin.command_sets = self.command_sets;
         admin.open(false, false);
         admin.connect_admin();
         self.controller = admin.controller;

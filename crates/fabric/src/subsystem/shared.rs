@@ -106,6 +106,11 @@ impl State {
         self.subsystems.get_mut(nqn).ok_or_else(|| ConfigError::NoSubsystem(nqn.clone()))
     }
 
+    /// Whether a namespace is active for a controller: see [`Subsystem::has`].
+    fn is_active(&self, nqn: &Nqn, nsid: u32, controller: &Controller) -> bool {
+        self.subsystems.get(nqn).is_some_and(|found| found.has(nsid, controller))
+    }
+
     /// Of a namespace that comes into sight: see [`Attached::life`].
     pub fn next_life(&mut self) -> u64 {
         self.last_life += 1;
@@ -181,18 +186,16 @@ impl Shared {
         for controller in state.controllers.values() {
             match *change {
                 Change::Namespace(nqn, nsid) if controller.subsystem() == nqn => {
-                    let has = |found: &Subsystem| found.is_attached(nsid, controller.id());
-                    if state.subsystems.get(nqn).is_some_and(has) {
+                    if state.is_active(nqn, nsid, controller) {
                         controller.namespace_changed(nsid);
                     }
                     // An idle queue that kept what it knew would hold a removed namespace's medium.
                     controller.wake_queues();
                 }
-                Change::Health(nqn, nsid) if controller.subsystem() == nqn => {
-                    let has = |found: &Subsystem| found.is_attached(nsid, controller.id());
-                    if state.subsystems.get(nqn).is_some_and(has) {
-                        controller.medium_failed();
-                    }
+                Change::Health(nqn, nsid)
+                    if controller.subsystem() == nqn && state.is_active(nqn, nsid, controller) =>
+                {
+                    controller.medium_failed();
                 }
                 Change::Attachment(nqn, nsids, told) if controller.subsystem() == nqn => {
                     if told.contains(&controller.id()) {
@@ -275,8 +278,21 @@ impl Shared {
         let private = managed.as_ref().is_some_and(|managed| !managed.attachment.shared);
         let formats = managed.as_ref().map_or(&[][..], |managed| managed.store.block_sizes());
         let snapshot = managed.as_ref().is_some_and(|managed| managed.attachment.is_snapshot());
-        let told =
-            Attached { nsid, life, info, group, access, namespace, seen, reservations, private, snapshot, formats };
+        let zoned = namespace.zoned();
+        let told = Attached {
+            nsid,
+            life,
+            info,
+            zoned,
+            group,
+            access,
+            namespace,
+            seen,
+            reservations,
+            private,
+            snapshot,
+            formats,
+        };
         subsystem.namespaces.insert(nsid, told);
         if let Some(managed) = managed {
             subsystem.managed.insert(nsid, managed);
@@ -323,9 +339,9 @@ impl Shared {
         self.lock().subsystems.get(nqn).map_or_else(|| "discovery".into(), |subsystem| subsystem.serial.clone())
     }
 
-    /// The namespaces attached to a controller, ascending by identifier, with their ANA state at its port.
+    /// The namespaces active for a controller, ascending by identifier, with their ANA state at its port.
     pub fn namespaces(&self, controller: &Controller) -> Vec<Attached> {
-        self.allocated(controller, |subsystem, nsid| subsystem.is_attached(nsid, controller.id()))
+        self.allocated(controller, |subsystem, nsid| subsystem.has(nsid, controller))
     }
 
     /// The same of those of its subsystem for which `wanted` holds.
@@ -344,6 +360,7 @@ impl Shared {
         let state = self.lock();
         let seen = |controller: &Arc<Controller>| {
             let subsystem = state.subsystems.get(controller.subsystem())?;
+            // Also of one whose host has enabled fewer I/O command sets since: what it sent before may still execute.
             let attached =
                 subsystem.namespaces.values().filter(|found| subsystem.is_attached(found.nsid, controller.id()));
             let mut same = attached.filter(|attached| Arc::ptr_eq(&attached.reservations, reservations));
@@ -439,7 +456,8 @@ impl Shared {
             }
         }
         state.last_controller_id = id;
-        let controller = Arc::new(Controller::new(id, identity, looked_up.standing, admin));
+        let command_sets = self.config.profile.has_command_sets();
+        let controller = Arc::new(Controller::new(id, identity, looked_up.standing, admin, command_sets));
         state.controllers.insert(id, controller.clone());
         Ok(controller)
     }
@@ -465,7 +483,7 @@ impl Shared {
         let Some(subsystem) = state.subsystems.get(nqn) else { return Vec::new() };
         let found = state.controllers.range(first..);
         let found = found.filter(|(_, controller)| controller.subsystem() == nqn && controller.is_let_in());
-        let found = found.map(|(&id, _)| id);
-        found.filter(|&id| nsid.is_none_or(|nsid| subsystem.is_attached(nsid, id))).collect()
+        let found = found.filter(|(_, controller)| nsid.is_none_or(|nsid| subsystem.has(nsid, controller)));
+        found.map(|(&id, _)| id).collect()
     }
 }

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use device::{AnyNamespace, NamespaceInfo};
+use device::{AnyNamespace, NamespaceInfo, ZonedInfo};
 use engine::time::Instant;
 use engine::{Buf, View};
 use nvme::opcode::NvmOpcode;
@@ -55,6 +55,7 @@ impl Stage {
 pub(super) struct Addressed {
     pub namespace: AnyNamespace,
     pub info: NamespaceInfo,
+    pub zoned: Option<ZonedInfo>,
     /// Of the namespace in its subsystem: see [`super::shared::Attached::life`].
     pub life: u64,
 }
@@ -133,7 +134,8 @@ impl Slot {
 
     /// Whether the command's data goes to the host.
     pub fn is_to_host(&self) -> bool {
-        self.kind == Some(CommandKind::Read) || NvmOpcode(self.command.opcode) == NvmOpcode::RESERVATION_REPORT
+        matches!(self.kind, Some(CommandKind::Read | CommandKind::ZoneReceive))
+            || NvmOpcode(self.command.opcode) == NvmOpcode::RESERVATION_REPORT
     }
 
     /// Of the namespace that the command is for, as long as it has not begun.

@@ -34,11 +34,17 @@ pub enum CommandKind {
     Copy,
     /// The four reservation commands.
     Reservation,
+    /// Zone Append.
+    ZoneAppend,
+    /// Zone Management Send.
+    ZoneSend,
+    /// Zone Management Receive.
+    ZoneReceive,
 }
 
 impl CommandKind {
     /// Every kind, in the order of their numbers.
-    pub const ALL: [CommandKind; 11] = [
+    pub const ALL: [CommandKind; 14] = [
         CommandKind::Read,
         CommandKind::Write,
         CommandKind::Flush,
@@ -50,6 +56,9 @@ impl CommandKind {
         CommandKind::WriteUncorrectable,
         CommandKind::Copy,
         CommandKind::Reservation,
+        CommandKind::ZoneAppend,
+        CommandKind::ZoneSend,
+        CommandKind::ZoneReceive,
     ];
 
     /// The kind of an unfused command, where it is one of them.
@@ -68,6 +77,9 @@ impl CommandKind {
             | NvmOpcode::RESERVATION_REPORT
             | NvmOpcode::RESERVATION_ACQUIRE
             | NvmOpcode::RESERVATION_RELEASE => CommandKind::Reservation,
+            NvmOpcode::ZONE_APPEND => CommandKind::ZoneAppend,
+            NvmOpcode::ZONE_MANAGEMENT_SEND => CommandKind::ZoneSend,
+            NvmOpcode::ZONE_MANAGEMENT_RECEIVE => CommandKind::ZoneReceive,
             _ => return None,
         })
     }
@@ -86,6 +98,9 @@ impl CommandKind {
             CommandKind::WriteUncorrectable => "write_uncorrectable",
             CommandKind::Copy => "copy",
             CommandKind::Reservation => "reservation",
+            CommandKind::ZoneAppend => "zone_append",
+            CommandKind::ZoneSend => "zone_management_send",
+            CommandKind::ZoneReceive => "zone_management_receive",
         }
     }
 }

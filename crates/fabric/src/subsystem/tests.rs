@@ -24,6 +24,7 @@ mod rights;
 mod secure;
 mod shelf;
 mod terms;
+mod zns;
 
 use device::{Memory, NamespaceInfo};
 use nvme::opcode::NvmOpcode;

@@ -13,6 +13,7 @@ mod host_manager;
 mod host_queues;
 mod host_reservations;
 mod host_sim;
+mod host_zones;
 mod hostile_target;
 mod log;
 mod multipath;

@@ -106,6 +106,10 @@ impl FlashSpec {
         let mut options = options(&namespace).await?;
         options.queues_elsewhere = u16::try_from(others).unwrap_or(u16::MAX);
         let remote = RemoteNamespace::connect(options).await.map_err(Failure::unavailable)?;
+        if remote.zoned().is_some() {
+            let why = "its zones are written in order, and a cache's flash is written anywhere";
+            return Err(Failure::refused(format!("{}: {why}", self.describe())));
+        }
         Ok(Medium::Remote(PerThread::new(remote)))
     }
 }

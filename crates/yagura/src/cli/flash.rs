@@ -52,12 +52,16 @@ pub struct FlashPictureArgs {
 pub struct FlashFormatArgs {
     #[command(flatten)]
     pub flash: FlashFileArgs,
-    /// Which device: small (8 MiB on four parallel units), tlc (64 GiB on 32) or olive (2 GiB on four).
+    /// Which device: small (8 MiB on four parallel units), tlc (64 GiB on 32), olive (2 GiB on four) or zoned (768 MiB on
+    /// eight, in chunks that take single sectors).
     #[arg(long, value_name = "NAME", value_parser = parse_preset)]
     pub preset: Preset,
     /// Of the room for data, what is kept for collection and for chunks that go bad, in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=90))]
     pub spare: u32,
+    /// Put no log on it: its chunks are zones, which `yagura target --namespace zones=FILE` serves to hosts that manage them.
+    #[arg(long, conflicts_with = "spare")]
+    pub zones: bool,
     /// Flash in all, rounded up to whole chunks of each parallel unit; default: the preset's.
     #[arg(long, value_name = "SIZE")]
     pub size: Option<Size>,
@@ -99,7 +103,7 @@ pub struct FlashReplayArgs {
     pub common: Common,
     /// The trace: the text of `blkparse`, or a log of fio (`write_iolog`) in version 2 or 3.
     pub trace: PathBuf,
-    /// Which device: small, tlc or olive, as for `yagura flash format`.
+    /// Which device: small, tlc, olive or zoned, as for `yagura flash format`.
     #[arg(long, value_name = "NAME", value_parser = parse_preset)]
     pub preset: Preset,
     /// Of the room for data, what is kept for collection and for chunks that go bad, in percent.

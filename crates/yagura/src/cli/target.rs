@@ -74,7 +74,7 @@ pub struct TargetArgs {
     #[arg(long = "referral", value_name = "ADDR", num_args = 1)]
     pub referrals: Vec<SocketAddr>,
     /// A namespace; may be given several times, ids count from 1. One of file=PATH[,size=SIZE], device=PATH, memory=SIZE,
-    /// drive=PATH,name=NAME (see `yagura drive`), flash=FILE (see `yagura flash`);
+    /// drive=PATH,name=NAME (see `yagura drive`), flash=FILE or zones=FILE (see `yagura flash`);
     /// and [,block=512|4096][,subsystem=NQN][,nsid=N][,group=N], not for a drive's or on flash also [,nguid=HEX], which a
     /// device needs that has no serial number. A file that does not exist is created with its size.
     #[arg(long = "namespace", value_name = "SPEC", num_args = 1)]

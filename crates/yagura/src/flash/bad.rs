@@ -3,7 +3,7 @@
 use flash::{Chunk, ChunkState, FlashDevice, Geometry, Manager, ManagerOptions};
 use serde::Serialize;
 
-use super::served::{Access, manager_failure, nand_failure, power_on};
+use super::served::{Access, Use, manager_failure, nand_failure, power_on};
 use crate::cli::{FlashBadGetArgs, FlashBadSetArgs, FlashBadVerb, FlashFileArgs};
 use crate::exit::Failure;
 use crate::output;
@@ -31,7 +31,7 @@ pub async fn run(verb: &FlashBadVerb) -> Result<(), Failure> {
 
 async fn get(args: &FlashFileArgs) -> Result<(), Failure> {
     // Without the media manager: the table is there also where nothing else can be read any more.
-    let (_, device) = power_on(&args.path, Access::Look).await?;
+    let device = power_on(&args.path, Access::Look).await?.device;
     let geometry = device.geometry();
     let reports = device.report().await.map_err(|error| nand_failure(&args.path, error.into()))?;
     let chunks = (0..).map(Chunk).zip(&reports).filter(|(_, report)| report.state == ChunkState::Offline);
@@ -57,7 +57,9 @@ fn named(text: &str, geometry: &Geometry) -> Result<Chunk, Failure> {
 
 async fn set(args: &FlashBadSetArgs) -> Result<(), Failure> {
     let path = &args.flash.path;
-    let (_, device) = power_on(path, Access::Change).await?;
+    let on = power_on(path, Access::Change).await?;
+    on.check_use(Use::Log, path)?;
+    let device = on.device;
     let geometry = device.geometry();
     let chunks = args.chunks.iter().map(|text| named(text, &geometry)).collect::<Result<Vec<Chunk>, Failure>>()?;
     let failed = |error| manager_failure(path, error);

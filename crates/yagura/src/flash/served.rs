@@ -8,7 +8,7 @@ use std::rc::Rc;
 use device::{AnyNamespace, Erased, FileNamespace, FileOptions, Known, Mailed, Namespace};
 use flash::nand::{Nand, NandError, Powered, Timing};
 use flash::presets::Preset;
-use flash::{FlashError, FlashNamespace, Geometry, Manager, ManagerError, ManagerOptions, SECTOR_BYTES};
+use flash::{FlashError, FlashNamespace, Geometry, Manager, ManagerError, ManagerOptions, SECTOR_BYTES, Zones};
 
 use crate::exit::Failure;
 use crate::size::Size;
@@ -17,6 +17,27 @@ use crate::size::Size;
 pub const PRESET: &str = "flash-preset";
 /// Bytes of a model. Chosen: the map of the largest takes 1 GiB of memory.
 const MODEL_BYTES_MAX: u64 = 1 << 40;
+/// The attribute that says what is on it, of [`Use`].
+pub const USE: &str = "flash-use";
+
+/// What is on a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    /// The log of our media manager. Of a device that says nothing it is this one.
+    Log,
+    /// Zones, of which whoever writes them knows what is in them.
+    Zones,
+}
+
+impl Use {
+    /// The attribute's value; none where nothing is said.
+    pub fn attribute(self) -> &'static [u8] {
+        match self {
+            Use::Log => b"",
+            Use::Zones => b"zones",
+        }
+    }
+}
 
 /// A failure of the media manager as an exit status.
 pub fn manager_failure(path: &Path, error: ManagerError) -> Failure {
@@ -70,8 +91,27 @@ pub enum Access {
     Serve,
 }
 
+/// A device that was powered on.
+pub struct On {
+    pub preset: Preset,
+    pub used: Use,
+    pub device: Rc<Powered>,
+}
+
+impl On {
+    /// A log is no zones: what one of them left there would be taken for the other's, and overwritten.
+    pub fn check_use(&self, wanted: Use, path: &Path) -> Result<(), Failure> {
+        let (there, mend) = match self.used {
+            used if used == wanted => return Ok(()),
+            Use::Log => ("a log of our media manager", "serve it by flash=FILE, or make another file: --zones"),
+            Use::Zones => ("zones", "serve it by zones=FILE, or make another file: without --zones"),
+        };
+        Err(Failure::refused(format!("{}: it has {there} on it; {mend}", path.display())))
+    }
+}
+
 /// The device in a file.
-pub async fn power_on(path: &Path, access: Access) -> Result<(Preset, Rc<Powered>), Failure> {
+pub async fn power_on(path: &Path, access: Access) -> Result<On, Failure> {
     check_file(path)?;
     let read_only = access == Access::Look;
     let options = FileOptions { block_size: SECTOR_BYTES as u32, create: None, read_only, nguid: None };
@@ -81,6 +121,8 @@ pub async fn power_on(path: &Path, access: Access) -> Result<(Preset, Rc<Powered
         let mend = format!("bring back the file {}.yagura, which belongs to it", path.display());
         Failure::refused(format!("{}: of which preset it is, is not known; {mend}", path.display()))
     })?;
+    let used = file.attribute(USE).map_err(Failure::refused)?.unwrap_or_default();
+    let used = if used == Use::Zones.attribute() { Use::Zones } else { Use::Log };
     let mut config = preset.config(0);
     if access != Access::Serve {
         config.timing = Timing::default();
@@ -94,7 +136,7 @@ pub async fn power_on(path: &Path, access: Access) -> Result<(Preset, Rc<Powered
         let mend = format!("bring back the file {}.yagura, which belongs to it", path.display());
         return Err(Failure::refused(format!("{}: {text}; {mend}", path.display())));
     }
-    Ok((preset, nand.power_on()))
+    Ok(On { preset, used, device: nand.power_on() })
 }
 
 /// A device with its media manager.
@@ -106,7 +148,9 @@ pub struct Opened {
 
 /// Opens it to be looked at, after a crash as well as after a close: the file stays as it is.
 pub async fn look(path: &Path) -> Result<Opened, Failure> {
-    let (preset, device) = power_on(path, Access::Look).await?;
+    let on = power_on(path, Access::Look).await?;
+    on.check_use(Use::Log, path)?;
+    let On { preset, device, .. } = on;
     let manager = Manager::look(device.clone()).await;
     Ok(Opened { preset, device, manager: manager.map_err(|error| manager_failure(path, error))? })
 }
@@ -128,7 +172,8 @@ struct Served {
     path: PathBuf,
     /// What others have it by.
     known: Known,
-    namespace: Rc<FlashNamespace>,
+    /// What is to be closed in order: of zones nothing.
+    namespace: Option<Rc<FlashNamespace>>,
     mailed: Mailed,
 }
 
@@ -137,21 +182,41 @@ thread_local! {
     static SERVED: RefCell<Vec<Served>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The namespace on the flash device in a file, which this thread has and all threads can use.
-pub async fn serve(path: &Path) -> Result<AnyNamespace, Failure> {
+/// Nobody serves it yet; its name.
+fn unserved(path: &Path) -> Result<PathBuf, Failure> {
     let key = std::fs::canonicalize(path).map_err(|error| Failure::from(error).during(path.display()))?;
     if SERVED.with_borrow(|all| all.iter().any(|served| served.path == key)) {
         let mend = "a flash device is one namespace: leave one of the two out";
         return Err(Failure::refused(format!("{}: is served already; {mend}", path.display())));
     }
-    let (_, device) = power_on(path, Access::Serve).await?;
-    let manager = Manager::open(device, ManagerOptions::default()).await;
-    let namespace = Rc::new(FlashNamespace::new(manager.map_err(|error| manager_failure(path, error))?));
-    let mailed = Mailed::new(namespace.clone());
+    Ok(key)
+}
+
+fn begin(path: PathBuf, namespace: Option<Rc<FlashNamespace>>, mailed: Mailed) -> AnyNamespace {
     let erased = Erased::new(mailed.clone());
     let known = erased.known();
-    SERVED.with_borrow_mut(|all| all.push(Served { path: key, known, namespace, mailed }));
-    Ok(AnyNamespace::Other(erased))
+    SERVED.with_borrow_mut(|all| all.push(Served { path, known, namespace, mailed }));
+    AnyNamespace::Other(erased)
+}
+
+/// The namespace on the flash device in a file, which this thread has and all threads can use.
+pub async fn serve(path: &Path) -> Result<AnyNamespace, Failure> {
+    let key = unserved(path)?;
+    let on = power_on(path, Access::Serve).await?;
+    on.check_use(Use::Log, path)?;
+    let manager = Manager::open(on.device, ManagerOptions::default()).await;
+    let namespace = Rc::new(FlashNamespace::new(manager.map_err(|error| manager_failure(path, error))?));
+    let mailed = Mailed::new(namespace.clone());
+    Ok(begin(key, Some(namespace), mailed))
+}
+
+/// The chunks of the flash device in a file as zones, likewise.
+pub async fn serve_zones(path: &Path) -> Result<AnyNamespace, Failure> {
+    let key = unserved(path)?;
+    let on = power_on(path, Access::Serve).await?;
+    on.check_use(Use::Zones, path)?;
+    let zones = Zones::open(on.device).await.map_err(|error| manager_failure(path, error.into()))?;
+    Ok(begin(key, None, Mailed::new(Rc::new(zones))))
 }
 
 /// Closes those of the devices served that are wanted: nothing has to be looked for when they are opened next. They are given up
@@ -161,7 +226,10 @@ async fn close_served(is_wanted: impl Fn(&Served) -> bool) -> Result<(), Failure
     let closing: Vec<Served> = SERVED.with_borrow_mut(|all| all.extract_if(.., wanted).collect());
     let mut result = Ok(());
     for Served { path, namespace, mailed, .. } in closing {
-        let closed = namespace.close().await;
+        let closed = match namespace {
+            Some(namespace) => namespace.close().await,
+            None => Ok(()),
+        };
         mailed.leave();
         let closed = closed.map_err(|error| Failure::refused(format!("{}: {error}", path.display())));
         result = result.and(closed);

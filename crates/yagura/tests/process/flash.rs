@@ -213,6 +213,54 @@ fn a_copy_is_served_on_when_what_it_was_copied_from_is_removed() {
     assert!(refused(&["flash", "check", &copy], 4).contains("in use"));
 }
 
+/// What the media manager has left would be read as zones, and overwritten; and the other way.
+#[test]
+fn zones_are_served_and_no_log_is_taken_for_them() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let name = |name: &str| directory.path().join(name).display().to_string();
+    let (log, zones) = (name("log"), name("zones"));
+    done(&["format", &log, "--preset=small"]);
+    let made = done(&["format", &zones, "--preset=zoned", "--zones"]);
+    let found = (&made["zones"], &made["empty"], &made["zone_bytes"], &made["open_max"]);
+    assert_eq!(found, (&128.into(), &128.into(), &(8 << 20).into(), &14.into()));
+    let serve = |medium: &str, path: &str| {
+        ["target".to_owned(), "--listen=127.0.0.1:0".to_owned(), format!("--namespace={medium}={path}")]
+    };
+    for (medium, path, there) in [("zones", &log, "a log of our media manager on it"), ("flash", &zones, "zones on it")]
+    {
+        let arguments = serve(medium, path);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        assert!(refused(&arguments, 4).contains(there), "{medium}");
+    }
+    assert!(refused(&["flash", "check", &zones], 4).contains("zones on it"));
+
+    let arguments = serve("zones", &zones);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    for life in 0..2 {
+        let server = Server::start(&arguments);
+        let nqn = server.ready["nqn"].as_str().expect("a name").parse().expect("an NQN");
+        let options = Options::new(server.address("listening"), nqn, 1);
+        let used = async {
+            let namespace = RemoteNamespace::connect(options).await.expect("connected");
+            let zone = Lba(namespace.zoned().expect("zoned").zone_blocks * 5);
+            let appended = namespace.append(zone, filled(b'z'), Durability::Stable).await;
+            assert_eq!(appended, Ok(Lba(zone.0 + life)), "what was acknowledged is there after kill -9");
+        };
+        Reactor::run(ReactorConfig::default(), used).expect("a reactor");
+        let flash = format!("--flash=nvme={}", server.address("listening"));
+        let journal = format!("--flash-journal={}", name("journal"));
+        let error = refused(&["cache", "serve", "-p", "0", &flash, &journal], 4);
+        assert!(error.contains("written in order"), "{error}");
+        if life == 0 {
+            server.stop("KILL");
+        } else {
+            assert_eq!(server.stop("TERM"), 0);
+        }
+    }
+    let info = done(&["info", &zones]);
+    assert_eq!((&info["closed"], &info["written_bytes"]), (&1.into(), &8192.into()));
+}
+
 /// Bytes of a file changed at a place, for as long as something is done.
 fn while_damaged<T>(path: &str, at: usize, bytes: &[u8], does: impl FnOnce() -> T) -> T {
     let sound = std::fs::read(path).expect("read");

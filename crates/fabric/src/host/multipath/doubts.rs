@@ -42,6 +42,8 @@ pub(super) struct UnderWay<'a> {
     blocks: Range<u64>,
     /// The association that carries the command now.
     carrier: Option<Rc<Association>>,
+    /// It is among those under way.
+    entered: bool,
 }
 
 fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
@@ -58,7 +60,25 @@ impl Doubts {
                 continue;
             }
             if self.begin(&blocks) {
-                return UnderWay { doubts: self, blocks, carrier: None };
+                let entered = !blocks.is_empty();
+                return UnderWay { doubts: self, blocks, carrier: None, entered };
+            }
+            let _waiting = Waiting::new(&self.waiting);
+            ended.await;
+        }
+    }
+
+    /// Waits until no change of these blocks is under way or in doubt, for one that is never sent again: others need not wait for
+    /// it, unless it becomes a doubt.
+    pub(super) async fn pass(&self, blocks: Range<u64>) -> UnderWay<'_> {
+        loop {
+            let ended = self.ended.notified();
+            if let Some(association) = self.in_way(&blocks) {
+                association.abandoned_over().await;
+                continue;
+            }
+            if !self.under_way.borrow().iter().any(|other| overlap(other, &blocks)) {
+                return UnderWay { doubts: self, blocks, carrier: None, entered: false };
             }
             let _waiting = Waiting::new(&self.waiting);
             ended.await;
@@ -131,7 +151,7 @@ impl Drop for UnderWay<'_> {
         {
             self.doubts.doubt(self.blocks.clone(), association);
         }
-        if self.blocks.is_empty() {
+        if !self.entered {
             return;
         }
         let mut under_way = self.doubts.under_way.borrow_mut();

@@ -25,7 +25,7 @@ const FAULTS_MAX: u32 = 5;
 const FAULT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The time a command has, and what became of it so far.
-struct Clock {
+pub(super) struct Clock {
     deadline: Instant,
     faults: Cell<u32>,
     last: RefCell<Option<Error>>,
@@ -33,7 +33,7 @@ struct Clock {
 
 impl Clock {
     /// Runs `future` for as long as there is time.
-    async fn within<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+    pub(super) async fn within<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         time::timeout(self.deadline.duration_since(time::now()), future).await.ok()
     }
 
@@ -42,7 +42,7 @@ impl Clock {
     }
 
     /// What a failure means for the next step: what fails again and again has been answered.
-    fn judge(&self, failed: &CommandError) -> Fate {
+    pub(super) fn judge(&self, failed: &CommandError) -> Fate {
         *self.last.borrow_mut() = Some(failed.error.clone());
         if failed.fate != Fate::Faulty {
             return failed.fate;
@@ -67,7 +67,7 @@ async fn pause_after(fate: Fate) {
 }
 
 impl Inner {
-    fn clock(&self) -> Clock {
+    pub(super) fn clock(&self) -> Clock {
         Clock { deadline: time::now() + self.deadline, faults: Cell::new(0), last: RefCell::default() }
     }
 
@@ -85,7 +85,7 @@ impl Inner {
     }
 
     /// Other changes of the same blocks did not come to their end in time; this one was not sent.
-    fn held_back(&self) -> Error {
+    pub(super) fn held_back(&self) -> Error {
         let why = "an earlier change of these blocks may still take effect";
         Error::NotConnected(format!("{}: {why} after {:?}", self.name, self.deadline))
     }
@@ -95,7 +95,7 @@ impl Inner {
         Error::Disconnected(format!("{} (sent again, it was answered: {error})", self.name))
     }
 
-    fn in_doubt(&self, clock: &Clock) -> Error {
+    pub(super) fn in_doubt(&self, clock: &Clock) -> Error {
         Error::Disconnected(format!("{}{}", self.name, clock.last()))
     }
 
@@ -113,7 +113,7 @@ impl Inner {
         self.paths[index].choose()
     }
 
-    async fn path(&self, clock: &Clock) -> Result<Chosen<'_>, Error> {
+    pub(super) async fn path(&self, clock: &Clock) -> Result<Chosen<'_>, Error> {
         loop {
             // What is sent at the deadline could only be given up.
             if clock.is_over() {
@@ -129,7 +129,7 @@ impl Inner {
     }
 
     /// Sees to what harms nobody when it is done twice: it is sent again whatever became of it.
-    async fn harmless<T>(
+    pub(super) async fn harmless<T>(
         &self,
         mut send: impl AsyncFnMut(&Chosen<'_>) -> (Result<(), CommandError>, T),
     ) -> (Result<(), Error>, Option<T>) {
@@ -204,6 +204,9 @@ impl Inner {
             match fate {
                 Fate::Answered => {
                     under_way.answered();
+                    if touched && self.is_written(&change, &failed.error).await {
+                        return Ok(());
+                    }
                     return Err(if touched { self.refused_again(&failed.error) } else { failed.error });
                 }
                 Fate::Ana(_) | Fate::NotExecuted => under_way.answered(),
@@ -271,7 +274,7 @@ impl Inner {
         Err(self.in_doubt(clock))
     }
 
-    fn blocks(&self, lba: Lba, bytes: usize) -> Range<u64> {
+    pub(super) fn blocks(&self, lba: Lba, bytes: usize) -> Range<u64> {
         let unit = self.paths[0].remote.attached.info.borrow().block_size as usize;
         lba.0..lba.0.saturating_add(bytes.div_ceil(unit) as u64)
     }
@@ -282,6 +285,7 @@ impl Inner {
             Change::WriteZeroes { lba, blocks, .. }
             | Change::Deallocate { lba, blocks }
             | Change::WriteUncorrectable { lba, blocks } => lba.0..lba.0.saturating_add(*blocks),
+            Change::Zone { zone, .. } => self.blocks_of_zone(*zone),
         }
     }
 }

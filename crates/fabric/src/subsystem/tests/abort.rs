@@ -75,7 +75,7 @@ fn a_command_that_executes_runs_to_its_end() {
     session.receive(&session.capsule(&in_capsule(NvmOpcode::WRITE, 5, 0, 1), &pattern(1, 1)));
     let slot = session.core.next_operation().expect("a write").slot;
     assert_eq!(aborted(&mut session, 1, 5), Some(1), "it was not aborted");
-    session.core.complete(Outcome { slot, result: Ok(()), status: None, data: Default::default(), dword0: 0 });
+    session.core.complete(Outcome { slot, result: Ok(()), status: None, data: Default::default(), dwords: 0 });
     session.turn();
     assert_eq!(status(session.take_answer(5)), Status::SUCCESS);
 }

@@ -264,7 +264,11 @@ fn controllers_are_listed() {
         assert_eq!(refused, Err(Status::INVALID_NAMESPACE));
     }
     let sets = |session: &mut RawHost, controller| controllers(session, Cns::COMMAND_SETS, controller, 0);
-    assert_eq!(sets(&mut session, 0xFFFF), Ok(vec![0]), "the first vector has bit 0 alone");
+    assert_eq!(
+        sets(&mut session, 0xFFFF),
+        Ok(vec![0; 5]),
+        "the first vector has bits 0 and 2: NVM and Zoned Namespace"
+    );
     assert_eq!(sets(&mut session, 999), Err(Status::INVALID_FIELD));
     drop(second);
     assert_eq!(controllers(&mut session, Cns::CONTROLLERS, 0, 0), Ok(vec![one]));

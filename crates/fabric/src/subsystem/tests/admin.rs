@@ -31,7 +31,7 @@ pub(super) fn identify(session: &mut RawHost, cns: Cns, nsid: u32) -> Result<Vec
 }
 
 pub(super) fn log(session: &mut RawHost, log: LogId, bytes: u64, offset: u64) -> Result<Vec<u8>, Status> {
-    let request = LogRequest { log, specific: 0, retain_event: false, bytes, offset, offset_is_index: false };
+    let request = LogRequest { log, specific: 0, retain_event: false, bytes, offset, offset_is_index: false, csi: 0 };
     let mut command = admin(AdminOpcode::GET_LOG_PAGE, 1, u32::MAX, bytes as u32);
     request.fill(&mut command);
     let (completion, data) = session.send(&command, &[]).expect("answered");
@@ -313,7 +313,8 @@ fn log_pages_under_way_are_bounded() {
     let mut session = admin_session();
     let mib = |id| {
         let (log, bytes) = (LogId::SMART, 1 << 20);
-        let request = LogRequest { log, specific: 0, retain_event: false, bytes, offset: 0, offset_is_index: false };
+        let request =
+            LogRequest { log, specific: 0, retain_event: false, bytes, offset: 0, offset_is_index: false, csi: 0 };
         let mut command = admin(AdminOpcode::GET_LOG_PAGE, id, u32::MAX, bytes as u32);
         request.fill(&mut command);
         command
@@ -397,7 +398,7 @@ fn a_shutdown_is_complete_when_the_caches_are_flushed() {
     assert_eq!(controller.status() & status_bits::SHUTDOWN_MASK, 1 << 2, "shutdown is being processed");
     let operation = session.core.next_operation().expect("a flush");
     assert!(operation.slot.is_none() && matches!(operation.work, Work::Flush));
-    session.core.complete(Outcome { slot: None, result: Ok(()), status: None, data: Default::default(), dword0: 0 });
+    session.core.complete(Outcome { slot: None, result: Ok(()), status: None, data: Default::default(), dwords: 0 });
     assert_eq!(controller.status() & status_bits::SHUTDOWN_MASK, status_bits::SHUTDOWN_COMPLETE);
 }
 
@@ -413,7 +414,7 @@ fn a_shutdown_asked_for_twice_waits_for_every_flush_and_a_reset_takes_it_back() 
     let controller = session.core.controller.clone().unwrap();
     let flush = |session: &mut RawHost| session.core.next_operation().expect("a flush").slot;
     let flushed = |session: &mut RawHost, slot| {
-        session.core.complete(Outcome { slot, result: Ok(()), status: None, data: Default::default(), dword0: 0 });
+        session.core.complete(Outcome { slot, result: Ok(()), status: None, data: Default::default(), dwords: 0 });
         controller.status() & status_bits::SHUTDOWN_MASK
     };
     session.set_configuration(Configuration::ENABLE.with_normal_shutdown());

@@ -216,7 +216,7 @@ fn health_is_the_controllers_and_counts_what_happened() {
         let bytes = 512;
         let (log, specific, retain_event) = (LogId::SMART, 0, false);
         let mut command = Submission::admin(AdminOpcode::GET_LOG_PAGE, 1, nsid);
-        LogRequest { log, specific, retain_event, bytes, offset: 0, offset_is_index: false }.fill(&mut command);
+        LogRequest { log, specific, retain_event, bytes, offset: 0, offset_is_index: false, csi: 0 }.fill(&mut command);
         command.sgl = SglDescriptor::transport(512);
         admin.send(&command, &[]).expect("answered")
     };
@@ -278,7 +278,7 @@ fn a_refused_log_page_lets_go_of_nothing() {
         let mut command = feature(AdminOpcode::GET_LOG_PAGE, FeatureId(0), 0, 0);
         command.sgl = SglDescriptor::transport(room);
         let log = LogId::CHANGED_NAMESPACES;
-        LogRequest { log, specific: 0, retain_event: false, bytes: 8, offset, offset_is_index: false }
+        LogRequest { log, specific: 0, retain_event: false, bytes: 8, offset, offset_is_index: false, csi: 0 }
             .fill(&mut command);
         command
     };

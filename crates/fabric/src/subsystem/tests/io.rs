@@ -372,7 +372,7 @@ fn an_error_of_the_medium_becomes_a_status() {
             result: Err(error),
             status: None,
             data: Default::default(),
-            dword0: 0,
+            dwords: 0,
         };
         session.core.complete(outcome);
         session.turn();

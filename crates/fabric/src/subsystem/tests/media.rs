@@ -204,7 +204,8 @@ fn set(admin: &mut RawHost, events: u32) {
 }
 
 fn log(admin: &mut RawHost, log: LogId) -> Vec<u8> {
-    let request = LogRequest { log, specific: 0, retain_event: false, bytes: 512, offset: 0, offset_is_index: false };
+    let request =
+        LogRequest { log, specific: 0, retain_event: false, bytes: 512, offset: 0, offset_is_index: false, csi: 0 };
     let mut command = Submission::admin(AdminOpcode::GET_LOG_PAGE, 1, u32::MAX);
     request.fill(&mut command);
     command.sgl = SglDescriptor::transport(512);

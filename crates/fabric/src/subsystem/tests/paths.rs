@@ -35,7 +35,7 @@ fn set_state(session: &RawHost, port: u16, group: u32, state: AnaState) {
 fn ana(session: &mut RawHost, specific: u8) -> (u64, Vec<(AnaGroup, Vec<u32>)>) {
     let bytes = 4096;
     let log = LogId::ANA;
-    let request = LogRequest { log, specific, retain_event: false, bytes, offset: 0, offset_is_index: false };
+    let request = LogRequest { log, specific, retain_event: false, bytes, offset: 0, offset_is_index: false, csi: 0 };
     let mut command = admin(AdminOpcode::GET_LOG_PAGE, 1, NSID_ALL, bytes as u32);
     request.fill(&mut command);
     let (completion, page) = session.send(&command, &[]).expect("answered");

@@ -150,7 +150,7 @@ fn nothing_is_said_after_the_last_word() {
     session.receive(&session.capsule(&command(NvmOpcode::READ, 1, 0, 1), &[]));
     let slot = session.core.next_operation().expect("a read").slot;
     session.receive(&[0x0B; 8]);
-    session.core.complete(Outcome { slot, result: Ok(()), status: None, data: engine::Buf::zeroed(BLOCK), dword0: 0 });
+    session.core.complete(Outcome { slot, result: Ok(()), status: None, data: engine::Buf::zeroed(BLOCK), dwords: 0 });
     session.turn();
     assert!(matches!(&session.inbox[..], [(Pdu::C2hTermReq(_), ..)]), "{:?}", session.inbox);
 }

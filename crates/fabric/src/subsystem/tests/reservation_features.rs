@@ -28,6 +28,7 @@ fn notification(admin: &mut RawHost) -> ReservationNotification {
         bytes: 64,
         offset: 0,
         offset_is_index: false,
+        csi: 0,
     };
     let mut command = Submission::admin(AdminOpcode::GET_LOG_PAGE, 0x55, 0);
     request.fill(&mut command);
