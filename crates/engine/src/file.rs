@@ -11,8 +11,10 @@ use crate::{
 };
 
 mod options;
+mod zones;
 
 pub use options::{Late, Lifetime, OpenOptions};
+pub use zones::{KernelZone, KernelZoneCondition, KernelZoneKind, ZoneCommand};
 
 /// An open file or block device. Clones share it; operations run on the current thread's world, from any thread.
 #[derive(Clone)]

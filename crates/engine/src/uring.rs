@@ -38,6 +38,7 @@ mod slots;
 mod spin;
 pub mod ublk;
 pub(crate) mod unix;
+mod zones;
 
 pub(crate) use driver::Driver;
 

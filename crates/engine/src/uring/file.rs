@@ -81,6 +81,10 @@ impl File {
         self.shared.block_device
     }
 
+    pub(super) fn descriptor(&self) -> &OwnedFd {
+        &self.shared.descriptor
+    }
+
     fn fd(&self) -> types::Fd {
         types::Fd(self.shared.descriptor.as_raw_fd())
     }
