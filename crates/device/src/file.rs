@@ -28,6 +28,7 @@ use crate::latch::Latch;
 use crate::limits::{COMPARE_AND_WRITE_BYTES_MAX, TRANSFER_BYTES_MAX, check_halves, check_length, check_range};
 use crate::range_lock::{Mode, RangeGuard, RangeLocks};
 use crate::sidecar::Sidecar;
+use crate::zoned_file::is_zoned;
 use crate::{Durability, Error, Lba, Namespace, NamespaceInfo, Writability};
 
 /// Bytes of neighbouring blocks whose locks share a shard. Guessed: several commands of the usual size.
@@ -101,6 +102,22 @@ pub enum OpenError {
         bytes: u64,
         /// The size asked for.
         asked: u64,
+    },
+    /// Its blocks are not written in any order.
+    #[error(
+        "{path}: a zoned device, which is written in the order of its zones; put a media manager on it: yagura flash format {path}"
+    )]
+    Zoned {
+        /// The device.
+        path: PathBuf,
+    },
+    /// It has no zones, or such as another kind of host keeps.
+    #[error("{path}: the kernel calls its zones `{model}`; only host-managed ones can be used as such")]
+    NotHostManaged {
+        /// The device.
+        path: PathBuf,
+        /// The kernel's word for them.
+        model: String,
     },
     /// Its identity could not be had.
     #[error(transparent)]
@@ -338,6 +355,10 @@ async fn open_medium(path: &Path, options: &FileOptions) -> Result<File, OpenErr
         false => Err(OpenError::Size { path: path_buf(), bytes, block_size }),
     };
     options.create.map(check_size).transpose()?;
+    // A host-aware one is a device like any other that is slow where it is not written in order.
+    if is_zoned(path) {
+        return Err(OpenError::Zoned { path: path_buf() });
+    }
     let file = claim::open(path, options.create, options.read_only).await.map_err(|source| match source.kind() {
         io::ErrorKind::ResourceBusy => OpenError::Busy { path: path_buf() },
         _ => OpenError::Io { path: path_buf(), source },
@@ -356,7 +377,7 @@ async fn open_medium(path: &Path, options: &FileOptions) -> Result<File, OpenErr
 }
 
 /// `data` at an address that direct I/O takes: itself, or a copy if it is an odd slice of something larger.
-fn aligned(data: View, granularity: u32) -> View {
+pub(crate) fn aligned(data: View, granularity: u32) -> View {
     if data.as_ptr().addr().is_multiple_of(granularity as usize) { data } else { Buf::copy_from(&data).freeze() }
 }
 

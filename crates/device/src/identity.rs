@@ -65,14 +65,19 @@ pub fn random_nguid() -> [u8; 16] {
     nguid
 }
 
-/// The identity of the block device at `path`, from what its hardware tells the kernel.
-pub(crate) fn of_device(path: &Path) -> Result<[u8; 16], IdentityError> {
-    let none = || IdentityError::NoSerial { path: path.to_owned() };
-    let number = std::fs::metadata(path).map_err(|_| none())?.rdev();
+/// Where the kernel tells of the block device at `path`.
+pub(crate) fn node(path: &Path) -> io::Result<PathBuf> {
+    let number = std::fs::metadata(path)?.rdev();
     // The kernel's encoding of a device number (glibc's gnu_dev_major and gnu_dev_minor).
     let major = ((number >> 32) & 0xffff_f000) | ((number >> 8) & 0xfff);
     let minor = ((number >> 12) & 0xffff_ff00) | (number & 0xff);
-    let node = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).map_err(|_| none())?;
+    std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}"))
+}
+
+/// The identity of the block device at `path`, from what its hardware tells the kernel.
+pub(crate) fn of_device(path: &Path) -> Result<[u8; 16], IdentityError> {
+    let none = || IdentityError::NoSerial { path: path.to_owned() };
+    let node = node(path).map_err(|_| none())?;
     let partition = attribute(&node, "partition");
     let disk = if partition.is_some() { node.parent().ok_or_else(none)? } else { &node };
     let names = ["wwid", "nguid", "uuid", "device/wwid", "device/serial", "serial", "dm/uuid", "md/uuid"];
@@ -80,7 +85,7 @@ pub(crate) fn of_device(path: &Path) -> Result<[u8; 16], IdentityError> {
     Ok(digest(&format!("{serial}/{}", partition.unwrap_or_default())))
 }
 
-fn attribute(node: &Path, name: &str) -> Option<String> {
+pub(crate) fn attribute(node: &Path, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(node.join(name)).ok()?;
     let text = text.trim();
     (!text.is_empty()).then(|| text.to_owned())

@@ -5,6 +5,7 @@
 //! | [`Memory`] | this process's memory | tests, caches, pools marked volatile |
 //! | [`FileNamespace`] | a file or block device, by direct I/O | everything else |
 //! | [`DriveNamespace`] | a part of a [`Drive`], thin, with checksums, snapshots and clones | media that many share |
+//! | [`ZonedFile`] | a zoned block device of Linux | what writes in order, as the media manager of `flash` |
 //! | [`ZonedMemory`] | zones in this process's memory | tests |
 //! | [`Fault`] | another namespace, failing as told | tests |
 //!
@@ -32,6 +33,7 @@ pub mod sealed;
 mod sidecar;
 mod uncorrectable;
 mod zone;
+mod zoned_file;
 mod zoned_memory;
 
 pub use any::AnyNamespace;
@@ -52,4 +54,5 @@ pub use namespace::{
 };
 pub use range_lock::{Lock, Mode, RangeGuard, RangeLocks};
 pub use zone::{Zone, ZoneAction, ZoneError, ZoneState, ZonedInfo};
+pub use zoned_file::{ZonedFile, is_zoned};
 pub use zoned_memory::ZonedMemory;

@@ -43,6 +43,7 @@ pub fn failure(error: DriveError) -> Failure {
             Failure::out_of_space(error)
         }
         DriveError::Busy { .. }
+        | DriveError::Zoned { .. }
         | DriveError::Io { .. }
         | DriveError::NotADrive { .. }
         | DriveError::IsADrive { .. }

@@ -15,6 +15,14 @@ pub enum DriveError {
         /// The file or device.
         path: PathBuf,
     },
+    /// It has zones that are written in order; a drive writes anywhere.
+    #[error(
+        "{path}: a zoned device, which is written in the order of its zones; put a media manager on it: yagura flash format {path}"
+    )]
+    Zoned {
+        /// The device.
+        path: PathBuf,
+    },
     /// The system refused.
     #[error("{path}: {source}")]
     Io {

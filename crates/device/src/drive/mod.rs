@@ -69,6 +69,7 @@ use self::layout::{JOURNAL_BYTES_MAX, JOURNAL_BYTES_MIN, Layout, PAGE};
 use self::recover::Opening;
 use self::state::State;
 use crate::claim;
+use crate::zoned_file::is_zoned;
 
 /// Memory for checksums that the medium has as well, in bytes, unless asked otherwise: those of 32 GiB in blocks of 4 KiB.
 /// Guessed.
@@ -167,6 +168,9 @@ impl fmt::Debug for Drive {
 }
 
 async fn open_file(path: &Path, create: Option<u64>, read_only: bool) -> Result<File, DriveError> {
+    if is_zoned(path) {
+        return Err(DriveError::Zoned { path: path.to_owned() });
+    }
     claim::open(path, create, read_only).await.map_err(|source| match source.kind() {
         io::ErrorKind::ResourceBusy => DriveError::Busy { path: path.to_owned() },
         _ => DriveError::Io { path: path.to_owned(), source },
