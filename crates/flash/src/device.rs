@@ -174,4 +174,10 @@ pub trait FlashDevice {
 
     /// Puts a chunk into the table of bad chunks: it is offline from now on.
     fn set_bad(&self, chunk: Chunk) -> LocalFuture<'_, Result<(), FlashError>>;
+
+    /// Nothing in a chunk in which a write has failed is of use any more. Whether the device can use the chunk again: it is free
+    /// then, and otherwise bad.
+    fn give_up(&self, chunk: Chunk) -> LocalFuture<'_, Result<bool, FlashError>> {
+        Box::pin(async move { self.set_bad(chunk).await.map(|()| false) })
+    }
 }

@@ -7,6 +7,7 @@
 //! | [`Manager`] | the log of a device, with map, collection and recovery |
 //! | [`FlashNamespace`] | a namespace like any other |
 //! | [`Zones`] | the device's chunks as zones, for hosts that bring a media manager of their own |
+//! | [`OverZones`] | the zones of a namespace as a flash device |
 //! | [`experiment`] | what the media manager costs, beside what analysis says |
 //! | [`replay`] | block traces ([`trace`]) on a model, in virtual time |
 //!
@@ -19,6 +20,7 @@ mod geometry;
 mod manager;
 mod namespace;
 pub mod nand;
+mod over_zones;
 pub mod presets;
 pub mod replay;
 pub mod trace;
@@ -34,4 +36,5 @@ pub use self::manager::{
     CheckReport, Figures, FormatOptions, Heat, Manager, ManagerError, ManagerOptions, Policy, Room,
 };
 pub use self::namespace::FlashNamespace;
+pub use self::over_zones::{OverZones, ZoneLayout, ZonesError};
 pub use self::zones::Zones;

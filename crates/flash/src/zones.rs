@@ -257,6 +257,8 @@ fn zoned(geometry: Geometry) -> ZonedInfo {
 fn told(error: &FlashError) -> Error {
     match error {
         FlashError::NoRoom => Error::OutOfSpace,
+        // Of what was under way nobody knows what became, and of no zone what it is.
+        FlashError::PowerLost => Error::Disconnected("the flash device, which has lost power".into()),
         FlashError::ReadFailed(_) | FlashError::NotWritten(_) => Error::ReadFault(error.to_string()),
         error => Error::WriteFault(error.to_string()),
     }

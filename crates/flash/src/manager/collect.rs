@@ -291,14 +291,14 @@ impl Core {
         Ok(())
     }
 
-    /// Resets the chunks of an empty line; those that have failed are given up.
+    /// Resets the chunks of an empty line; those that have failed are given up, where the device can't use them again.
     async fn reset(self: &Rc<Core>, line: u32) -> Result<(), Error> {
         let slots = self.state.borrow().lines.get(line).slots.clone();
         let resets = slots.iter().map(|slot| -> LocalFuture<'_, Result<(), FlashError>> {
             Box::pin(async move {
                 if slot.has_failed {
-                    self.device.set_bad(slot.chunk).await?;
-                    return Err(FlashError::ProgramFailed(slot.chunk));
+                    let is_good = self.device.give_up(slot.chunk).await?;
+                    return if is_good { Ok(()) } else { Err(FlashError::ProgramFailed(slot.chunk)) };
                 }
                 if slot.written > 0 {
                     self.device.reset(slot.chunk).await?;
@@ -311,7 +311,8 @@ impl Core {
         for (slot, result) in slots.iter().zip(results) {
             match result {
                 Ok(()) => {
-                    good.push(super::lines::Slot { written: 0, wear: slot.wear + u32::from(slot.written > 0), ..*slot })
+                    let wear = slot.wear + u32::from(slot.written > 0);
+                    good.push(super::lines::Slot { written: 0, has_failed: false, wear, ..*slot });
                 }
                 Err(error) if error.is_of_a_chunk() => {
                     tracing::warn!(chunk = %slot.chunk, %error, "a chunk is given up");

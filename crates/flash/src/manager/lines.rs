@@ -27,7 +27,7 @@ pub(super) struct Slot {
     pub chunk: Chunk,
     /// Sectors that were handed over to be written.
     pub written: u32,
-    /// A program has failed in it: it takes no more, and is bad when it is empty.
+    /// A program has failed in it: it takes no more until it is empty, and is bad then, if the device can't use it again.
     pub has_failed: bool,
     pub wear: u32,
 }

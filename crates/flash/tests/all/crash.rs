@@ -14,9 +14,10 @@ use engine::rng::SplitMix;
 use engine::sim::{SimConfig, World};
 use engine::task;
 use flash::nand::{Chances, Nand, NandConfig, Timing};
-use flash::{FlashNamespace, FormatOptions, Geometry, Manager, ManagerOptions, Policy};
+use flash::{FlashDevice, FlashNamespace, FormatOptions, Geometry, Manager, ManagerOptions, Policy, Sector};
 
 use crate::model::{Model, durability};
+use crate::over_zones::Below;
 
 /// A kind of device.
 #[derive(Clone, Copy, Debug)]
@@ -27,12 +28,23 @@ pub struct Kind {
     pub erase_ppm: u32,
     pub policy: Policy,
     pub interleave: u32,
+    pub below: Below,
 }
 
-const PLAIN: Kind =
-    Kind { oob_bytes: 24, bad_ppm: 0, program_ppm: 0, erase_ppm: 0, policy: Policy::Greedy, interleave: 0 };
+pub const PLAIN: Kind = Kind {
+    oob_bytes: 24,
+    bad_ppm: 0,
+    program_ppm: 0,
+    erase_ppm: 0,
+    policy: Policy::Greedy,
+    interleave: 0,
+    below: Below::Nothing,
+};
 
 pub fn config(kind: Kind, seed: u64) -> NandConfig {
+    if let Below::Zones(zoning) = kind.below {
+        return NandConfig { geometry: zoning.geometry(), ..config(Kind { below: Below::Nothing, ..kind }, seed) };
+    }
     // Without an out-of-band area a unit is four sectors, too, since 44 has no larger divisor that would do.
     let (chunks, sectors) = if kind.oob_bytes > 0 { (28, 8) } else { (18, 44) };
     let geometry = Geometry {
@@ -70,12 +82,30 @@ pub struct Life {
 impl Life {
     pub async fn begin(kind: Kind, seed: u64, spare_percent: u32) -> Life {
         let nand = Nand::in_memory(config(kind, seed)).expect("a geometry that works");
-        Manager::format(nand.power_on(), &FormatOptions { spare_percent, capacity: None }).await.expect("formatted");
-        Life { nand, model: Rc::default(), kind, rng: SplitMix(seed ^ 0x11fe) }
+        let life = Life { nand, model: Rc::default(), kind, rng: SplitMix(seed ^ 0x11fe) };
+        let device = life.device().await.expect("there is a device");
+        Manager::format(device, &FormatOptions { spare_percent, capacity: None }).await.expect("formatted");
+        life
+    }
+
+    /// Power comes: the device that the media manager has.
+    async fn device(&self) -> Result<Rc<dyn FlashDevice>, flash::ManagerError> {
+        match self.kind.below {
+            Below::Nothing => Ok(self.nand.power_on()),
+            Below::Zones(zoning) => zoning.device(&self.nand).await,
+        }
+    }
+
+    /// Where the model has a sector of that device.
+    fn on_nand(&self, sector: Sector) -> Sector {
+        match self.kind.below {
+            Below::Nothing => sector,
+            Below::Zones(zoning) => zoning.on_nand(sector),
+        }
     }
 
     pub async fn open(&self) -> Result<Rc<FlashNamespace>, flash::ManagerError> {
-        let manager = Manager::open(self.nand.power_on(), options(self.kind)).await?;
+        let manager = Manager::open(self.device().await?, options(self.kind)).await?;
         let namespace = Rc::new(FlashNamespace::new(manager));
         LAST.set(Rc::downgrade(&namespace));
         Ok(namespace)
@@ -197,7 +227,7 @@ impl Life {
     pub async fn verify_opened(&self, namespace: &FlashNamespace, story: &str) {
         self.verify(namespace, story).await;
         let model = self.model.take();
-        model.check_map(namespace.manager(), &self.nand, story).await;
+        model.check_map(namespace.manager(), &self.nand, |sector| self.on_nand(sector), story).await;
         self.model.replace(model);
     }
 
@@ -225,13 +255,21 @@ pub fn simulated<T: 'static>(seed: u64, main: impl Future<Output = T> + 'static)
 
 /// Steps of a life: until lines have been emptied several times.
 fn steps(kind: Kind) -> u32 {
-    if kind.oob_bytes > 0 { 60 } else { 130 }
+    if kind.oob_bytes > 0 && kind.below == Below::Nothing { 60 } else { 130 }
+}
+
+/// What is kept of the room, in percent: chunks that fail have to come out of it.
+fn spare(kind: Kind) -> u32 {
+    match kind.below {
+        Below::Nothing => 10,
+        Below::Zones(zoning) => zoning.spare,
+    }
 }
 
 /// Programs and erases of a life that nothing ends.
 fn operations(kind: Kind, seed: u64) -> (u64, u64) {
     simulated(seed, async move {
-        let mut life = Life::begin(kind, seed, 10).await;
+        let mut life = Life::begin(kind, seed, spare(kind)).await;
         let before = life.nand.counts();
         let mut namespace = life.open().await.expect("opened");
         life.go_on(&mut namespace, steps(kind)).await.expect("nothing fails");
@@ -246,7 +284,7 @@ fn operations(kind: Kind, seed: u64) -> (u64, u64) {
 fn crash(kind: Kind, seed: u64, at: u64) {
     let story = format!("{kind:?}, seed {seed}, power lost at {at}");
     simulated(seed, async move {
-        let mut life = Life::begin(kind, seed, 10).await;
+        let mut life = Life::begin(kind, seed, spare(kind)).await;
         life.nand.cut_at(Some(at));
         let result = match life.open().await {
             Ok(mut namespace) => life.go_on(&mut namespace, steps(kind)).await.map_err(|error| error.to_string()),
@@ -276,14 +314,19 @@ fn crash(kind: Kind, seed: u64, at: u64) {
     });
 }
 
-fn at_every_operation(kind: Kind, seeds: std::ops::Range<u64>) {
+pub fn at_every_operation(kind: Kind, seeds: std::ops::Range<u64>) {
+    at_operations(kind, seeds, 1);
+}
+
+/// At each of them whose number is so many after the one before.
+pub fn at_operations(kind: Kind, seeds: std::ops::Range<u64>, apart: usize) {
     for seed in seeds {
         let (programs, erases) = operations(kind, seed);
         assert!(
             programs > 100 && erases > 10,
             "{kind:?}, seed {seed}: a life of {programs} programs and {erases} erases"
         );
-        (1..=programs + erases).for_each(|at| crash(kind, seed, at));
+        (1..=programs + erases).step_by(apart).for_each(|at| crash(kind, seed, at));
     }
 }
 

@@ -6,12 +6,12 @@ use engine::rng::SplitMix;
 use flash::nand::{Fault, Nand};
 use flash::presets::Preset;
 use flash::{
-    Chunk, ChunkState, FlashDevice, FlashNamespace, FormatOptions, Manager, ManagerError, ManagerOptions, Policy,
-    SECTOR_BYTES, Sector,
+    Chunk, ChunkState, FlashDevice, FlashNamespace, FormatOptions, Manager, ManagerError, ManagerOptions, SECTOR_BYTES,
+    Sector,
 };
 
 use crate::begun::{formatted, opened, small};
-use crate::crash::{self, Kind, simulated};
+use crate::crash::{self, Kind, PLAIN, simulated};
 use crate::model::{Model, durability};
 
 async fn filled(namespace: &FlashNamespace, model: &mut Model) {
@@ -146,7 +146,7 @@ async fn count_own(namespace: &FlashNamespace, story: &str) -> u64 {
 /// the root went on naming the old place, which others were written to.
 #[test]
 fn no_sector_becomes_another_one_when_tags_are_lost() {
-    let kind = Kind { oob_bytes: 0, bad_ppm: 0, program_ppm: 0, erase_ppm: 0, policy: Policy::Greedy, interleave: 0 };
+    let kind = Kind { oob_bytes: 0, ..PLAIN };
     for seed in 0..6 {
         simulated(seed, async move {
             let nand = formatted(crash::config(kind, seed)).await;

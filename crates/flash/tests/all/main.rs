@@ -8,5 +8,6 @@ mod losses;
 mod model;
 mod nand;
 mod opening;
+mod over_zones;
 mod sim;
 mod zones;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use device::{Durability, Error, Lba, Namespace};
 use engine::{Buf, View};
 use flash::nand::Nand;
-use flash::{FlashNamespace, Manager, SECTOR_BYTES};
+use flash::{FlashNamespace, Manager, SECTOR_BYTES, Sector as Place};
 
 /// A version of a sector: 0 reads as zeroes.
 type Version = u64;
@@ -92,7 +92,7 @@ impl Model {
 
     /// The map of a namespace that was opened anew and verified: a sector that nothing is in has no place, and every other one a
     /// place of its own, in which the medium has the version that was found. The medium is asked past the media manager.
-    pub async fn check_map(&self, manager: &Manager, nand: &Nand, story: &str) {
+    pub async fn check_map(&self, manager: &Manager, nand: &Nand, on_nand: impl Fn(Place) -> Place, story: &str) {
         let mut taken = BTreeMap::new();
         for lba in 0..u64::from(manager.capacity()) {
             let version = self.sectors.get(&lba).map_or(0, |sector| sector.stable);
@@ -104,7 +104,7 @@ impl Model {
             if let Some(other) = taken.insert(place, lba) {
                 panic!("{story}: sectors {other} and {lba} are both at {place}");
             }
-            let found = nand.peek(place).await;
+            let found = nand.peek(on_nand(place)).await;
             let is_there = found.is_some_and(|(bytes, _)| *bytes == *content(lba, version));
             assert!(is_there, "{story}: sector {lba} should be at {place} in version {version}");
         }

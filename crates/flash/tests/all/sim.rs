@@ -14,6 +14,7 @@ use engine::rng::SplitMix;
 use flash::Policy;
 
 use crate::crash::{Kind, Life, simulated};
+use crate::over_zones::Below;
 
 const SEEDS_FIXED: u64 = 6;
 /// Losses of power in a life.
@@ -36,12 +37,16 @@ fn kind(seed: u64) -> Kind {
     let ppm = |most: u64, rng: &mut SplitMix| if has_failures { rng.below(most) as u32 } else { 0 };
     let (bad_ppm, program_ppm, erase_ppm) = (ppm(30_000, &mut rng), ppm(1000, &mut rng), ppm(1000, &mut rng));
     let interleave = [0, 1, 2, 8][rng.index(4)];
-    Kind { oob_bytes, bad_ppm, program_ppm, erase_ppm, policy, interleave }
+    Kind { oob_bytes, bad_ppm, program_ppm, erase_ppm, policy, interleave, below: Below::Nothing }
 }
 
 /// Losses of power that a life of this seed has survived.
 fn run(seed: u64) -> u64 {
-    let kind = kind(seed);
+    survived(kind(seed), seed)
+}
+
+/// The same on such a device.
+pub fn survived(kind: Kind, seed: u64) -> u64 {
     simulated(seed, async move {
         let mut life = Life::begin(kind, seed, 15).await;
         let mut rng = SplitMix(seed);
