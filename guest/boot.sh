@@ -3,6 +3,8 @@
 # usage: boot.sh IMAGE SHARE SCRIPT
 # Environment: HOST_FORWARD=PORT makes the guest's 10.0.2.15:4420 reachable at 127.0.0.1:PORT, and HOST_FORWARD_SECOND its port
 # 4421; GUEST_SECONDS_MAX; GUEST_CPUS;
+# GUEST_ZONED=FILE, for an NVMe drive whose namespace has zones, and is in the file: how far they are written the drive forgets with
+# the guest;
 # GUEST_NAME, for several guests over one SHARE (each is a host with an identity of its own).
 set -euo pipefail
 image=$1 share=$2 script=$3
@@ -13,6 +15,15 @@ limit=${GUEST_SECONDS_MAX:-420}
 network="user,id=net,ipv6=off"
 [ -z "${HOST_FORWARD:-}" ] || network+=",hostfwd=tcp:127.0.0.1:$HOST_FORWARD-10.0.2.15:4420"
 [ -z "${HOST_FORWARD_SECOND:-}" ] || network+=",hostfwd=tcp:127.0.0.1:$HOST_FORWARD_SECOND-10.0.2.15:4421"
+
+drives=()
+if [ -n "${GUEST_ZONED:-}" ]; then
+  # 15 units of 128 KiB can be written of each zone, less one block.
+  zoned="zoned=true,zoned.zone_size=2M,zoned.zone_capacity=1916K,zoned.max_open=14,zoned.max_active=14"
+  drives=(-drive "file=$GUEST_ZONED,format=raw,if=none,id=zoned,cache=unsafe"
+    -device nvme,id=zones,serial=yagura-zoned
+    -device "nvme-ns,drive=zoned,logical_block_size=4096,physical_block_size=4096,$zoned")
+fi
 
 # What the kernel measures by its own clock is, under emulation, how busy this machine is. And it tries out an algorithm before its
 # first use, for which it gives itself a minute: for a Diffie-Hellman group of 8192 bits, beside much else, that was not enough.
@@ -36,7 +47,7 @@ emulate() {
     -append "console=ttyS0 quiet panic=-1 mitigations=off net.ifnames=0 $patient run=$script name=$name" \
     -drive "file=$image/root.ext4,format=raw,if=none,id=disk,snapshot=on" -device virtio-blk-pci,drive=disk \
     -virtfs "local,path=$share,mount_tag=share,security_model=none" \
-    -netdev "$network" -device virtio-net-pci,netdev=net,romfile= \
+    "${drives[@]}" -netdev "$network" -device virtio-net-pci,netdev=net,romfile= \
     -device virtio-rng-pci </dev/null > >(tee "$console") &
   emulator=$! ended=0
   wait "$emulator" || ended=$?

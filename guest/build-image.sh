@@ -15,7 +15,7 @@ SUITE=trixie
 PACKAGES=(busybox-static bash coreutils util-linux mount kmod iproute2 nvme-cli fio e2fsprogs btrfs-progs diffutils keyutils
   ktls-utils curl)
 # The ciphers and hashes that authentication (ffdhe, HMAC) and TLS ask for by name are loaded on demand: they must be there.
-MODULES=(virtio_pci virtio_net virtio_blk virtio_rng ext4 9p 9pnet_virtio nvme-tcp nvmet-tcp null_blk configfs crc32c_generic
+MODULES=(virtio_pci virtio_net virtio_blk virtio_rng ext4 9p 9pnet_virtio nvme nvme-tcp nvmet-tcp null_blk configfs crc32c_generic
   btrfs xxhash_generic blake2b_generic ublk_drv nvme-auth nvme-keyring tls dh_generic hmac sha256_generic sha512_generic gcm ccm
   ctr ghash-generic aes_generic cmac)
 BOOT_MODULES=(virtio_pci virtio_blk ext4 crc32c_generic)

@@ -12,6 +12,7 @@
 #   discovery      the kernel finds everything through our discovery service, stays connected to it, and is told of changes
 #   live           namespaces come, grow and go while the kernel is connected
 #   zones          the chunks of a model of flash as a zoned block device: blkzone, fio, and btrfs over a restart of the target
+#   zoned-device   our media manager on zoned block devices of the kernel, over deaths of the target and zones that fail
 #   management     namespaces of a drive, made and deleted by nvme-cli
 #   csi            a volume is staged, published and used through the driver, over the death of a storage node and of the driver; it
 #                  grows while it is mounted, and a snapshot of it becomes another volume
@@ -550,6 +551,14 @@ zones() {
   stop
 }
 
+zoned-device() {
+  echo "== guest: our media manager on zoned block devices of the kernel"
+  truncate -s 256M "$work/zoned-drive"
+  fresh_share
+  pack_product
+  GUEST_ZONED=$work/zoned-drive GUEST_SECONDS_MAX=900 guest/boot.sh "$image" "$share" zoned-device.sh
+}
+
 medium() {
   echo "== guest: who uses a medium has it alone"
   fresh_share
@@ -594,7 +603,7 @@ figures() {
 lanes=("initiator live management authentication-initiator tls-target"
   "commands target multipath discovery authentication-target")
 # What the lanes have beyond the gate.
-more=("target-paths medium csi zones" "reservations tls-initiator ublk")
+more=("target-paths medium csi zones" "reservations tls-initiator ublk zoned-device")
 named=(figures)
 
 # Each lane is this script with the lane's tests; what it says is shown when it has ended.

@@ -1,8 +1,10 @@
-//! `yagura flash …`: a model of a flash device in a file, looked at while nobody serves it; and traces on models in memory.
+//! `yagura flash …`: a model of a flash device in a file, or a zoned block device, looked at while nobody serves it; and traces on
+//! models in memory.
 //!
 //! Which preset the model is of is an attribute of the file, beside its identity: later verbs and a target need no flag.
 
 mod bad;
+mod over_zones;
 mod picture;
 mod replay;
 pub mod served;
@@ -15,7 +17,7 @@ use std::rc::Rc;
 use device::{FileNamespace, FileOptions, Namespace};
 use flash::nand::{Nand, NandConfig, Powered, Timing};
 use flash::presets::Preset;
-use flash::{FlashDevice, FormatOptions, Manager, SECTOR_BYTES, Zones};
+use flash::{ChunkState, FlashError, FormatOptions, Manager, SECTOR_BYTES, Zones};
 use serde::Serialize;
 
 use crate::cli::{FlashFileArgs, FlashFormatArgs, FlashVerb};
@@ -39,7 +41,13 @@ pub fn run(verb: &FlashVerb) -> Result<(), Failure> {
 }
 
 async fn format(args: &FlashFormatArgs) -> Result<(), Failure> {
-    let FlashFormatArgs { flash: FlashFileArgs { path, .. }, preset, spare, zones, size } = args;
+    let FlashFormatArgs { flash: FlashFileArgs { path, .. }, preset, spare, zones, size, .. } = args;
+    if over_zones::is_meant(path) {
+        format_zones(args).await?;
+        return info(&args.flash).await;
+    }
+    let none = || Failure::usage("a new file is a model: say of which device, as in --preset small");
+    let preset = preset.ok_or_else(none)?;
     let exists = |there: &Path| {
         let mend = format!("a new file is made; if nobody needs what is there: rm {0} {0}.yagura", path.display());
         Failure::refused(format!("{}: exists; {mend}", there.display()))
@@ -67,7 +75,7 @@ async fn format(args: &FlashFormatArgs) -> Result<(), Failure> {
         ErrorKind::AlreadyExists => exists(path),
         _ => Failure::from(error).during(path.display()),
     })?;
-    let made = make(file, path, *preset, used, config, &options).await;
+    let made = make(file, path, preset, used, config, &options).await;
     if made.is_err() {
         // Half a device is none: the file was made here, and nothing of anybody is in it.
         for path in [path.clone(), sidecar_of(path)] {
@@ -76,6 +84,29 @@ async fn format(args: &FlashFormatArgs) -> Result<(), Failure> {
     }
     made?;
     info(&args.flash).await
+}
+
+/// Formats a zoned block device: what is on it is lost.
+async fn format_zones(args: &FlashFormatArgs) -> Result<(), Failure> {
+    let path = &args.flash.path;
+    if args.preset.is_some() || args.size.is_some() || args.zones {
+        let text = "a block device has the zones that it has: leave --preset, --size and --zones out";
+        return Err(Failure::usage(format!("{}: {text}", path.display())));
+    }
+    let device = over_zones::open(path, false).await?;
+    let failed = |error: FlashError| manager_failure(path, error.into());
+    let used = device
+        .report()
+        .await
+        .map_err(failed)?
+        .iter()
+        .any(|chunk| matches!(chunk.state, ChunkState::Open | ChunkState::Closed | ChunkState::ReadOnly));
+    if used && !args.force {
+        let mend = "say --force to lose what is on it";
+        return Err(Failure::refused(format!("{}: something is written on it; {mend}", path.display())));
+    }
+    let options = FormatOptions { spare_percent: args.spare, capacity: None };
+    Manager::format(device, &options).await.map_err(|error| manager_failure(path, error))
 }
 
 fn sidecar_of(path: &Path) -> PathBuf {
@@ -116,7 +147,8 @@ async fn make(
 
 #[derive(Serialize)]
 struct Info {
-    preset: &'static str,
+    /// A zoned block device has none.
+    preset: Option<&'static str>,
     nguid: String,
     bytes: u64,
     used_bytes: u64,
@@ -150,7 +182,7 @@ async fn info(args: &FlashFileArgs) -> Result<(), Failure> {
     let (geometry, figures) = (device.geometry(), manager.figures());
     let bytes = |sectors: u64| sectors * SECTOR_BYTES as u64;
     let report = Info {
-        preset: preset.name(),
+        preset: preset.map(Preset::name),
         nguid: format!("{:032x}", u128::from_be_bytes(manager.identity())),
         bytes: bytes(manager.capacity().into()),
         used_bytes: bytes(manager.used()),
@@ -170,7 +202,7 @@ async fn info(args: &FlashFileArgs) -> Result<(), Failure> {
         lines: figures.lines.iter().sum(),
         wear_least: figures.wear[0],
         wear_most: figures.wear[1],
-        endurance: preset.config(0).endurance,
+        endurance: preset.map_or(0, |preset| preset.config(0).endurance),
         read_only: figures.is_read_only,
     };
     output::report(args.common.json, &report, Info::describe)
@@ -178,16 +210,19 @@ async fn info(args: &FlashFileArgs) -> Result<(), Failure> {
 
 impl Info {
     fn describe(&self) -> String {
-        let Info { preset, units, groups, chunks, host_sectors, programmed_sectors, .. } = self;
+        let Info { units, groups, chunks, host_sectors, programmed_sectors, .. } = self;
         let (bytes, used, all) = (Size(self.bytes), Size(self.used_bytes), Size(self.flash_bytes));
         let (chunk, unit) = (Size(self.chunk_bytes), Size(self.write_unit_bytes));
-        let mut text = format!("{preset}: a namespace of {bytes} on {all} of flash, {used} of it used\n");
+        let (name, what) = self.preset.map_or(("zoned block device", "zones"), |name| (name, "flash"));
+        let mut text = format!("{name}: a namespace of {bytes} on {all} of {what}, {used} of it used\n");
         text += &format!("{units} parallel units in {groups} groups, {chunks} chunks of {chunk} each, ");
         text += &format!("written in units of {unit}\n");
         text += &format!("hosts have written {host_sectors} sectors, for which {programmed_sectors} were programmed ");
         text += &format!("({} moved, {} padding)\n", self.moved_sectors, self.padding_sectors);
-        text += &format!("{} of {} lines free, reset {} to ", self.lines_free, self.lines, self.wear_least);
-        text += &format!("{} times", self.wear_most);
+        text += &format!("{} of {} lines free", self.lines_free, self.lines);
+        if self.preset.is_some() {
+            text += &format!(", reset {} to {} times", self.wear_least, self.wear_most);
+        }
         if self.unknown_sectors > 0 {
             text += &format!("\n{}", unknown(self.unknown_sectors));
         }

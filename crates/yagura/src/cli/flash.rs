@@ -11,7 +11,7 @@ use crate::size::Size;
 /// `yagura flash …`
 #[derive(Subcommand, Debug)]
 pub enum FlashVerb {
-    /// Make a file with a model of a flash device in it, empty and ready to be served.
+    /// Make a file with a model of a flash device in it, or lay out a zoned block device: empty and ready to be served.
     Format(FlashFormatArgs),
     /// Show what the device is, how much of it is used, and what was written.
     Info(FlashFileArgs),
@@ -33,7 +33,7 @@ pub enum FlashVerb {
 pub struct FlashFileArgs {
     #[command(flatten)]
     pub common: Common,
-    /// The file that the model is in.
+    /// The file that the model is in, or a zoned block device.
     pub path: PathBuf,
 }
 
@@ -52,10 +52,10 @@ pub struct FlashPictureArgs {
 pub struct FlashFormatArgs {
     #[command(flatten)]
     pub flash: FlashFileArgs,
-    /// Which device: small (8 MiB on four parallel units), tlc (64 GiB on 32), olive (2 GiB on four) or zoned (768 MiB on
-    /// eight, in chunks that take single sectors).
+    /// Of which device the model is: small (8 MiB on four parallel units), tlc (64 GiB on 32), olive (2 GiB on four) or zoned
+    /// (768 MiB on eight, in chunks that take single sectors).
     #[arg(long, value_name = "NAME", value_parser = parse_preset)]
-    pub preset: Preset,
+    pub preset: Option<Preset>,
     /// Of the room for data, what is kept for collection and for chunks that go bad, in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=90))]
     pub spare: u32,
@@ -65,6 +65,9 @@ pub struct FlashFormatArgs {
     /// Flash in all, rounded up to whole chunks of each parallel unit; default: the preset's.
     #[arg(long, value_name = "SIZE")]
     pub size: Option<Size>,
+    /// Format a zoned block device on which something is written: it is lost.
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// `yagura flash bbt …`

@@ -1,6 +1,6 @@
 //! `yagura flash bbt`: the table of bad chunks of a device that nobody serves.
 
-use flash::{Chunk, ChunkState, FlashDevice, Geometry, Manager, ManagerOptions};
+use flash::{Chunk, ChunkState, Geometry, Manager, ManagerOptions};
 use serde::Serialize;
 
 use super::served::{Access, Use, manager_failure, nand_failure, power_on};
@@ -57,6 +57,10 @@ fn named(text: &str, geometry: &Geometry) -> Result<Chunk, Failure> {
 
 async fn set(args: &FlashBadSetArgs) -> Result<(), Failure> {
     let path = &args.flash.path;
+    if device::is_zoned(path) {
+        let text = "a zoned device knows by itself which of its zones are bad, and keeps no other table";
+        return Err(Failure::refused(format!("{}: {text}", path.display())));
+    }
     let on = power_on(path, Access::Change).await?;
     on.check_use(Use::Log, path)?;
     let device = on.device;

@@ -4,7 +4,8 @@
 use std::io::IsTerminal;
 use std::path::Path;
 
-use flash::{ChunkState, FlashDevice};
+use flash::ChunkState;
+use flash::presets::Preset;
 use serde::Serialize;
 
 use super::served::{Opened, look, nand_failure};
@@ -38,7 +39,8 @@ struct Drawn {
 
 #[derive(Serialize)]
 struct Picture {
-    preset: &'static str,
+    /// A zoned block device has none.
+    preset: Option<&'static str>,
     chunk_sectors: u32,
     wear_most: u32,
     /// Of each parallel unit its chunks.
@@ -86,7 +88,7 @@ async fn picture(path: &Path) -> Result<Picture, Failure> {
     });
     let units = (0..geometry.units()).map(|_| chunks.by_ref().take(geometry.chunks as usize).collect()).collect();
     let wear_most = reports.iter().map(|report| report.wear).max().unwrap_or(0);
-    Ok(Picture { preset: preset.name(), chunk_sectors: geometry.sectors, wear_most, units })
+    Ok(Picture { preset: preset.map(Preset::name), chunk_sectors: geometry.sectors, wear_most, units })
 }
 
 /// A place on the scale: `part` of `whole`.
@@ -122,6 +124,9 @@ impl Picture {
             Shown::Validity => {
                 ". free, o open, 0 to 9 and #: closed, tenths that are valid (roots count as 0), ! read-only, x bad"
                     .into()
+            }
+            Shown::Wear if self.preset.is_none() => {
+                "a zoned device levels its wear by itself, and does not tell how often a zone was reset; x bad".into()
             }
             Shown::Wear => {
                 format!(". never reset, 1 to 9: ninths of the most, which is {} resets, x bad", self.wear_most)
@@ -182,7 +187,7 @@ impl Picture {
             }
             Shown::Wear => "grey never reset, green the darker the more resets, red bad",
         };
-        svg + &format!("<text x=\"0\" y=\"{y}\">{}: {colours}</text>\n</svg>\n", self.preset)
+        svg + &format!("<text x=\"0\" y=\"{y}\">{}: {colours}</text>\n</svg>\n", self.preset.unwrap_or("zones"))
     }
 }
 
@@ -201,7 +206,7 @@ mod tests {
             chunk("read-only", 1, 1),
             chunk("bad", 0, 4),
         ];
-        let picture = Picture { preset: "small", chunk_sectors: 10, wear_most: 4, units: vec![unit] };
+        let picture = Picture { preset: Some("small"), chunk_sectors: 10, wear_most: 4, units: vec![unit] };
         assert!(picture.text(Shown::Validity, false).contains("unit    0 .o5#!x\n"));
         assert!(picture.text(Shown::Wear, false).contains("unit    0 .5933x\n"));
         assert!(picture.text(Shown::Validity, true).contains("\x1b[97;48;2;208;2;27mx\x1b[0m"));

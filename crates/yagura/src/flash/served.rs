@@ -1,4 +1,4 @@
-//! The flash devices in files: how one is opened, and those that this process serves.
+//! The flash devices in files, and zoned block devices: how one is opened, and those that this process serves.
 
 use std::cell::RefCell;
 use std::io::Read;
@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use device::{AnyNamespace, Erased, FileNamespace, FileOptions, Known, Mailed, Namespace};
-use flash::nand::{Nand, NandError, Powered, Timing};
+use flash::nand::{Nand, NandError, Timing};
 use flash::presets::Preset;
-use flash::{FlashError, FlashNamespace, Geometry, Manager, ManagerError, ManagerOptions, SECTOR_BYTES, Zones};
+use flash::{
+    FlashDevice, FlashError, FlashNamespace, Geometry, Manager, ManagerError, ManagerOptions, SECTOR_BYTES, Zones,
+};
 
+use super::over_zones;
 use crate::exit::Failure;
 use crate::size::Size;
 
@@ -48,6 +51,9 @@ pub fn manager_failure(path: &Path, error: ManagerError) -> Failure {
         ManagerError::RootTooLarge { .. } => return Failure::usage(format!("{error}; give a smaller --size")),
         ManagerError::Device(FlashError::NoRoom) | ManagerError::Stopped(device::Error::OutOfSpace) => {
             return Failure::out_of_space(format!("{}: {error}; make room there", path.display()));
+        }
+        ManagerError::NotFormatted if device::is_zoned(path) => {
+            "; yagura flash format makes it one, and loses what is on it"
         }
         ManagerError::NotFormatted => ": the format was cut short; remove the file, and format it anew",
         _ => "",
@@ -93,9 +99,10 @@ pub enum Access {
 
 /// A device that was powered on.
 pub struct On {
-    pub preset: Preset,
+    /// A zoned block device has none.
+    pub preset: Option<Preset>,
     pub used: Use,
-    pub device: Rc<Powered>,
+    pub device: Rc<dyn FlashDevice>,
 }
 
 impl On {
@@ -110,8 +117,11 @@ impl On {
     }
 }
 
-/// The device in a file.
+/// The device in a file, or on the zones of a block device.
 pub async fn power_on(path: &Path, access: Access) -> Result<On, Failure> {
+    if device::is_zoned(path) {
+        return Ok(On { preset: None, used: Use::Log, device: over_zones::open(path, access == Access::Look).await? });
+    }
     check_file(path)?;
     let read_only = access == Access::Look;
     let options = FileOptions { block_size: SECTOR_BYTES as u32, create: None, read_only, nguid: None };
@@ -136,13 +146,13 @@ pub async fn power_on(path: &Path, access: Access) -> Result<On, Failure> {
         let mend = format!("bring back the file {}.yagura, which belongs to it", path.display());
         return Err(Failure::refused(format!("{}: {text}; {mend}", path.display())));
     }
-    Ok(On { preset, used, device: nand.power_on() })
+    Ok(On { preset: Some(preset), used, device: nand.power_on() })
 }
 
 /// A device with its media manager.
 pub struct Opened {
-    pub preset: Preset,
-    pub device: Rc<Powered>,
+    pub preset: Option<Preset>,
+    pub device: Rc<dyn FlashDevice>,
     pub manager: Manager,
 }
 

@@ -1,7 +1,8 @@
 //! `yagura flash info` of a device whose chunks are zones.
 
 use device::{Lba, Namespace, ZoneState};
-use flash::{FlashDevice, SECTOR_BYTES, Zones};
+use flash::presets::Preset;
+use flash::{SECTOR_BYTES, Zones};
 use serde::Serialize;
 
 use super::served::{On, manager_failure};
@@ -12,7 +13,7 @@ use crate::size::Size;
 
 #[derive(Serialize)]
 struct Info {
-    preset: &'static str,
+    preset: Option<&'static str>,
     nguid: String,
     bytes: u64,
     flash_bytes: u64,
@@ -39,7 +40,7 @@ pub async fn info(args: &FlashFileArgs, on: On) -> Result<(), Failure> {
     let count = |is: fn(ZoneState) -> bool| zones.iter().filter(|zone| is(zone.state)).count();
     let written = zones.iter().map(|zone| zone.write_pointer.0 - zone.start.0);
     let report = Info {
-        preset: preset.name(),
+        preset: preset.map(Preset::name),
         nguid: format!("{:032x}", u128::from_be_bytes(info.nguid)),
         bytes: info.bytes(),
         flash_bytes: u64::from(geometry.sectors_total()) * SECTOR_BYTES as u64,
@@ -62,7 +63,8 @@ impl Info {
     fn describe(&self) -> String {
         let Info { preset, zones, units, empty, closed, full, failed, .. } = self;
         let (flash, zone, capacity) = (Size(self.flash_bytes), Size(self.zone_bytes), Size(self.zone_capacity_bytes));
-        let mut text = format!("{preset}: {zones} zones of {zone}, of which {capacity} can be written, ");
+        let name = preset.unwrap_or("zones");
+        let mut text = format!("{name}: {zones} zones of {zone}, of which {capacity} can be written, ");
         text += &format!("on {flash} of flash in {units} parallel units\n");
         text += &format!("blocks of {}; ", Size(self.block_bytes.into()));
         match self.open_max {
