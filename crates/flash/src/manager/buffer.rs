@@ -182,7 +182,12 @@ impl Buffer {
             self.owed.remove(&before.ticket);
             self.counts[class(&before)] -= 1;
             entry.ticket = before.ticket;
+            // What is moved goes on its way as what is newer: with hosts it would wait for the room that is to come of this.
+            if before.stream == Stream::Moved {
+                entry.stream = Stream::Moved;
+            }
         }
+        let stream = entry.stream;
         let (ticket, is_free) = (entry.ticket, cell.programming.is_none());
         if is_owed {
             self.owed.insert(ticket);
@@ -209,16 +214,13 @@ impl Buffer {
         Ok(self.enter(Logical::Record, stream, true, Content::Record(ranges)))
     }
 
-    /// What waits of a sector goes to another stream.
+    /// What waits of a sector goes to another stream, unless it waits for the end of a program: that brings the same.
     pub fn move_to(&mut self, logical: Logical, stream: Stream) {
-        let Some(cell) = self.cells.get_mut(&logical) else { return };
-        let is_free = cell.programming.is_none();
+        let Some(cell) = self.cells.get_mut(&logical).filter(|cell| cell.programming.is_none()) else { return };
         if let Some(entry) = &mut cell.waiting {
             let before = std::mem::replace(&mut entry.stream, stream);
-            if is_free {
-                self.queues[before.index()].remove(&entry.ticket);
-                self.queues[stream.index()].insert(entry.ticket, logical);
-            }
+            self.queues[before.index()].remove(&entry.ticket);
+            self.queues[stream.index()].insert(entry.ticket, logical);
         }
     }
 
@@ -336,6 +338,22 @@ mod tests {
         assert_eq!((buffer.host_entries(), buffer.oldest_owed()), (1, Some(first)));
         buffer.enter(FIRST, Stream::Cold, true, data(3));
         assert_eq!((buffer.oldest_owed(), buffer.first_queued(Stream::Cold)), (Some(first), Some(first)));
+    }
+
+    #[test]
+    fn what_is_moved_goes_on_its_way_as_what_is_newer() {
+        let mut buffer = Buffer::default();
+        let first = buffer.enter(FIRST, Stream::Hot, true, data(1));
+        buffer.move_to(FIRST, Stream::Moved);
+        buffer.enter(FIRST, Stream::Hot, true, data(2));
+        let (hot, moved) = (buffer.queued(Stream::Hot), buffer.first_queued(Stream::Moved));
+        assert_eq!((hot, moved, newest(&buffer)), (0, Some(first), Some(2)));
+        buffer.take(Stream::Moved, 1);
+        // Its line is left by the program that is under way: what waits for its end is no more in the way.
+        buffer.enter(FIRST, Stream::Hot, true, data(3));
+        buffer.move_to(FIRST, Stream::Moved);
+        buffer.stable(FIRST);
+        assert_eq!((buffer.queued(Stream::Hot), buffer.queued(Stream::Moved)), (1, 0));
     }
 
     #[test]

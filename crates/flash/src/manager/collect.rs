@@ -7,6 +7,7 @@
 //! - Collection never waits for hosts: what they have in the buffer of a sector that keeps a line from being empty goes with what
 //!   is moved, which has lines of its own in reserve.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use device::Error;
@@ -29,6 +30,8 @@ enum Chore {
     Stop,
     Root,
     Collect(u32),
+    /// Hosts wait, and nothing brings room.
+    GiveUp,
     Wait,
 }
 
@@ -55,7 +58,21 @@ impl State {
         }
         let is_low = self.lines.free() <= self.reserve().soft;
         let chosen = if is_low { self.victim(policy) } else { None };
-        chosen.map_or(Chore::Wait, Chore::Collect)
+        let wait = self.hosts_are_blocked();
+        match chosen.or_else(|| if wait { self.last_resort() } else { None }) {
+            Some(line) => Chore::Collect(line),
+            // Nothing is under way that could change it.
+            None if wait && self.programs.is_empty() => Chore::GiveUp,
+            None => Chore::Wait,
+        }
+    }
+
+    /// Where no line brings a whole unit: one that has room in its last one. A line with pages has not, since pages go elsewhere.
+    fn last_resort(&self) -> Option<u32> {
+        let pages = self.map.page_places().map(|(_, sector)| sector).chain(self.held.iter().copied());
+        let with_pages: BTreeSet<u32> = pages.map(|sector| self.lines.line_of(sector)).collect();
+        let others = self.candidates().map(|(number, _)| number).filter(|number| !with_pages.contains(number));
+        others.filter(|&number| self.lines.room_in(number) > 0).max_by_key(|&number| self.lines.room_in(number))
     }
 
     fn candidates(&self) -> impl Iterator<Item = (u32, &Line)> {
@@ -63,16 +80,20 @@ impl State {
         (0..).zip(&self.lines.all).filter(move |(_, line)| closed(line))
     }
 
-    /// The line to be emptied, if that brings room.
+    /// The line to be emptied, if that brings a unit or more.
     fn victim(&self, policy: Policy) -> Option<u32> {
+        // Less is free than hosts leave: pages have taken of it, or a crash or a failure has. Then what can be emptied in what is
+        // left comes first, and nothing that brings no room.
+        let is_scarce = self.lines.free() < self.reserve().hosts;
         // A chunk that has failed is to be emptied first.
-        let gains = self.candidates().filter(|(number, line)| {
-            u64::from(line.valid) + u64::from(self.lines.valid_margin()) < self.lines.payload_of(*number)
-                || line.has_failed()
-        });
+        let gains =
+            self.candidates().filter(|(number, line)| self.lines.gain(*number) >= 1 || line.has_failed() && !is_scarce);
         let chosen = gains.max_by_key(|(number, line)| {
             let payload = self.lines.payload_of(*number).max(1);
             let valid = u64::from(line.valid);
+            if is_scarce {
+                return (false, u64::MAX - valid, u32::MAX - number);
+            }
             let score = match policy {
                 Policy::Greedy => payload.saturating_sub(valid),
                 // (1 - u) * age / (1 + u), scaled: what comes of it over what it costs.
@@ -111,7 +132,16 @@ impl Core {
                     self.state.borrow_mut().is_emptying = false;
                     result
                 }
-                Chore::Wait => self.wait().await,
+                Chore::GiveUp => {
+                    self.give_up_writes();
+                    Ok(())
+                }
+                Chore::Wait => {
+                    self.state.borrow_mut().is_at_rest = true;
+                    let result = self.wait().await;
+                    self.state.borrow_mut().is_at_rest = false;
+                    result
+                }
             };
             if let Err(error) = done {
                 tracing::debug!(%error, "the log is maintained no longer");
@@ -123,15 +153,24 @@ impl Core {
 
     /// Empties a line and makes it free.
     async fn collect(self: &Rc<Core>, line: u32) -> Result<(), Error> {
-        self.state.borrow_mut().lines.get_mut(line).state = LineState::Emptying;
+        let mut padding = {
+            let mut state = self.state.borrow_mut();
+            state.lines.get_mut(line).state = LineState::Emptying;
+            // What was asked for before is on flash; a flush that goes on asks again.
+            state.forced[Stream::Moved.index()] = 0;
+            state.lines.gain(line).saturating_sub(1)
+        };
         loop {
             let changes = self.state.borrow().changes;
-            self.empty(line).await?;
+            self.state.borrow_mut().padding_left = Some(padding);
+            let result = self.empty(line).await;
+            padding = self.state.borrow_mut().padding_left.take().unwrap_or(0);
+            result?;
             self.force_moved();
             let is_empty = |state: &State| state.lines.get(line).valid == 0;
             // What is on its way out of the line ends one way or the other; then what is left is looked at again.
             while !is_empty(&self.state.borrow()) && self.state.borrow().buffer.moved_entries() > 0 {
-                self.wait().await?;
+                self.wait_for_moved().await?;
             }
             let needs_root = {
                 let state = self.state.borrow();
@@ -150,7 +189,7 @@ impl Core {
                 self.state.borrow_mut().lines.get_mut(line).state = LineState::Closed;
                 return Ok(());
             }
-            // What has come meanwhile may have taken the place of what was moved, and wait for room that is to come of this line.
+            // What failed meanwhile may wait for room that is to come of this line.
             if !needs_root && self.state.borrow().changes == changes {
                 self.wait().await?;
             }
@@ -159,6 +198,25 @@ impl Core {
             self.wait().await?;
         }
         self.reset(line).await
+    }
+
+    /// Waits for a program, behind whatever could begin. Where none is under way a wait would have no end: crashes or failures have
+    /// left too much unused. Then a line that is kept is taken, once; then what is kept for pages, and hosts bring nothing more.
+    async fn wait_for_moved(self: &Rc<Core>) -> Result<(), Error> {
+        self.state.borrow().check()?;
+        if !self.state.borrow().programs.is_empty() {
+            return self.wait().await;
+        }
+        let (is_pressed, is_read_only) = (self.state.borrow().is_pressed, self.state.borrow().is_read_only);
+        match (is_pressed, is_read_only) {
+            (false, false) => self.state.borrow_mut().is_pressed = true,
+            (true, false) => self.give_up_writes(),
+            (_, true) => {
+                return Err(self.end_writing("no line is left for what collection moves: what was flushed is read on"));
+            }
+        }
+        self.pump();
+        Ok(())
     }
 
     /// Whether a page of the map is in the line, by the directory or by the root in force.
@@ -258,8 +316,7 @@ impl Core {
     ) -> Result<(), Error> {
         let most = self.codec.payload() as usize * self.codec.geometry.units() as usize * 2;
         while self.state.borrow().buffer.moved_entries() >= most {
-            self.force_moved();
-            self.wait().await?;
+            self.wait_for_moved().await?; // so many make full units
         }
         let mut guard = self.state.borrow_mut();
         let state = &mut *guard;
@@ -328,6 +385,7 @@ impl Core {
         state.lines.get_mut(line).slots = good;
         state.lines.set_free(line);
         state.resets += 1;
+        state.is_pressed &= state.lines.free() <= state.reserve().map;
         state.is_read_only |= !state.has_spare();
         drop(guard);
         self.changed.notify_all();

@@ -10,6 +10,7 @@ use engine::sync::Notify;
 use super::buffer::{Buffer, STREAMS, Stream};
 use super::lines::{LineState, Lines};
 use super::map::{Map, Place};
+use super::reserve::Reserve;
 use super::root::{Root, Totals};
 use super::tag::Codec;
 use crate::address::{Chunk, Sector};
@@ -100,11 +101,18 @@ pub(super) struct State {
     /// Sectors programmed since the last root.
     pub since_root: u64,
     pub wants_root: bool,
+    /// What is moved may take the line that is kept beside those for pages.
+    pub is_pressed: bool,
     /// Out of spare lines: no more writes are taken.
     pub is_read_only: bool,
     pub is_stopping: bool,
     /// A line is being emptied.
     pub is_emptying: bool,
+    /// Collection had nothing to do when it looked last.
+    pub is_at_rest: bool,
+    /// While a line is walked through: units of what is moved that may still be made before they are full, for a flush. More would
+    /// take what its emptying is to bring. `None`: no line is walked through.
+    pub padding_left: Option<u64>,
     /// Counts what enters from hosts and what ends.
     pub changes: u64,
     /// Lines that were reset since it was looked at how much their wear differs.
@@ -134,35 +142,23 @@ pub(super) struct Core {
     pub changed: Notify,
 }
 
-/// What lines have to be kept free, and for whom.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Reserve {
-    /// For pages of the map: all of them, once more.
-    pub map: usize,
-    /// Below that many hosts wait.
-    pub hosts: usize,
-    /// Below that many collection begins.
-    pub soft: usize,
-}
-
-impl Reserve {
-    /// Collection needs one line for what it moves, and one more stands for units that a crash or a failed program left unused.
-    pub fn of(pages: u32, line_payload: u64) -> Reserve {
-        let map = 1 + u64::from(pages).div_ceil(line_payload.max(1)) as usize;
-        Reserve { map, hosts: map + 2, soft: map + 4 }
-    }
-
-    /// Sectors that lines must hold for so many of a namespace: the reserve, a line for each stream, the pages of the map twice
-    /// (the root in force still names the old ones), and what is lost to padding when a line is emptied.
-    pub fn payload_needed(&self, capacity: u32, pages: u32, line_payload: u64) -> u64 {
-        let apart = (self.soft + STREAMS) as u64 * line_payload;
-        u64::from(capacity) + 2 * u64::from(pages) + apart
-    }
-}
-
 impl State {
     pub fn reserve(&self) -> Reserve {
-        Reserve::of(self.map.directory().len() as u32, self.lines.payload_max())
+        Reserve::of(self.map.directory().len() as u32, self.lines.codec())
+    }
+
+    /// Whether hosts wait for a line.
+    pub fn hosts_are_blocked(&self) -> bool {
+        !self.is_read_only && (self.is_blocked(Stream::Hot) || self.is_blocked(Stream::Cold))
+    }
+
+    /// Whether a stream has something that is to be programmed now, has no line for it, and may open none.
+    pub fn is_blocked(&self, stream: Stream) -> bool {
+        let has_line = self.open[stream.index()].is_some_and(|line| self.lines.has_room(line));
+        let is_forced = |first| first <= self.forced[stream.index()];
+        let is_due = self.buffer.queued(stream) >= self.lines.codec().payload() as usize
+            || self.buffer.first_queued(stream).is_some_and(is_forced);
+        is_due && !has_line && self.lines.free() <= self.reserve().hosts
     }
 
     /// Sequences for a unit of so many sectors; the first one.
@@ -196,9 +192,7 @@ impl State {
 
     /// Whether the log has still the room that it needs.
     pub fn has_spare(&self) -> bool {
-        let pages = self.map.directory().len() as u32;
-        let line = self.lines.payload_max();
-        self.lines.payload() >= self.reserve().payload_needed(self.map.capacity(), pages, line)
+        self.lines.payload() >= self.reserve().payload_needed(self.map.capacity().into())
     }
 
     /// What programs of a stream may have up to this ticket need not wait for a full unit.
@@ -242,9 +236,12 @@ impl Core {
             totals: Totals::default(),
             since_root: 0,
             wants_root: false,
+            is_pressed: false,
             is_read_only: false,
             is_stopping: false,
             is_emptying: false,
+            is_at_rest: false,
+            padding_left: None,
             changes: 0,
             resets: 0,
             failure: None,
@@ -275,6 +272,32 @@ impl Core {
         self.state.borrow().check()?;
         self.changed.notified().await;
         self.state.borrow().check()
+    }
+
+    /// Room for hosts will not come any more: they are told, and what they have brought has what is kept for collection.
+    pub fn give_up_writes(&self) {
+        tracing::error!("too few lines are left for collection: no more writes are taken");
+        self.state.borrow_mut().is_read_only = true;
+        self.changed.notify_all();
+    }
+
+    /// Whether what waits for room waits in vain: no more writes are taken, so no line becomes free but one that is being emptied,
+    /// and nothing is under way.
+    pub fn has_no_room(&self) -> bool {
+        let state = self.state.borrow();
+        state.is_read_only && state.programs.is_empty() && !state.is_emptying
+    }
+
+    /// Waits until something has ended, behind what was asked to be programmed now.
+    ///
+    /// # Errors
+    /// Nothing goes on any more, or there is no room.
+    pub async fn wait_for_room(&self) -> Result<(), Error> {
+        self.state.borrow().check()?;
+        if self.has_no_room() {
+            return Err(Error::ReadOnly("the flash behind it has no room left, also for what was not flushed yet"));
+        }
+        self.wait().await
     }
 
     /// A command of the device has failed: what is no chunk's own fault ends everything.

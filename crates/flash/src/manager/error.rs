@@ -40,6 +40,21 @@ pub enum ManagerError {
         /// Sectors of the namespace.
         capacity: u64,
     },
+    /// Once it is full, hosts could wait for room for ever.
+    #[error(
+        "{spare} % to spare is too little here: full of {capacity} sectors, the device could have no line that is worth emptying; \
+         {least} % is the least that works, for {most} sectors at most"
+    )]
+    SpareTooSmall {
+        /// What is to be spare, in percent.
+        spare: u32,
+        /// The least that works.
+        least: u32,
+        /// Sectors of the namespace.
+        capacity: u64,
+        /// The most that it can have.
+        most: u64,
+    },
     /// What says where the map is has no room in a chunk.
     #[error(
         "roots would have up to {bytes} bytes, and a chunk has room for {most}: fewer chunks, or larger ones, would do"

@@ -5,11 +5,12 @@ use std::rc::Rc;
 use engine::task::LocalFuture;
 
 use super::buffer::STREAMS;
-use super::core::{Core, ManagerOptions, Parts, Reserve, RootArea, SEQUENCES_PER_ROOT};
+use super::core::{Core, ManagerOptions, Parts, RootArea, SEQUENCES_PER_ROOT};
 use super::error::ManagerError;
 use super::join::join_all;
 use super::lines::Lines;
 use super::map::{Map, pages_of};
+use super::reserve::Reserve;
 use super::root;
 use super::tag::Codec;
 use crate::address::Chunk;
@@ -30,6 +31,9 @@ impl Default for FormatOptions {
         FormatOptions { spare_percent: 12, capacity: None }
     }
 }
+
+/// Of the room for the namespace, what can be spare at most, in percent. Derived: something has to be left.
+const SPARE_PERCENT_MAX: u32 = 99;
 
 pub(super) fn check_device(device: &dyn FlashDevice) -> Result<(), ManagerError> {
     let geometry = device.geometry();
@@ -105,17 +109,27 @@ impl Plan {
         for line in 0..lines.all.len() as u32 {
             lines.set_free(line);
         }
-        let (payload, line) = (lines.payload(), lines.payload_max());
+        let payload = lines.payload();
         // The pages of the map depend on the capacity, and the capacity on what is left beside them.
         let pages = pages_of(u32::try_from(payload).unwrap_or(u32::MAX));
-        let reserve = Reserve::of(pages, line);
-        let room = payload.saturating_sub(reserve.payload_needed(0, pages, line));
-        let share = u64::from(100 - options.spare_percent.min(99));
-        let most = room * share / 100;
-        let capacity = options.capacity.map_or(most, u64::from);
-        if capacity == 0 || capacity > most || apart[0].is_empty() {
-            let needed = reserve.payload_needed(0, pages, line) + capacity.max(1) * 100 / share;
-            return Err(ManagerError::TooSmall { lines: lines.free(), payload, needed, capacity });
+        let reserve = Reserve::of(pages, &codec);
+        let room = payload.saturating_sub(reserve.payload_planned(0));
+        let share = |spare: u32| room * u64::from(100 - spare) / 100;
+        let spare = options.spare_percent.min(SPARE_PERCENT_MAX);
+        let capacity = options.capacity.map_or(share(spare), u64::from);
+        // Above that there may be no line that is worth emptying, and hosts wait for ever.
+        let most = payload.saturating_sub(reserve.payload_needed(0));
+        let least = (0..=SPARE_PERCENT_MAX).find(|&least| share(least) <= most);
+        let least = least.filter(|&least| share(least) > 0 && !apart[0].is_empty());
+        match least {
+            Some(least) if capacity > most && capacity <= share(spare) => {
+                return Err(ManagerError::SpareTooSmall { spare, least, capacity, most });
+            }
+            Some(_) if capacity > 0 && capacity <= share(spare) => {}
+            _ => {
+                let needed = reserve.payload_planned(capacity.max(1) * 100 / u64::from(100 - spare));
+                return Err(ManagerError::TooSmall { lines: lines.free_lines(), payload, needed, capacity });
+            }
         }
         Ok(Plan { codec, lines, apart, capacity: u32::try_from(capacity).unwrap_or(u32::MAX) })
     }

@@ -63,8 +63,8 @@ impl Line {
 pub(super) struct Lines {
     codec: Codec,
     pub all: Vec<Line>,
-    /// Lines that are free.
-    free: usize,
+    /// Sectors that free lines hold.
+    free: u64,
     /// Valid sectors of each unit of the device.
     valid: Vec<u16>,
 }
@@ -96,6 +96,10 @@ impl Lines {
         };
         let units = geometry.sectors_total() / codec.unit;
         Lines { all: (0..geometry.chunks).map(line).collect(), valid: vec![0; units as usize], free: 0, codec }
+    }
+
+    pub fn codec(&self) -> &Codec {
+        &self.codec
     }
 
     fn geometry(&self) -> &Geometry {
@@ -154,8 +158,24 @@ impl Lines {
         self.get(line).slots.len() as u64 * self.payload_of_chunk()
     }
 
+    /// Lines that are free, in whole lines' worth of sectors: of lines that lack chunks it takes more.
     pub fn free(&self) -> usize {
-        self.free
+        (self.free / self.payload_max()) as usize
+    }
+
+    /// Sectors that free lines hold beyond so many whole lines.
+    pub fn free_beyond(&self, lines: usize) -> u64 {
+        self.free.saturating_sub(lines as u64 * self.payload_max())
+    }
+
+    /// Lines that are free, whatever each of them holds.
+    pub fn free_lines(&self) -> usize {
+        self.usable().filter(|line| line.state == LineState::Free).count()
+    }
+
+    /// Lines with a chunk at least.
+    pub fn usable(&self) -> impl Iterator<Item = &Line> {
+        self.all.iter().filter(|line| !line.slots.is_empty())
     }
 
     /// A line is free; one without chunks is never written.
@@ -163,17 +183,19 @@ impl Lines {
         let found = self.get_mut(line);
         (found.state, found.cursor, found.in_turn) = (LineState::Free, 0, 0);
         (found.pinned, found.last) = (0, 0);
-        self.free += usize::from(!self.get(line).slots.is_empty());
+        self.free += self.payload_of(line);
     }
 
-    /// A free line: the least worn one, but for what is moved the most worn one, since that stays the longest.
-    pub fn take_free(&mut self, stream: Stream) -> Option<u32> {
+    /// A free line of so many sectors at most: the least worn one, but for what is moved the most worn one, since that stays the
+    /// longest.
+    pub fn take_free(&mut self, stream: Stream, most: u64) -> Option<u32> {
         let free =
             self.all.iter().enumerate().filter(|(_, line)| line.state == LineState::Free && !line.slots.is_empty());
-        let wear = free.map(|(number, line)| (line.wear(), number));
+        let fitting = free.filter(|(number, _)| self.payload_of(*number as u32) <= most);
+        let wear = fitting.map(|(number, line)| (line.wear(), number));
         let (_, number) = if stream == Stream::Moved { wear.max() } else { wear.min() }?;
         self.all[number].state = LineState::Open(stream);
-        self.free -= 1;
+        self.free -= self.payload_of(number as u32);
         Some(number as u32)
     }
 
@@ -211,9 +233,16 @@ impl Lines {
         Some(Target { line, slot: chosen, first })
     }
 
-    /// Sectors of padding that emptying a line may cost: where no more become free, it brings no room.
-    pub fn valid_margin(&self) -> u32 {
-        self.codec.payload()
+    /// Sectors that a line has room for when it was emptied, beyond those that are valid in it.
+    pub fn room_in(&self, line: u32) -> u64 {
+        let found = self.get(line);
+        let good = found.slots.iter().filter(|slot| !slot.has_failed).count() as u64;
+        (good * self.payload_of_chunk()).saturating_sub(found.valid.into())
+    }
+
+    /// Units that become free when a line is emptied, beyond those that its content takes elsewhere.
+    pub fn gain(&self, line: u32) -> u64 {
+        self.room_in(line) / u64::from(self.codec.payload())
     }
 
     /// Pins a line until there is a root up to `sequence`.

@@ -16,6 +16,7 @@ mod lines;
 mod map;
 mod read;
 mod recover;
+mod reserve;
 mod root;
 mod scan;
 mod tag;
@@ -277,7 +278,7 @@ impl Manager {
             padding_sectors: state.totals.padding,
             unknown_sectors: state.totals.unknown,
             lines: [
-                state.lines.free(),
+                state.lines.free_lines(),
                 state.lines_in(|state| matches!(state, LineState::Open(_))),
                 state.lines_in(|state| state == LineState::Closed),
                 state.lines_in(|state| state == LineState::Emptying),
@@ -338,6 +339,9 @@ impl Manager {
         self.flush().await?;
         while self.core.state.borrow().buffer.moved_entries() > 0 {
             self.core.force_moved();
+            if self.core.has_no_room() {
+                break; // nobody waits for it, and the map names it where it was
+            }
             self.core.wait().await?;
         }
         self.core.checkpoint(true).await

@@ -83,7 +83,9 @@ impl State {
         let begins = spread.is_dealt(stream) && self.to_deal[stream.index()] == 0;
         let is_scarce = self.lines.free() <= self.reserve().soft;
         let wanted = if begins && !is_scarce { payload * self.busy.len() } else { payload };
-        first.is_some_and(|first| self.buffer.queued(stream) >= wanted || first <= self.forced[stream.index()])
+        let may_pad = stream != Stream::Moved || self.padding_left != Some(0);
+        let is_forced = |first| may_pad && first <= self.forced[stream.index()];
+        first.is_some_and(|first| self.buffer.queued(stream) >= wanted || is_forced(first))
     }
 
     /// The sectors of the next unit: the oldest that wait, or every n-th part of them, where `n` units are still to be made of
@@ -115,15 +117,26 @@ impl State {
             let reserve = self.reserve();
             let kept = match stream {
                 // Out of spare, hosts bring nothing more: what they have brought is written while there is room.
-                Stream::Hot | Stream::Cold if self.is_read_only => 1,
+                Stream::Hot | Stream::Cold | Stream::Moved if self.is_read_only => 1,
                 Stream::Hot | Stream::Cold => reserve.hosts,
-                Stream::Moved => reserve.map,
+                Stream::Moved => reserve.map - usize::from(self.is_pressed),
                 Stream::Map => 0,
             };
-            if self.lines.free() <= kept {
+            // Hosts leave so much whatever the line has that they take; the others take one that leaves it.
+            if stream.is_of_hosts() && self.lines.free() <= kept {
                 return None;
             }
-            self.open[stream.index()] = Some(self.lines.take_free(stream)?);
+            let most = self.lines.free_beyond(kept);
+            self.open[stream.index()] = Some(self.lines.take_free(stream, most)?);
+        }
+    }
+
+    /// The rest of a unit of what is moved is for what hosts wait with: it may be all that emptying a line brings.
+    fn fill_up(&mut self, taken: &mut Vec<(Logical, Entry)>, payload: usize) {
+        for stream in [Stream::Hot, Stream::Cold] {
+            if self.is_blocked(stream) {
+                taken.extend(self.buffer.take(stream, payload - taken.len()));
+            }
         }
     }
 
@@ -133,7 +146,11 @@ impl State {
             return None;
         }
         let target = self.target(stream, spread)?;
-        let taken = self.deal(stream, payload, spread);
+        let mut taken = self.deal(stream, payload, spread);
+        if stream == Stream::Moved && taken.len() < payload {
+            self.padding_left = self.padding_left.map(|left| left.saturating_sub(1));
+            self.fill_up(&mut taken, payload);
+        }
         let ended = self.ended();
         let first_sequence = self.next_sequences(payload as u64);
         let mut sectors = Vec::with_capacity(taken.len());
@@ -189,8 +206,14 @@ impl Core {
                 }
             }
             if !has_begun {
-                return;
+                break;
             }
+        }
+        let mut state = self.state.borrow_mut();
+        // Nothing that ends would wake collection, and what it had nothing to do for may be there.
+        if state.is_at_rest && state.programs.is_empty() && state.hosts_are_blocked() {
+            state.is_at_rest = false;
+            self.changed.notify_all();
         }
     }
 
@@ -272,7 +295,7 @@ impl Core {
         // A record and a write of the same sector are never in the buffer together: which is the newer one would be in doubt.
         while self.state.borrow().buffer.recorded(first, count).is_some() {
             self.force_hosts(u64::MAX);
-            self.wait().await?;
+            self.wait_for_room().await?;
         }
         let mut ticket = 0;
         for index in 0..count {
@@ -359,7 +382,7 @@ impl Core {
                 return Ok(());
             }
             self.force_hosts(ticket);
-            self.wait().await?;
+            self.wait_for_room().await?;
         }
     }
 }

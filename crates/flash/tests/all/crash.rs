@@ -175,6 +175,11 @@ impl Life {
         Ok(())
     }
 
+    async fn write_stable(&mut self, namespace: &Rc<FlashNamespace>) -> Result<(), Error> {
+        let data = self.model.borrow_mut().write(0, 1);
+        namespace.write(Lba(0), data, durability(true)).await
+    }
+
     /// Several writes at the same time, in parts of the namespace that differ.
     async fn write_at_once(&mut self, namespace: &Rc<FlashNamespace>, blocks: u64) -> Result<(), Error> {
         let part = blocks / 4;
@@ -287,7 +292,14 @@ fn crash(kind: Kind, seed: u64, at: u64) {
         let mut life = Life::begin(kind, seed, spare(kind)).await;
         life.nand.cut_at(Some(at));
         let result = match life.open().await {
-            Ok(mut namespace) => life.go_on(&mut namespace, steps(kind)).await.map_err(|error| error.to_string()),
+            Ok(mut namespace) => {
+                let mut result = life.go_on(&mut namespace, steps(kind)).await;
+                if result.is_ok() && !life.nand.is_on() {
+                    // It was lost for what nobody waited for: whoever writes next is told.
+                    result = life.write_stable(&namespace).await;
+                }
+                result.map_err(|error| error.to_string())
+            }
             Err(error) => Err(error.to_string()),
         };
         assert!(result.is_err() || life.nand.is_on(), "{story}: nobody noticed");

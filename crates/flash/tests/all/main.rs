@@ -9,5 +9,6 @@ mod model;
 mod nand;
 mod opening;
 mod over_zones;
+mod room;
 mod sim;
 mod zones;

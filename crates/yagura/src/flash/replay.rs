@@ -82,7 +82,9 @@ pub fn run(args: &FlashReplayArgs) -> Result<(), Failure> {
         config.geometry.chunks = super::served::chunks_for(size, &config.geometry)?;
     }
     let replayed = replay(config, options, commands).map_err(|error| match error {
-        ReplayError::Manager(ManagerError::TooSmall { .. } | ManagerError::RootTooLarge { .. })
+        ReplayError::Manager(
+            ManagerError::TooSmall { .. } | ManagerError::SpareTooSmall { .. } | ManagerError::RootTooLarge { .. },
+        )
         | ReplayError::Nand(_) => Failure::usage(error),
         error => Failure::check(format!("{path}: {error}")),
     })?;

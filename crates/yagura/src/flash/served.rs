@@ -48,6 +48,7 @@ pub fn manager_failure(path: &Path, error: ManagerError) -> Failure {
         ManagerError::TooSmall { .. } => {
             return Failure::usage(format!("{error}; give a larger --size, or a smaller --spare"));
         }
+        ManagerError::SpareTooSmall { least, .. } => return Failure::usage(format!("{error}; give --spare {least}")),
         ManagerError::RootTooLarge { .. } => return Failure::usage(format!("{error}; give a smaller --size")),
         ManagerError::Device(FlashError::NoRoom) | ManagerError::Stopped(device::Error::OutOfSpace) => {
             return Failure::out_of_space(format!("{}: {error}; make room there", path.display()));
