@@ -142,7 +142,8 @@ fn is_written_on_and_on(seed: u64) -> bool {
         };
         let result = timeout(LIFE, life).await;
         assert_eq!(result, Ok(Ok(())), "{story}, spare {spare_percent} %: {:?}", namespace.manager());
-        for (lba, &version) in (0..).zip(&*versions.borrow()) {
+        let written = versions.borrow().clone();
+        for (lba, version) in (0..).zip(written) {
             let (result, buf) = namespace.read(Lba(lba), Buf::with_len(SECTOR_BYTES)).await;
             assert!(result == Ok(()) && *buf == *content(lba, version), "{story}: sector {lba}: {result:?}");
         }
@@ -196,7 +197,8 @@ fn a_format_with_too_little_to_spare_is_refused_and_names_what_would_do() {
 
 /// The content is what was written last, or what was before where the last write has failed.
 async fn assert_read(namespace: &FlashNamespace, versions: &Versions, story: &str) {
-    for (lba, &version) in (0..).zip(&*versions.borrow()) {
+    let written = versions.borrow().clone();
+    for (lba, version) in (0..).zip(written) {
         let (result, buf) = namespace.read(Lba(lba), Buf::with_len(SECTOR_BYTES)).await;
         let found = [version, version.saturating_sub(1)].iter().any(|&version| *buf == *content(lba, version));
         assert!(result == Ok(()) && found, "{story}: sector {lba}: {result:?}");
