@@ -84,12 +84,23 @@ impl Store {
 
     /// Sets `key` if there is none; whether it did.
     pub async fn add(&self, key: &[u8], value: impl Into<Value>, options: PutOptions) -> Result<bool, StoreError> {
+        Ok(self.add_versioned(key, value, options).await?.is_some())
+    }
+
+    /// Sets `key` if there is none; the version that it has then, if it did.
+    pub async fn add_versioned(
+        &self,
+        key: &[u8],
+        value: impl Into<Value>,
+        options: PutOptions,
+    ) -> Result<Option<Version>, StoreError> {
         let value = fitting(value)?;
         let decide = |found: Option<&Versioned>| match found {
             Some(_) => Change::Keep(false),
             None => Change::Put { value: value.clone(), options, result: true },
         };
-        self.update(key, decide).await
+        let effect = self.update_versioned(key, None, decide).await?;
+        Ok(effect.result.then_some(effect.version))
     }
 
     /// Sets `key` if there is one; whether it did.
