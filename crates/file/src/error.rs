@@ -21,6 +21,9 @@ pub enum Error {
     /// A name is too long, empty, or holds what a name can't.
     #[error("a name may not {0}")]
     Name(&'static str),
+    /// A name is longer than names are.
+    #[error("a name may not have more than {0} bytes")]
+    NameTooLong(usize),
     /// A directory would come below itself, or another argument makes no sense.
     #[error("{0}")]
     Invalid(&'static str),
@@ -30,6 +33,18 @@ pub enum Error {
     /// A file would be longer than one may be.
     #[error("a file may not be longer than {0} bytes")]
     TooLong(u64),
+    /// There is no such extended attribute.
+    #[error("there is no attribute {0}")]
+    NoAttribute(String),
+    /// The name of an attribute is empty or too long, or its value does not fit what the caller has for it.
+    #[error("an attribute's name or value has a length that does not do: {0}")]
+    Range(&'static str),
+    /// What this file system does not have.
+    #[error("not supported: {0}")]
+    NotSupported(&'static str),
+    /// What nobody may do.
+    #[error("not permitted: {0}")]
+    NotPermitted(&'static str),
     /// No room on the members, or in the store.
     #[error("out of space: {0}")]
     NoSpace(String),
@@ -54,4 +69,28 @@ pub enum Error {
     /// The store or members do not answer: whether a change took effect may be unknown.
     #[error("the pool does not answer: {0}")]
     Unavailable(String),
+}
+
+impl Error {
+    /// The number that a system call returns for it.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Error::NotFound(_) => libc::ENOENT,
+            Error::Exists(_) => libc::EEXIST,
+            Error::NotDirectory(_) => libc::ENOTDIR,
+            Error::IsDirectory(_) => libc::EISDIR,
+            Error::NotEmpty(_) => libc::ENOTEMPTY,
+            Error::NameTooLong(_) => libc::ENAMETOOLONG,
+            Error::Name(_) | Error::Invalid(_) => libc::EINVAL,
+            Error::TooManyLinks(_) => libc::EMLINK,
+            Error::TooLong(_) => libc::EFBIG,
+            Error::NoAttribute(_) => libc::ENODATA,
+            Error::Range(_) => libc::ERANGE,
+            Error::NotSupported(_) => libc::EOPNOTSUPP,
+            Error::NotPermitted(_) => libc::EPERM,
+            Error::NoSpace(_) => libc::ENOSPC,
+            Error::Stale => libc::ESTALE,
+            Error::Lost { .. } | Error::Damaged(_) | Error::Unavailable(_) => libc::EIO,
+        }
+    }
 }

@@ -1,10 +1,15 @@
 //! [`Meta`]: what files need of the store: small values by key, changed only by who has seen what was there.
 
+mod memory;
+mod store;
+
 use engine::task::LocalFuture;
 
 use crate::error::Error;
 
 pub use kv::types::Version;
+pub use memory::{Death, Faults, MemoryClient, MemoryMeta};
+pub use store::StoreMeta;
 
 /// A value and the version that a change of it has to name.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,8 +27,8 @@ pub enum Swapped {
     Done(Version),
     /// Something else is there (or nothing, or something where nothing was expected): nothing was changed.
     Changed,
-    /// No majority said what became of it: it has taken effect, or will yet, or never. Whoever asked reads again and looks for its
-    /// own change there.
+    /// No majority said what became of it: it has taken effect, or will yet, or never; it will only as long as nothing else has
+    /// changed the key since. Whoever asked reads again and looks for its own change there.
     Unknown,
 }
 

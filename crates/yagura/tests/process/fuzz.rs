@@ -74,6 +74,7 @@ targets! {
     cache_session: cache::fuzz::session,
     drive_open: device::drive::fuzz::drive_open,
     erasure_losses: erasure::fuzz::losses,
+    file_records: file::fuzz::records,
     flash_open: flash::fuzz::flash_open,
     host_session: fabric::host::fuzz_session,
     map_decode: pool::fuzz::map_decode,

@@ -1,0 +1,127 @@
+//! [`Access`]: records of one file system, got and changed. Here every read of names and inodes goes by: a cache of leaves and
+//! inodes under leases would stand in [`Access::get`] and hear of changes in [`Access::put`] and [`Access::remove`].
+//!
+//! **An unknown outcome ends here**: the record is read again until the change is found in it, or something that keeps it out.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::backoff::{Backoff, jittered};
+use engine::{task, time};
+
+use crate::error::Error;
+use crate::meta::{Meta, Seen, Swapped, Version};
+use crate::record::{Keys, Mine, Record};
+
+/// Times that something is tried again, at most. Chosen: with these pauses about two seconds, as an operation of the store.
+const TRIES_MAX: u32 = 48;
+const PAUSE_FIRST: Duration = Duration::from_millis(1);
+/// The longest pause between two tries. Guessed.
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+
+/// Counts tries, and pauses between them.
+pub(crate) struct Tries {
+    left: u32,
+    backoff: Backoff,
+}
+
+impl Tries {
+    pub(crate) fn new() -> Tries {
+        Tries { left: TRIES_MAX, backoff: Backoff::new(PAUSE_FIRST, PAUSE_MAX) }
+    }
+
+    /// Waits before another try, or says that there were enough.
+    pub(crate) async fn again(&mut self, what: &str) -> Result<(), Error> {
+        self.left = self.left.checked_sub(1).ok_or_else(|| Error::Unavailable(format!("{what}, again and again")))?;
+        time::sleep(jittered(self.backoff.pause())).await;
+        Ok(())
+    }
+}
+
+/// A random number that is not zero.
+pub(crate) fn draw() -> u64 {
+    task::random_u64().max(1)
+}
+
+/// A record, and what a change of it has to name.
+#[derive(Clone, Debug)]
+pub(crate) struct Held<R> {
+    pub(crate) record: R,
+    version: Version,
+}
+
+/// Records of one file system.
+pub(crate) struct Access {
+    pub(crate) meta: Rc<dyn Meta>,
+    pub(crate) keys: Keys,
+}
+
+impl Access {
+    pub(crate) async fn get<R: Record>(&self, key: &[u8]) -> Result<Option<Held<R>>, Error> {
+        let Some(Seen { value, version }) = self.meta.get(key).await? else { return Ok(None) };
+        Ok(Some(Held { record: R::decode(&value)?, version }))
+    }
+
+    /// Puts `new` in the place of `old` (`None`: of nothing). `None`: something else is there.
+    pub(crate) async fn put<R: Record>(
+        &self,
+        key: &[u8],
+        old: Option<&Held<R>>,
+        mut new: R,
+    ) -> Result<Option<Held<R>>, Error> {
+        let stamp = draw();
+        *new.stamps_mut() = match old {
+            Some(old) => old.record.stamps().next(stamp),
+            None => crate::record::Stamps::first(stamp),
+        };
+        let value = new.encode();
+        let (mut tries, mut was_unknown) = (Tries::new(), false);
+        loop {
+            match self.meta.swap(key, old.map(|old| old.version), Some(value.clone())).await? {
+                Swapped::Done(version) => return Ok(Some(Held { record: new, version })),
+                Swapped::Changed if !was_unknown => return Ok(None),
+                Swapped::Changed | Swapped::Unknown => was_unknown = true,
+            }
+            match (self.get::<R>(key).await?, old) {
+                (Some(found), old) => match tell(&found.record, stamp, old.map(|old| &old.record)) {
+                    Mine::Yes => return Ok(Some(found)), // with what others have made of it since
+                    Mine::No => return Ok(None),
+                    Mine::NotYet => {}
+                    Mine::Forgotten => return Err(lost_sight()),
+                },
+                (None, Some(_)) => return Err(lost_sight()), // removed by others, before it or after it
+                (None, None) => {}
+            }
+            tries.again("the store did not say what became of a change").await?;
+        }
+    }
+
+    /// Takes `old` away. Whether it is gone, by whomever; `false`: something else is there.
+    pub(crate) async fn remove<R: Record>(&self, key: &[u8], old: &Held<R>) -> Result<bool, Error> {
+        let mut tries = Tries::new();
+        loop {
+            match self.meta.swap(key, Some(old.version), None).await? {
+                Swapped::Done(_) => return Ok(true),
+                Swapped::Changed | Swapped::Unknown => {}
+            }
+            match self.get::<R>(key).await? {
+                None => return Ok(true),
+                Some(found) if found.version != old.version => return Ok(false),
+                Some(_) => {}
+            }
+            tries.again("the store did not say what became of a removal").await?;
+        }
+    }
+}
+
+/// Whether the change `stamp` of `old` (`None`: of nothing) is in what was found.
+fn tell<R: Record>(found: &R, stamp: u64, old: Option<&R>) -> Mine {
+    match old {
+        Some(old) => found.stamps().tell(stamp, old.stamps()),
+        None => found.stamps().tell_first(stamp),
+    }
+}
+
+fn lost_sight() -> Error {
+    Error::Unavailable("whether a change took effect is unknown: others have changed the same since".to_owned())
+}

@@ -1,0 +1,241 @@
+//! [`FileSystem`]: one client of a file system: what it was opened with, and what it remembers. Its operations stand in `ops`, by
+//! inode numbers; those on tries in `name`; what spans two names in `across`.
+//!
+//! Who may do what is not asked here: whoever mounts has the kernel do that (`default_permissions`).
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use engine::task::LocalFuture;
+
+use crate::access::{Access, Held, Tries, draw};
+use crate::error::Error;
+use crate::meta::Meta;
+use crate::name::known::Known;
+use crate::record::inode::{Content, Inode};
+use crate::record::node::{Leaf, Node, RootPart, Shape};
+use crate::record::root::{MemberRecord, RootRecord, check_fs_name};
+use crate::record::small::{ClientRecord, NextInode};
+use crate::record::{Keys, Kind, Path, Stamps, Time, key};
+
+/// The inode of the directory that is in no other.
+pub const ROOT: u64 = 1;
+/// Inode numbers that a client takes at a time. Chosen: a million files cost a thousand changes of that record.
+const NUMBERS_AT_ONCE: u64 = 1024;
+
+/// What a new file system is to be.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// Columns of data.
+    pub data: u8,
+    /// Columns of parity.
+    pub parity: u8,
+    /// Bytes of a region.
+    pub region_bytes: u64,
+    /// Where columns are.
+    pub members: Vec<MemberRecord>,
+    /// The twelve bits of permissions of its root.
+    pub mode: u16,
+    /// Owner of its root.
+    pub uid: u32,
+    /// Group of its root.
+    pub gid: u32,
+}
+
+/// Frees what an inode's content holds outside of its record. Called before the inode goes, and again if whoever did it died.
+pub trait Reap: 'static {
+    /// Frees it.
+    fn reap<'a>(&'a self, ino: u64, inode: &'a Inode) -> LocalFuture<'a, Result<(), Error>>;
+}
+
+/// One client of a file system.
+pub struct FileSystem {
+    pub(crate) access: Access,
+    root: RootRecord,
+    /// What is known of tries.
+    pub(crate) known: RefCell<Known>,
+    numbers: Cell<(u64, u64)>,
+    pub(crate) client: Cell<u64>,
+    pub(crate) host: String,
+    /// What this client has open, and how many times.
+    pub(crate) opened: RefCell<BTreeMap<u64, u64>>,
+    /// What this client's record lists as open and without a name, or about to be.
+    pub(crate) orphans: RefCell<BTreeSet<u64>>,
+    reap: RefCell<Option<Rc<dyn Reap>>>,
+}
+
+impl FileSystem {
+    /// Makes a file system of this name.
+    pub async fn create_root(meta: Rc<dyn Meta>, name: &str, options: &CreateOptions) -> Result<(), Error> {
+        check_fs_name(name)?;
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&draw().to_le_bytes());
+        id[8..].copy_from_slice(&draw().to_le_bytes());
+        id[0] |= 0x80; // never the '=' of a root record's key
+        let access = Access { meta, keys: Keys(id) };
+        if access.get::<RootRecord>(&key::root(name)).await?.is_some() {
+            return Err(Error::Exists(name.to_owned()));
+        }
+        let now = Time::now();
+        let inode = Inode {
+            mode: options.mode & 0o7777,
+            uid: options.uid,
+            gid: options.gid,
+            parent: ROOT,
+            links: vec![draw()],
+            ..blank(Kind::Directory, now)
+        };
+        access.put(&access.keys.node(ROOT, Path::ROOT), None, empty_directory(now)).await?;
+        access.put(&access.keys.inode(ROOT), None, inode).await?;
+        let next = NextInode { stamps: Stamps::default(), next: ROOT + 1 };
+        access.put(&access.keys.next_inode(), None, next).await?;
+        let record = RootRecord {
+            stamps: Stamps::default(),
+            id,
+            data: options.data,
+            parity: options.parity,
+            region_bytes: options.region_bytes,
+            seed: draw(),
+            members: options.members.clone(),
+        };
+        // Last: from here on it is there.
+        let put = access.put(&key::root(name), None, record).await?;
+        put.map(drop).ok_or_else(|| Error::Exists(name.to_owned()))
+    }
+
+    /// A new client of the file system of this name; `host` tells people where it runs.
+    pub async fn open(meta: Rc<dyn Meta>, name: &str, host: &str) -> Result<FileSystem, Error> {
+        check_fs_name(name)?;
+        let access = Access { meta, keys: Keys([0; 16]) };
+        let found = access.get::<RootRecord>(&key::root(name)).await?;
+        let root = found.ok_or_else(|| Error::NotFound(format!("file system {name}")))?.record;
+        let access = Access { keys: Keys(root.id), ..access };
+        let file_system = FileSystem {
+            access,
+            root,
+            known: RefCell::default(),
+            numbers: Cell::new((0, 0)),
+            client: Cell::new(draw()),
+            host: crate::record::small::host_name(host),
+            opened: RefCell::default(),
+            orphans: RefCell::default(),
+            reap: RefCell::new(None),
+        };
+        file_system.put_client(ClientRecord::default()).await?;
+        Ok(file_system)
+    }
+
+    /// What the file system is.
+    pub fn root(&self) -> &RootRecord {
+        &self.root
+    }
+
+    /// The seam to the store.
+    pub fn meta(&self) -> &Rc<dyn Meta> {
+        &self.access.meta
+    }
+
+    /// From now on content is freed by this.
+    pub fn set_reap(&self, reap: Rc<dyn Reap>) {
+        *self.reap.borrow_mut() = Some(reap);
+    }
+
+    /// Frees content that lies outside of the inode.
+    pub(crate) async fn reap_content(&self, ino: u64, inode: &Inode) -> Result<(), Error> {
+        let reap = self.reap.borrow().clone();
+        match reap {
+            Some(reap) => reap.reap(ino, inode).await,
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn hash(&self, dir: u64, name: &[u8]) -> u64 {
+        crate::record::hash(self.root.seed, dir, name)
+    }
+
+    /// An inode's number that nobody has had.
+    pub(crate) async fn next_ino(&self) -> Result<u64, Error> {
+        let (next, end) = self.numbers.get();
+        if next < end {
+            self.numbers.set((next + 1, end));
+            return Ok(next);
+        }
+        let key = self.access.keys.next_inode();
+        let mut tries = Tries::new();
+        loop {
+            let Some(held) = self.access.get::<NextInode>(&key).await? else {
+                return Err(Error::Damaged("the next inode's number is not there".to_owned()));
+            };
+            let first = held.record.next;
+            let end =
+                first.checked_add(NUMBERS_AT_ONCE).ok_or_else(|| Error::NoSpace("no inode numbers".to_owned()))?;
+            let new = NextInode { next: end, ..held.record.clone() };
+            if self.access.put(&key, Some(&held), new).await?.is_some() {
+                self.numbers.set((first + 1, end));
+                return Ok(first);
+            }
+            tries.again("other clients take inode numbers").await?;
+        }
+    }
+
+    /// The inode, if it is there.
+    pub(crate) async fn inode(&self, ino: u64) -> Result<Option<Held<Inode>>, Error> {
+        self.access.get(&self.access.keys.inode(ino)).await
+    }
+
+    /// The inode, or that it is gone.
+    pub async fn get_inode(&self, ino: u64) -> Result<Inode, Error> {
+        Ok(self.inode(ino).await?.ok_or(Error::Stale)?.record)
+    }
+
+    /// Changes an inode in one compare-and-set: `change` is called until what it has seen is what it replaces. An error of it
+    /// changes nothing. The inode as it is then.
+    pub async fn change_inode<T>(
+        &self,
+        ino: u64,
+        mut change: impl FnMut(&mut Inode) -> Result<T, Error>,
+    ) -> Result<(Inode, T), Error> {
+        let key = self.access.keys.inode(ino);
+        let mut tries = Tries::new();
+        loop {
+            let held = self.inode(ino).await?.ok_or(Error::Stale)?;
+            let mut new = held.record.clone();
+            let value = change(&mut new)?;
+            if new == held.record {
+                return Ok((new, value));
+            }
+            if let Some(put) = self.access.put(&key, Some(&held), new).await? {
+                return Ok((put.record, value));
+            }
+            tries.again("other clients change the inode").await?;
+        }
+    }
+}
+
+/// An inode of a kind without anything.
+pub(crate) fn blank(kind: Kind, now: Time) -> Inode {
+    Inode {
+        stamps: Stamps::default(),
+        kind,
+        mode: 0,
+        uid: 0,
+        gid: 0,
+        device: 0,
+        accessed: now,
+        modified: now,
+        changed: now,
+        created: now,
+        parent: 0,
+        moved: 0,
+        size: 0,
+        links: Vec::new(),
+        attributes: BTreeMap::new(),
+        content: Content::Inline(Vec::new()),
+    }
+}
+
+/// The root of a new directory's trie.
+pub(crate) fn empty_directory(now: Time) -> Node {
+    Node::new(Shape::Leaf(Leaf::default()), Some(RootPart { modified: now, changed: now, dying: None }))
+}

@@ -1,0 +1,229 @@
+//! Changing names: one leaf by one compare-and-set, after what is in the way was finished.
+
+use engine::time;
+
+use super::find::deeper;
+use crate::access::{Held, Tries};
+use crate::error::Error;
+use crate::fs::FileSystem;
+use crate::record::node::{Entry, LEAF_BYTES_MAX, Leaf, Node, RootPart, Shape};
+use crate::record::{DEPTH_MAX, Path, Time};
+
+/// How long the root of a split directory may say an older time than its entries. Chosen: what people and `make` tell apart.
+const NOTE_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
+/// Bytes of a leaf at the last level, where names collide in all bits of their hashes. Chosen: far below the record's counts.
+const DEEPEST_BYTES_MAX: usize = 1 << 20;
+
+/// What is to become of a leaf that was looked at.
+pub(crate) enum Step<T> {
+    /// It stays as it is.
+    Keep(T),
+    /// It becomes what was made of it; whether that is a change that the directory's times tell.
+    Put(T, bool),
+    /// First this intent is resolved, which holds the name.
+    Resolve(u64),
+}
+
+/// A leaf that may be changed.
+pub(crate) struct Spot {
+    pub(crate) path: Path,
+    pub(crate) held: Held<Node>,
+    pub(crate) leaf: Leaf,
+}
+
+impl FileSystem {
+    /// Changes the leaf where `name` is or would be, by what `decide` makes of it; it is called until what it has seen is what it
+    /// replaces.
+    pub(crate) async fn change_leaf<T>(
+        &self,
+        dir: u64,
+        name: &[u8],
+        mut decide: impl FnMut(&mut Leaf, Path) -> Result<Step<T>, Error>,
+    ) -> Result<T, Error> {
+        let mut tries = Tries::new();
+        loop {
+            let spot = self.spot(dir, self.hash(dir, name)).await?;
+            let mut leaf = spot.leaf.clone();
+            match decide(&mut leaf, spot.path)? {
+                Step::Keep(value) => return Ok(value),
+                Step::Resolve(intent) => self.resolve_on_name(intent, dir, name).await?,
+                Step::Put(value, tells) => {
+                    if self.put_leaf(dir, spot, leaf, tells).await? {
+                        return Ok(value);
+                    }
+                }
+            }
+            tries.again("other clients change the directory").await?;
+        }
+    }
+
+    /// The open leaf for a name. It finishes splits, and tells the root before a closed leaf is opened.
+    async fn spot(&self, dir: u64, hash: u64) -> Result<Spot, Error> {
+        let mut tries = Tries::new();
+        loop {
+            let mut path = self.known.borrow().begin(dir, hash);
+            let held = loop {
+                let Some(held) = self.node(dir, path).await? else { return Err(self.why_absent(dir).await) };
+                if held.record.shape != Shape::Split {
+                    break held;
+                }
+                self.known.borrow_mut().learn(dir, path);
+                path = deeper(path, hash)?;
+            };
+            match &held.record.shape {
+                Shape::Leaf(leaf) => {
+                    let Some(dying) = held.record.root.and_then(|root| root.dying) else {
+                        let leaf = leaf.clone();
+                        return Ok(Spot { path, held, leaf });
+                    };
+                    self.resolve_on_root(dying, dir).await?;
+                }
+                Shape::Dead if path == Path::ROOT => return Err(self.why_absent(dir).await),
+                Shape::Dead => {
+                    if self.tell_root(dir).await? {
+                        return Ok(Spot { path, held, leaf: Leaf::default() });
+                    }
+                }
+                Shape::Splitting(_) | Shape::Split => self.finish_split(dir, path, &held).await?,
+            }
+            tries.again("other clients change the directory").await?;
+        }
+    }
+
+    /// Changes the root, so that whoever closes leaves to remove the directory and saw the root before can't. `false`: look again.
+    async fn tell_root(&self, dir: u64) -> Result<bool, Error> {
+        let Some(held) = self.node(dir, Path::ROOT).await? else { return Err(self.why_absent(dir).await) };
+        if held.record.shape == Shape::Dead {
+            return Err(self.why_absent(dir).await);
+        }
+        if let Some(dying) = held.record.root.and_then(|root| root.dying) {
+            self.resolve_on_root(dying, dir).await?;
+            return Ok(false);
+        }
+        let same = held.record.clone();
+        Ok(self.access.put(&self.access.keys.node(dir, Path::ROOT), Some(&held), same).await?.is_some())
+    }
+
+    /// Puts a leaf in the place of the one that was seen. `false`: look again.
+    async fn put_leaf(&self, dir: u64, spot: Spot, mut leaf: Leaf, tells: bool) -> Result<bool, Error> {
+        let added: Vec<_> = leaf.gone.iter().copied().filter(|gone| !spot.leaf.gone.contains(gone)).collect();
+        let old = self.finish_gone(&spot.leaf.gone).await;
+        leaf.gone = old.into_iter().chain(added).collect();
+        let grows = leaf.bytes() > spot.leaf.bytes();
+        if grows && leaf.bytes() > LEAF_BYTES_MAX {
+            if spot.path.depth() < DEPTH_MAX && !spot.leaf.entries.is_empty() {
+                self.split(dir, spot).await?;
+                return Ok(false);
+            }
+            if leaf.bytes() > DEEPEST_BYTES_MAX {
+                return Err(Error::NoSpace(format!("directory {dir} has too many names of one hash")));
+            }
+        }
+        let now = Time::now();
+        let root = match spot.held.record.root {
+            Some(root) if tells => Some(RootPart { modified: now, changed: now, ..root }),
+            root => root,
+        };
+        let finished: Vec<_> = spot.leaf.gone.iter().copied().filter(|gone| !leaf.gone.contains(gone)).collect();
+        let node = Node { shape: Shape::Leaf(leaf), root, ..spot.held.record.clone() };
+        let is_put = self.access.put(&self.access.keys.node(dir, spot.path), Some(&spot.held), node).await?.is_some();
+        if is_put {
+            finished.iter().for_each(|gone| self.known.borrow_mut().untell(gone.ino, gone.link));
+            if tells && spot.path != Path::ROOT {
+                self.known.borrow_mut().touch(dir, now);
+                self.note_times(dir, NOTE_AFTER).await;
+            }
+        }
+        Ok(is_put)
+    }
+
+    /// Clears the leaf of a hash of links that are gone, and its place of splits. Whether there was something.
+    pub(crate) async fn tidy_leaf(&self, dir: u64, hash: u64) -> Result<bool, Error> {
+        let path = self.see(dir, hash).await?.path;
+        let Some(held) = self.node(dir, path).await? else { return Ok(false) };
+        match &held.record.shape {
+            Shape::Leaf(leaf) if !leaf.gone.is_empty() => {
+                let spot = self.spot(dir, hash).await?;
+                let leaf = spot.leaf.clone();
+                self.put_leaf(dir, spot, leaf, false).await?;
+                Ok(true)
+            }
+            Shape::Splitting(_) => self.finish_split(dir, path, &held).await.map(|()| true),
+            Shape::Leaf(_) | Shape::Split | Shape::Dead => Ok(false),
+        }
+    }
+
+    /// Begins to split a leaf, and does it. Links that are gone are told to their inodes first: children hear of none.
+    async fn split(&self, dir: u64, spot: Spot) -> Result<(), Error> {
+        if !self.finish_gone(&spot.leaf.gone).await.is_empty() {
+            return Err(Error::Unavailable(format!("a link that is gone from directory {dir} can't be taken out")));
+        }
+        let node = Node { shape: Shape::Splitting(spot.leaf.entries), ..spot.held.record.clone() };
+        let key = self.access.keys.node(dir, spot.path);
+        match self.access.put(&key, Some(&spot.held), node).await? {
+            Some(held) => self.finish_split(dir, spot.path, &held).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Puts the children of a node that splits, and then says that it is split. Others may do the same at once.
+    pub(crate) async fn finish_split(&self, dir: u64, path: Path, held: &Held<Node>) -> Result<(), Error> {
+        let Shape::Splitting(entries) = &held.record.shape else { return Ok(()) };
+        let mut put = Vec::new();
+        for child in path.children() {
+            let is_its = |entry: &&Entry| {
+                let hash = self.hash(dir, &entry.name);
+                (child.first()..=child.last()).contains(&hash)
+            };
+            let leaf = Leaf { entries: entries.iter().filter(is_its).cloned().collect(), gone: Vec::new() };
+            // One that is there was put by another who finishes this, and may have changed since.
+            let key = self.access.keys.node(dir, child);
+            put.extend(self.access.put(&key, None, Node::new(Shape::Leaf(leaf), None)).await?.map(|held| (key, held)));
+        }
+        let node = Node { shape: Shape::Split, ..held.record.clone() };
+        let is_split = self.access.put(&self.access.keys.node(dir, path), Some(held), node).await?.is_some();
+        if !is_split && self.node(dir, path).await?.is_none() {
+            // Others have finished it, and then removed the directory, before these were put.
+            for (key, held) in put {
+                self.access.remove(&key, &held).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes in the root of a split directory when its entries changed, if that has waited for `after`. What comes of it is not
+    /// asked: it waits on.
+    pub(crate) async fn note_times(&self, dir: u64, after: std::time::Duration) {
+        let touched = self.known.borrow().touched.get(&dir).copied();
+        let Some(touched) = touched.filter(|touched| !touched.is_noted && touched.noted.elapsed() >= after) else {
+            return;
+        };
+        if let Ok(Some(held)) = self.node(dir, Path::ROOT).await
+            && let Some(root) = held.record.root
+        {
+            let (modified, changed) = (root.modified.max(touched.at), root.changed.max(touched.at));
+            let node = Node { root: Some(RootPart { modified, changed, ..root }), ..held.record.clone() };
+            let is_split = held.record.shape == Shape::Split;
+            if is_split
+                && !matches!(
+                    self.access.put(&self.access.keys.node(dir, Path::ROOT), Some(&held), node).await,
+                    Ok(Some(_))
+                )
+            {
+                return;
+            }
+        }
+        if let Some(entry) = self.known.borrow_mut().touched.get_mut(&dir) {
+            (entry.is_noted, entry.noted) = (entry.at <= touched.at, time::now());
+        }
+    }
+
+    /// Notes all times that wait. Whoever mounts calls this about every second, and at the end.
+    pub async fn note_all_times(&self) {
+        let waiting: Vec<u64> =
+            self.known.borrow().touched.iter().filter(|(_, touched)| !touched.is_noted).map(|(dir, _)| *dir).collect();
+        for dir in waiting {
+            self.note_times(dir, std::time::Duration::ZERO).await;
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Attributes: what `stat` tells and `chmod`, `chown`, `utimes` and `truncate` change.
+//!
+//! A directory's times are in the root of its trie, so that a change of an entry costs no change of the inode. Of a directory
+//! with a split root, other clients see them late by about a second. All directories have one link: what counts subdirectories
+//! by links (`find`, `fts`) takes one for "not counted".
+
+use crate::access::Tries;
+use crate::error::Error;
+use crate::fs::FileSystem;
+use crate::record::inode::{Content, Inode};
+use crate::record::node::{Node, RootPart, Shape};
+use crate::record::{Kind, Path, Time};
+
+/// Bytes that a directory is said to have. Chosen: what others say of small ones.
+const DIRECTORY_BYTES: u64 = 4096;
+const SET_USER: u16 = 0o4000;
+const SET_GROUP: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o0010;
+
+/// What `stat` tells.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Attributes {
+    /// The inode.
+    pub ino: u64,
+    /// What it is.
+    pub kind: Kind,
+    /// The twelve bits of permissions.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Names; 1 of a directory.
+    pub links: u32,
+    /// Of a device's name.
+    pub device: u64,
+    /// Bytes.
+    pub size: u64,
+    /// As it was set, or when the content changed last.
+    pub accessed: Time,
+    /// When the content changed.
+    pub modified: Time,
+    /// When anything changed.
+    pub changed: Time,
+    /// When it was made.
+    pub created: Time,
+}
+
+/// What is to be changed; `None`: stays.
+#[derive(Clone, Debug, Default)]
+pub struct Change {
+    /// The twelve bits of permissions.
+    pub mode: Option<u16>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Bytes: of inline content, to what fits inline. Other sizes are refused as not supported: content outside is not changed
+    /// here.
+    pub size: Option<u64>,
+    /// Time of last access.
+    pub accessed: Option<Time>,
+    /// Time of the last change of content.
+    pub modified: Option<Time>,
+}
+
+impl Attributes {
+    pub(super) fn of(ino: u64, inode: &Inode) -> Attributes {
+        let is_directory = inode.kind == Kind::Directory;
+        Attributes {
+            ino,
+            kind: inode.kind,
+            mode: inode.mode,
+            uid: inode.uid,
+            gid: inode.gid,
+            links: if is_directory { 1 } else { inode.links.len() as u32 },
+            device: inode.device,
+            size: if is_directory { DIRECTORY_BYTES } else { inode.size },
+            accessed: inode.accessed,
+            modified: inode.modified,
+            changed: inode.changed,
+            created: inode.created,
+        }
+    }
+}
+
+impl FileSystem {
+    /// What `stat` tells.
+    pub async fn getattr(&self, ino: u64) -> Result<Attributes, Error> {
+        let inode = self.get_inode(ino).await?;
+        self.attributes_of(ino, &inode).await
+    }
+
+    pub(super) async fn attributes_of(&self, ino: u64, inode: &Inode) -> Result<Attributes, Error> {
+        let mut told = Attributes::of(ino, inode);
+        if inode.kind == Kind::Directory {
+            let root = self.node(ino, Path::ROOT).await?.ok_or(Error::Stale)?.record.root;
+            let root = root.ok_or_else(|| Error::Damaged(format!("the root of directory {ino} is none")))?;
+            (told.modified, told.changed) = (root.modified, told.changed.max(root.changed));
+            if let Some(touched) = self.known.borrow().touched.get(&ino) {
+                (told.modified, told.changed) = (told.modified.max(touched.at), told.changed.max(touched.at));
+            }
+        }
+        Ok(told)
+    }
+
+    /// Changes attributes. Of a file, owner and group without a mode take the bits away that would run it as them.
+    pub async fn setattr(&self, ino: u64, change: &Change) -> Result<Attributes, Error> {
+        let now = Time::now();
+        let (inode, ()) = self.change_inode(ino, |inode| apply(inode, change, now)).await?;
+        if inode.kind == Kind::Directory
+            && let Some(modified) = change.modified
+        {
+            self.set_directory_time(ino, modified, now).await?;
+        }
+        self.attributes_of(ino, &inode).await
+    }
+
+    async fn set_directory_time(&self, dir: u64, modified: Time, now: Time) -> Result<(), Error> {
+        let mut tries = Tries::new();
+        loop {
+            let held = self.node(dir, Path::ROOT).await?.ok_or(Error::Stale)?;
+            let Some(root) = held.record.root else {
+                return Err(Error::Damaged(format!("the root of directory {dir} is none")));
+            };
+            if let Shape::Splitting(_) = held.record.shape {
+                self.finish_split(dir, Path::ROOT, &held).await?;
+            } else {
+                let node = Node { root: Some(RootPart { modified, changed: now, ..root }), ..held.record.clone() };
+                if self.access.put(&self.access.keys.node(dir, Path::ROOT), Some(&held), node).await?.is_some() {
+                    self.known.borrow_mut().touched.remove(&dir);
+                    return Ok(());
+                }
+            }
+            tries.again("other clients change the directory").await?;
+        }
+    }
+}
+
+fn apply(inode: &mut Inode, change: &Change, now: Time) -> Result<(), Error> {
+    let owner_changes = change.uid.is_some() || change.gid.is_some();
+    if let Some(size) = change.size {
+        resize(inode, size)?;
+        (inode.accessed, inode.modified) = (now, now);
+    }
+    inode.uid = change.uid.unwrap_or(inode.uid);
+    inode.gid = change.gid.unwrap_or(inode.gid);
+    if let Some(mode) = change.mode {
+        inode.mode = mode & 0o7777;
+    } else if owner_changes && inode.kind == Kind::File {
+        inode.mode &= !SET_USER;
+        if inode.mode & GROUP_EXECUTE != 0 {
+            inode.mode &= !SET_GROUP; // without it the bit means locks, not a group to run as
+        }
+    }
+    inode.accessed = change.accessed.unwrap_or(inode.accessed);
+    inode.modified = change.modified.unwrap_or(inode.modified);
+    inode.changed = now;
+    Ok(())
+}
+
+fn resize(inode: &mut Inode, size: u64) -> Result<(), Error> {
+    match (&mut inode.content, inode.kind) {
+        (_, Kind::Directory) => return Err(Error::IsDirectory("what was to be cut".to_owned())),
+        (Content::Inline(bytes), Kind::File) if size <= Inode::inline_bytes_max(Kind::File) as u64 => {
+            bytes.resize(size as usize, 0);
+        }
+        (_, Kind::File) => return Err(Error::NotSupported("a size that content in the inode can't have")),
+        _ => return Err(Error::Invalid("only files have a size that can be set")),
+    }
+    inode.size = size;
+    Ok(())
+}

@@ -1,0 +1,74 @@
+//! Extended attributes, in the inode. There are no access control lists: `system.` attributes are refused.
+
+use super::shown;
+use crate::error::Error;
+use crate::fs::FileSystem;
+use crate::record::Time;
+use crate::record::inode::{ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTES_BYTES_MAX};
+
+/// Whether an attribute may, must or must not be there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetMode {
+    /// It may.
+    Any,
+    /// It must not (XATTR_CREATE).
+    Create,
+    /// It must (XATTR_REPLACE).
+    Replace,
+}
+
+impl FileSystem {
+    /// The value of an attribute.
+    pub async fn get_xattr(&self, ino: u64, name: &[u8]) -> Result<Vec<u8>, Error> {
+        check_attribute(name)?;
+        let mut inode = self.get_inode(ino).await?;
+        inode.attributes.remove(name).ok_or_else(|| Error::NoAttribute(shown(name)))
+    }
+
+    /// The names of all attributes, in order.
+    pub async fn list_xattrs(&self, ino: u64) -> Result<Vec<Vec<u8>>, Error> {
+        Ok(self.get_inode(ino).await?.attributes.into_keys().collect())
+    }
+
+    /// Sets an attribute.
+    pub async fn set_xattr(&self, ino: u64, name: &[u8], value: &[u8], mode: SetMode) -> Result<(), Error> {
+        check_attribute(name)?;
+        self.change_inode(ino, |inode| {
+            match (mode, inode.attributes.contains_key(name)) {
+                (SetMode::Create, true) => return Err(Error::Exists(shown(name))),
+                (SetMode::Replace, false) => return Err(Error::NoAttribute(shown(name))),
+                _ => {}
+            }
+            inode.attributes.insert(name.to_vec(), value.to_vec());
+            if inode.attributes_bytes() > ATTRIBUTES_BYTES_MAX {
+                return Err(Error::NoSpace(format!("an inode holds {ATTRIBUTES_BYTES_MAX} bytes of attributes")));
+            }
+            inode.changed = Time::now();
+            Ok(())
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Removes an attribute.
+    pub async fn remove_xattr(&self, ino: u64, name: &[u8]) -> Result<(), Error> {
+        check_attribute(name)?;
+        self.change_inode(ino, |inode| {
+            inode.attributes.remove(name).ok_or_else(|| Error::NoAttribute(shown(name)))?;
+            inode.changed = Time::now();
+            Ok(())
+        })
+        .await?;
+        Ok(())
+    }
+}
+
+fn check_attribute(name: &[u8]) -> Result<(), Error> {
+    if !(1..=ATTRIBUTE_NAME_BYTES_MAX).contains(&name.len()) || name.contains(&0) {
+        return Err(Error::Range("a name has 1 to 255 bytes"));
+    }
+    if name.starts_with(b"system.") {
+        return Err(Error::NotSupported("access control lists, and other attributes of the system"));
+    }
+    Ok(())
+}

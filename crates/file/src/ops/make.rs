@@ -1,0 +1,191 @@
+//! Making names: files, directories, links.
+//!
+//! What has a name was whole before: the inode is put first, the entry last. Whoever dies between leaves an inode that nothing
+//! names.
+
+use super::attributes::Attributes;
+use super::shown;
+use crate::access::draw;
+use crate::error::Error;
+use crate::fs::{FileSystem, blank, empty_directory};
+use crate::name::Step;
+use crate::record::inode::{Content, Inode, LINKS_MAX};
+use crate::record::node::{Target, check_name};
+use crate::record::{Kind, Path, Time};
+
+const SET_GROUP: u16 = 0o2000;
+
+/// What a new inode is to be.
+#[derive(Clone, Debug)]
+pub struct New {
+    /// What it is.
+    pub kind: Kind,
+    /// The twelve bits of permissions, without those of the caller's mask.
+    pub mode: u16,
+    /// Owner.
+    pub uid: u32,
+    /// Group; in a directory with the bit for it, the directory's.
+    pub gid: u32,
+    /// Of a device's name.
+    pub device: u64,
+    /// Of a symbolic link.
+    pub path: Vec<u8>,
+}
+
+impl New {
+    /// A file, directory, pipe or socket.
+    pub fn new(kind: Kind, mode: u16, uid: u32, gid: u32) -> New {
+        New { kind, mode, uid, gid, device: 0, path: Vec::new() }
+    }
+}
+
+impl FileSystem {
+    /// Makes a file of this name, or finds what has it, unless that is refused (`exclusive`, as O_EXCL). Whether it was there.
+    pub async fn create(&self, dir: u64, name: &[u8], new: &New, exclusive: bool) -> Result<(Attributes, bool), Error> {
+        match self.make(dir, name, new).await {
+            Err(Error::Exists(_)) if !exclusive => {}
+            made => return made.map(|told| (told, false)),
+        }
+        match self.lookup(dir, name).await {
+            // Removed meanwhile; one more time is enough to be fair, and has an end.
+            Err(Error::NotFound(_)) => self.make(dir, name, new).await.map(|told| (told, false)),
+            found => found.map(|told| (told, true)),
+        }
+    }
+
+    /// Makes a directory.
+    pub async fn mkdir(&self, dir: u64, name: &[u8], mode: u16, uid: u32, gid: u32) -> Result<Attributes, Error> {
+        self.make(dir, name, &New::new(Kind::Directory, mode, uid, gid)).await
+    }
+
+    /// Makes a symbolic link that leads to `path`.
+    pub async fn symlink(&self, dir: u64, name: &[u8], path: &[u8], uid: u32, gid: u32) -> Result<Attributes, Error> {
+        let new = New { path: path.to_vec(), ..New::new(Kind::Symlink, 0o777, uid, gid) };
+        self.make(dir, name, &new).await
+    }
+
+    /// Makes a file, directory, symbolic link, or a device's, pipe's or socket's name. The name must be free.
+    pub async fn make(&self, dir: u64, name: &[u8], new: &New) -> Result<Attributes, Error> {
+        check_name(name)?;
+        let parent = self.inode(dir).await?.ok_or_else(|| Error::NotFound(format!("directory {dir}")))?.record;
+        if parent.kind != Kind::Directory {
+            return Err(Error::NotDirectory(format!("inode {dir}")));
+        }
+        let (inode, link) = inode_of(new, dir, &parent)?;
+        // Often it is taken, and then nothing is to be made and removed again.
+        if self.find(dir, name).await?.is_some() {
+            return Err(Error::Exists(shown(name)));
+        }
+        let ino = self.next_ino().await?;
+        if new.kind == Kind::Directory {
+            self.access.put(&self.access.keys.node(ino, Path::ROOT), None, empty_directory(inode.created)).await?;
+        }
+        self.access.put(&self.access.keys.inode(ino), None, inode.clone()).await?;
+        let target = Target { ino, kind: new.kind, link };
+        match self.put_name(dir, name, target).await {
+            // Perhaps it is there, or will be: then the inode must be.
+            Err(error @ (Error::Unavailable(_) | Error::Damaged(_))) => Err(error),
+            Err(error) => {
+                self.unmake(target).await;
+                Err(error)
+            }
+            Ok(()) => Ok(Attributes::of(ino, &inode)),
+        }
+    }
+
+    /// Gives a free name a target.
+    async fn put_name(&self, dir: u64, name: &[u8], target: Target) -> Result<(), Error> {
+        self.change_leaf(dir, name, |leaf, _| {
+            let entry = leaf.get(name);
+            match entry.map(|entry| (entry.target, entry.intent)) {
+                Some((_, Some(intent))) => return Ok(Step::Resolve(intent)),
+                Some((Some(there), None)) if there == target => return Ok(Step::Keep(())),
+                Some(_) => return Err(Error::Exists(shown(name))),
+                None => leaf.set(name, Some(target), None),
+            }
+            Ok(Step::Put((), true))
+        })
+        .await
+    }
+
+    /// Removes what was made for a name that others had first. What can't be removed is left for `fsck`.
+    async fn unmake(&self, target: Target) {
+        let removed = match target.kind {
+            Kind::Directory => self.bury(target.ino).await,
+            _ => self.drop_link(target.ino, target.link, 0).await,
+        };
+        if let Err(error) = removed {
+            tracing::debug!(%error, ino = target.ino, "an inode without a name is left");
+        }
+    }
+
+    /// Gives an inode one more name.
+    pub async fn link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Attributes, Error> {
+        check_name(name)?;
+        if self.find(dir, name).await?.is_some() {
+            return Err(Error::Exists(shown(name)));
+        }
+        let link = draw();
+        let (inode, ()) = self
+            .change_inode(ino, |inode| {
+                if inode.kind == Kind::Directory {
+                    return Err(Error::NotPermitted("a directory has one name"));
+                }
+                if inode.links.is_empty() {
+                    return Err(Error::NotFound(format!("a name of inode {ino}"))); // it is going, and so would the name
+                }
+                if inode.links.len() >= LINKS_MAX {
+                    return Err(Error::TooManyLinks(format!("inode {ino}")));
+                }
+                inode.add_link(link);
+                inode.changed = Time::now();
+                Ok(())
+            })
+            .await?;
+        let target = Target { ino, kind: inode.kind, link };
+        match self.put_name(dir, name, target).await {
+            Err(error @ (Error::Unavailable(_) | Error::Damaged(_))) => Err(error),
+            Err(error) => {
+                self.unmake(target).await;
+                Err(error)
+            }
+            Ok(()) => Ok(Attributes::of(ino, &inode)),
+        }
+    }
+}
+
+/// The inode, and its first link.
+fn inode_of(new: &New, dir: u64, parent: &Inode) -> Result<(Inode, u64), Error> {
+    let is_path = (1..=Inode::inline_bytes_max(Kind::Symlink)).contains(&new.path.len());
+    match new.kind {
+        Kind::Symlink if new.path.len() > Inode::inline_bytes_max(Kind::Symlink) => {
+            return Err(Error::NameTooLong(Inode::inline_bytes_max(Kind::Symlink)));
+        }
+        Kind::Symlink if !is_path || new.path.contains(&0) => {
+            return Err(Error::Name("be the path of a link and empty, or contain NUL"));
+        }
+        Kind::Symlink => {}
+        _ if !new.path.is_empty() => return Err(Error::Invalid("only a symbolic link has a path")),
+        _ => {}
+    }
+    let (mut mode, mut gid) = (new.mode & 0o7777, new.gid);
+    if parent.mode & SET_GROUP != 0 {
+        gid = parent.gid;
+        if new.kind == Kind::Directory {
+            mode |= SET_GROUP;
+        }
+    }
+    let link = draw();
+    let inode = Inode {
+        mode,
+        uid: new.uid,
+        gid,
+        device: if matches!(new.kind, Kind::Character | Kind::Block) { new.device } else { 0 },
+        parent: if new.kind == Kind::Directory { dir } else { 0 },
+        size: new.path.len() as u64,
+        links: vec![link],
+        content: Content::Inline(new.path.clone()),
+        ..blank(new.kind, Time::now())
+    };
+    Ok((inode, link))
+}

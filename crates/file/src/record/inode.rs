@@ -1,0 +1,231 @@
+//! [`Inode`]: what a name leads to.
+//!
+//! ```text
+//!   stamps      33 B   `stamps.rs`
+//!   kind        u8
+//!   mode        u16    the twelve bits of permissions
+//!   owner       u32, u32   user, group
+//!   device      u64    of a device's name; else 0
+//!   times       4 × 12 B   accessed, modified, changed, created
+//!   parent      u64    of a directory: the one that it is in; else 0
+//!   move        u64    of a directory: the number of the last move that it has heard of; else 0
+//!   size        u64
+//!   links       u16, then each u64: the names' links, ascending
+//!   attributes  u16, then each: name (8 bits of length), value (16 bits of length), by name
+//!   content     u8: 0 inline (16 bits of length), 1 extents (likewise), 2 spans: map u64, has cut u8, cut u64
+//! ```
+
+use std::collections::BTreeMap;
+
+use super::bytes::{Reader, Writer};
+use super::stamps::Stamps;
+use super::{Kind, Record, Time, stamped};
+use crate::error::Error;
+
+/// Names of an inode. Chosen: the record stays within the store's shorter values.
+pub const LINKS_MAX: usize = 1000;
+/// Bytes of content in an inode. Chosen: with all else the value usually stays within a page of the store.
+pub const INLINE_BYTES_MAX: usize = 2048;
+/// Bytes of a symbolic link, as Linux's PATH_MAX without its NUL.
+pub const SYMLINK_BYTES_MAX: usize = 4095;
+/// Bytes of a map in an inode; above it is in spans.
+pub const EXTENTS_BYTES_MAX: usize = 2400;
+/// Bytes of all extended attributes of an inode, names and values. Chosen: what a page of a local file system holds.
+pub const ATTRIBUTES_BYTES_MAX: usize = 4096;
+/// Bytes of an attribute's name, as Linux's XATTR_NAME_MAX.
+pub const ATTRIBUTE_NAME_BYTES_MAX: usize = 255;
+
+/// Where a file's bytes are.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Content {
+    /// Here; also the path of a symbolic link.
+    Inline(Vec<u8>),
+    /// In stripes, by this map.
+    Extents(Vec<u8>),
+    /// In stripes, by maps of spans.
+    Spans {
+        /// Which maps.
+        map: u64,
+        /// The size that the file was cut to, as long as spans behind it may be there.
+        cut: Option<u64>,
+    },
+}
+
+/// What a name leads to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Inode {
+    /// Which changes it has had.
+    pub stamps: Stamps,
+    /// What it is.
+    pub kind: Kind,
+    /// The twelve bits of permissions.
+    pub mode: u16,
+    /// The user that owns it.
+    pub uid: u32,
+    /// The group that owns it.
+    pub gid: u32,
+    /// Of a device's name.
+    pub device: u64,
+    /// When it was read, as far as that is noted.
+    pub accessed: Time,
+    /// When its content changed; of a directory the root of its trie says that.
+    pub modified: Time,
+    /// When it changed.
+    pub changed: Time,
+    /// When it was made.
+    pub created: Time,
+    /// Of a directory: the one that it is in.
+    pub parent: u64,
+    /// Of a directory: the last move that it has heard of.
+    pub moved: u64,
+    /// Bytes.
+    pub size: u64,
+    /// The names' links: a set, ascending.
+    pub links: Vec<u64>,
+    /// Extended attributes.
+    pub attributes: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Where its bytes are.
+    pub content: Content,
+}
+
+impl Inode {
+    /// Whether it has a link.
+    pub fn has_link(&self, link: u64) -> bool {
+        self.links.binary_search(&link).is_ok()
+    }
+
+    /// Adds a link that it may have already.
+    pub fn add_link(&mut self, link: u64) {
+        if let Err(at) = self.links.binary_search(&link) {
+            self.links.insert(at, link);
+        }
+    }
+
+    /// Takes out a link that it may not have any more.
+    pub fn remove_link(&mut self, link: u64) {
+        if let Ok(at) = self.links.binary_search(&link) {
+            self.links.remove(at);
+        }
+    }
+
+    /// Bytes of attributes.
+    pub fn attributes_bytes(&self) -> usize {
+        self.attributes.iter().map(|(name, value)| name.len() + value.len()).sum()
+    }
+
+    /// The bound of inline content.
+    pub fn inline_bytes_max(kind: Kind) -> usize {
+        match kind {
+            Kind::File => INLINE_BYTES_MAX,
+            Kind::Symlink => SYMLINK_BYTES_MAX,
+            Kind::Directory | Kind::Fifo | Kind::Socket | Kind::Character | Kind::Block => 0,
+        }
+    }
+}
+
+impl Record for Inode {
+    fn encode(&self) -> Vec<u8> {
+        let mut to = Writer::default();
+        self.stamps.write(&mut to);
+        to.u8(self.kind as u8).u16(self.mode).u32(self.uid).u32(self.gid).u64(self.device);
+        [self.accessed, self.modified, self.changed, self.created].into_iter().for_each(|time| time.write(&mut to));
+        to.u64(self.parent).u64(self.moved).u64(self.size);
+        to.u16(self.links.len() as u16);
+        self.links.iter().for_each(|&link| {
+            to.u64(link);
+        });
+        to.u16(self.attributes.len() as u16);
+        self.attributes.iter().for_each(|(name, value)| {
+            to.short(name).counted(value);
+        });
+        match &self.content {
+            Content::Inline(bytes) => to.u8(0).counted(bytes),
+            Content::Extents(bytes) => to.u8(1).counted(bytes),
+            Content::Spans { map, cut } => to.u8(2).u64(*map).u8(cut.is_some().into()).u64(cut.unwrap_or(0)),
+        };
+        to.0
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Inode, Error> {
+        let mut from = Reader::new("an inode", bytes);
+        let stamps = Stamps::read(&mut from)?;
+        let kind = from.u8()?;
+        let kind = Kind::from_byte(kind).ok_or_else(|| from.damaged("a kind that is none"))?;
+        let (mode, uid, gid, device) = (from.u16()?, from.u32()?, from.u32()?, from.u64()?);
+        from.check(mode <= 0o7777, "a mode of more than twelve bits")?;
+        let mut time = || Time::read(&mut from);
+        let (accessed, modified, changed, created) = (time()?, time()?, time()?, time()?);
+        let (parent, moved, size) = (from.u64()?, from.u64()?, from.u64()?);
+        from.check((kind == Kind::Directory) == (parent != 0), "a directory, and no other, is in one")?;
+        let links = read_links(&mut from)?;
+        let attributes = read_attributes(&mut from)?;
+        let content = read_content(&mut from, kind, size)?;
+        from.end()?;
+        let owned = Inode {
+            stamps,
+            kind,
+            mode,
+            uid,
+            gid,
+            device,
+            accessed,
+            modified,
+            changed,
+            created,
+            parent,
+            moved,
+            size,
+            links,
+            attributes,
+            content,
+        };
+        Ok(owned)
+    }
+
+    stamped!(Inode);
+}
+
+fn read_links(from: &mut Reader<'_>) -> Result<Vec<u64>, Error> {
+    let count = from.u16()?;
+    from.check(usize::from(count) <= LINKS_MAX, "too many links")?;
+    let links = (0..count).map(|_| from.number()).collect::<Result<Vec<u64>, Error>>()?;
+    from.check(links.is_sorted_by(|a, b| a < b), "links out of order")?;
+    Ok(links)
+}
+
+fn read_attributes(from: &mut Reader<'_>) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Error> {
+    let (count, mut attributes, mut bytes) = (from.u16()?, BTreeMap::new(), 0);
+    for _ in 0..count {
+        let (name, value) = (from.short()?.to_vec(), from.counted()?.to_vec());
+        bytes += name.len() + value.len();
+        let is_next = attributes.last_key_value().is_none_or(|(last, _)| *last < name);
+        from.check(is_next && !name.is_empty(), "attributes out of order")?;
+        attributes.insert(name, value);
+    }
+    from.check(bytes <= ATTRIBUTES_BYTES_MAX, "attributes that are too long")?;
+    Ok(attributes)
+}
+
+fn read_content(from: &mut Reader<'_>, kind: Kind, size: u64) -> Result<Content, Error> {
+    let form = from.u8()?;
+    from.check(form == 0 || kind == Kind::File, "stripes of what is no file")?;
+    match form {
+        0 => {
+            let bytes = from.counted()?.to_vec();
+            from.check(bytes.len() <= Inode::inline_bytes_max(kind), "inline content that is too long")?;
+            from.check(bytes.len() as u64 == size, "inline content of another size")?;
+            Ok(Content::Inline(bytes))
+        }
+        1 => {
+            let bytes = from.counted()?.to_vec();
+            from.check(bytes.len() <= EXTENTS_BYTES_MAX, "a map that is too long")?;
+            Ok(Content::Extents(bytes))
+        }
+        2 => {
+            let (map, has_cut, cut) = (from.u64()?, from.flag()?, from.u64()?);
+            from.check(has_cut || cut == 0, "a cut that is none")?;
+            Ok(Content::Spans { map, cut: has_cut.then_some(cut) })
+        }
+        _ => Err(from.damaged("content of no kind")),
+    }
+}

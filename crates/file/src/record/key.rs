@@ -1,0 +1,47 @@
+//! Keys of names' and inodes' records. Integers in them are big endian.
+
+use super::Path;
+
+/// What all keys begin with.
+const PREFIX: &[u8] = b"yagura-file:";
+
+/// The key of the root record of the file system `name`.
+pub(crate) fn root(name: &str) -> Vec<u8> {
+    [PREFIX, b"=", name.as_bytes()].concat()
+}
+
+/// Keys of one file system.
+#[derive(Clone, Copy)]
+pub(crate) struct Keys(pub(crate) [u8; 16]);
+
+impl Keys {
+    fn of(self, kind: u8, parts: &[&[u8]]) -> Vec<u8> {
+        let mut key = [PREFIX, &self.0, &[kind]].concat();
+        parts.iter().for_each(|part| key.extend_from_slice(part));
+        key
+    }
+
+    pub(crate) fn inode(self, ino: u64) -> Vec<u8> {
+        self.of(b'i', &[&ino.to_be_bytes()])
+    }
+
+    pub(crate) fn node(self, dir: u64, path: Path) -> Vec<u8> {
+        self.of(b'd', &[&dir.to_be_bytes(), &path.nibbles()])
+    }
+
+    pub(crate) fn intent(self, intent: u64) -> Vec<u8> {
+        self.of(b'x', &[&intent.to_be_bytes()])
+    }
+
+    pub(crate) fn moves(self) -> Vec<u8> {
+        self.of(b'v', &[])
+    }
+
+    pub(crate) fn next_inode(self) -> Vec<u8> {
+        self.of(b'n', &[])
+    }
+
+    pub(crate) fn client(self, client: u64) -> Vec<u8> {
+        self.of(b'c', &[&client.to_be_bytes()])
+    }
+}

@@ -1,0 +1,112 @@
+//! [`RootRecord`]: what a file system is.
+//!
+//! ```text
+//!   stamps          33 B   `stamps.rs`
+//!   id              16 B
+//!   code            u8, u8   columns of data, and of parity
+//!   region bytes    u64
+//!   seed            u64    of checksums and of names' places
+//!   members         u16, and of each: label (16 B), state (u8), domain (8 bits of length)
+//! ```
+
+use super::bytes::{Reader, Writer};
+use super::stamps::Stamps;
+use super::{Record, stamped};
+use crate::error::Error;
+
+/// Members of a file system. Chosen: a page of the store holds so many with short domains, a few pages with long ones.
+pub const MEMBERS_MAX: usize = 1024;
+/// Bytes of a failure domain's name. Derived: its length is a byte.
+pub const DOMAIN_BYTES_MAX: usize = 255;
+/// Bytes of a file system's name. Chosen: its key stays short.
+pub const NAME_BYTES_MAX: usize = 64;
+
+/// What is done with a member.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum MemberState {
+    /// It is read and gets new stripes.
+    Active = 1,
+    /// It is read, and what it has is moved away.
+    Leaving = 2,
+    /// It is not there any more.
+    Lost = 3,
+}
+
+/// A namespace that holds columns.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MemberRecord {
+    /// What its label says.
+    pub label: [u8; 16],
+    /// What is done with it.
+    pub state: MemberState,
+    /// What it fails together with.
+    pub domain: String,
+}
+
+/// What a file system is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RootRecord {
+    /// Which changes it has had.
+    pub stamps: Stamps,
+    /// Part of all its keys.
+    pub id: [u8; 16],
+    /// Columns of data.
+    pub data: u8,
+    /// Columns of parity.
+    pub parity: u8,
+    /// Bytes of a region.
+    pub region_bytes: u64,
+    /// Of checksums and of names' places.
+    pub seed: u64,
+    /// Where columns are.
+    pub members: Vec<MemberRecord>,
+}
+
+/// Whether a file system may be called so: letters, digits, `-`, `_` and `.`.
+pub fn check_fs_name(name: &str) -> Result<(), Error> {
+    let is_fine = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_fine) {
+        return Ok(());
+    }
+    Err(Error::Invalid("the name of a file system has 1 to 64 letters, digits, '-', '_' and '.'"))
+}
+
+impl Record for RootRecord {
+    fn encode(&self) -> Vec<u8> {
+        let mut to = Writer::default();
+        self.stamps.write(&mut to);
+        to.raw(&self.id).u8(self.data).u8(self.parity).u64(self.region_bytes).u64(self.seed);
+        to.u16(self.members.len() as u16);
+        for member in &self.members {
+            to.raw(&member.label).u8(member.state as u8).short(member.domain.as_bytes());
+        }
+        to.0
+    }
+
+    fn decode(bytes: &[u8]) -> Result<RootRecord, Error> {
+        let mut from = Reader::new("a file system's root record", bytes);
+        let stamps = Stamps::read(&mut from)?;
+        let (id, data, parity) = (from.array16()?, from.u8()?, from.u8()?);
+        from.check(data > 0, "a code without columns of data")?;
+        let (region_bytes, seed, count) = (from.u64()?, from.u64()?, from.u16()?);
+        from.check(usize::from(count) <= MEMBERS_MAX, "too many members")?;
+        let mut members = Vec::new();
+        for _ in 0..count {
+            let label = from.array16()?;
+            let state = match from.u8()? {
+                1 => MemberState::Active,
+                2 => MemberState::Leaving,
+                3 => MemberState::Lost,
+                _ => return Err(from.damaged("a member's state that is none")),
+            };
+            let domain = from.short()?.to_vec();
+            let domain = String::from_utf8(domain).map_err(|_| from.damaged("a domain's name is no text"))?;
+            members.push(MemberRecord { label, state, domain });
+        }
+        from.end()?;
+        Ok(RootRecord { stamps, id, data, parity, region_bytes, seed, members })
+    }
+
+    stamped!(RootRecord);
+}

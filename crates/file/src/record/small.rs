@@ -1,0 +1,118 @@
+//! Small records: the next inode's number, moves of directories, clients.
+
+use super::bytes::{Reader, Writer};
+use super::stamps::Stamps;
+use super::{Record, Time, stamped};
+use crate::error::Error;
+
+/// Files that a client may hold open without a name. Chosen: the record stays within the store's shorter values.
+pub const ORPHANS_MAX: usize = 4096;
+/// Bytes of a host's name. Chosen: as DNS has it.
+pub const HOST_BYTES_MAX: usize = 255;
+
+/// A host's name cut to what a record holds.
+pub(crate) fn host_name(host: &str) -> String {
+    let mut end = host.len().min(HOST_BYTES_MAX);
+    while !host.is_char_boundary(end) {
+        end -= 1;
+    }
+    host[..end].to_owned()
+}
+
+/// Which inode numbers are given out.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct NextInode {
+    /// Which changes it has had.
+    pub stamps: Stamps,
+    /// The first that is not.
+    pub next: u64,
+}
+
+impl Record for NextInode {
+    fn encode(&self) -> Vec<u8> {
+        let mut to = Writer::default();
+        self.stamps.write(&mut to);
+        to.u64(self.next);
+        to.0
+    }
+
+    fn decode(bytes: &[u8]) -> Result<NextInode, Error> {
+        let mut from = Reader::new("the next inode", bytes);
+        let record = NextInode { stamps: Stamps::read(&mut from)?, next: from.number()? };
+        from.end()?;
+        Ok(record)
+    }
+
+    stamped!(NextInode);
+}
+
+/// Moves of directories from one parent to another: one at a time.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Moves {
+    /// Which changes it has had.
+    pub stamps: Stamps,
+    /// Of the move that is, or was, the last.
+    pub number: u64,
+    /// Its intent. Whoever begins the next one sees first that this one is done with.
+    pub current: Option<u64>,
+}
+
+impl Record for Moves {
+    fn encode(&self) -> Vec<u8> {
+        let mut to = Writer::default();
+        self.stamps.write(&mut to);
+        to.u64(self.number).u64(self.current.unwrap_or(0));
+        to.0
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Moves, Error> {
+        let mut from = Reader::new("moves of directories", bytes);
+        let stamps = Stamps::read(&mut from)?;
+        let (number, current) = (from.u64()?, from.u64()?);
+        from.end()?;
+        Ok(Moves { stamps, number, current: Some(current).filter(|&current| current != 0) })
+    }
+
+    stamped!(Moves);
+}
+
+/// A client that is there, or was.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ClientRecord {
+    /// Which changes it has had.
+    pub stamps: Stamps,
+    /// Where it runs, for people.
+    pub host: String,
+    /// When it last said that it is there.
+    pub renewed: Time,
+    /// Inodes that it has open and whose last name is gone, or about to go: ascending.
+    pub orphans: Vec<u64>,
+}
+
+impl Record for ClientRecord {
+    fn encode(&self) -> Vec<u8> {
+        let mut to = Writer::default();
+        self.stamps.write(&mut to);
+        to.short(self.host.as_bytes());
+        self.renewed.write(&mut to);
+        to.u16(self.orphans.len() as u16);
+        self.orphans.iter().for_each(|&ino| {
+            to.u64(ino);
+        });
+        to.0
+    }
+
+    fn decode(bytes: &[u8]) -> Result<ClientRecord, Error> {
+        let mut from = Reader::new("a client", bytes);
+        let stamps = Stamps::read(&mut from)?;
+        let host = String::from_utf8(from.short()?.to_vec()).map_err(|_| from.damaged("a host's name is no text"))?;
+        let (renewed, count) = (Time::read(&mut from)?, from.u16()?);
+        from.check(usize::from(count) <= ORPHANS_MAX, "too many orphans")?;
+        let orphans = (0..count).map(|_| from.number()).collect::<Result<Vec<u64>, Error>>()?;
+        from.check(orphans.is_sorted_by(|a, b| a < b), "orphans out of order")?;
+        from.end()?;
+        Ok(ClientRecord { stamps, host, renewed, orphans })
+    }
+
+    stamped!(ClientRecord);
+}

@@ -1,0 +1,13 @@
+//! Files from outside, in the simulated world.
+//! One program: each that links this crate costs the gate seconds.
+
+mod audit;
+mod crash;
+mod interleave;
+mod large;
+mod model;
+mod operations;
+mod random;
+mod records;
+mod store;
+mod world;

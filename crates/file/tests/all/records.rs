@@ -1,0 +1,232 @@
+//! Records: what is written is read again, and no bytes make a parser panic.
+
+use std::collections::BTreeMap;
+
+use file::record::inode::{ATTRIBUTES_BYTES_MAX, Content, INLINE_BYTES_MAX, Inode, LINKS_MAX};
+use file::record::intent::{Intent, Side, State};
+use file::record::node::{Entry, Gone, Leaf, Node, RootPart, Shape, Target};
+use file::record::root::{MemberRecord, MemberState, RootRecord};
+use file::record::small::{ClientRecord, Moves, NextInode};
+use file::record::{Kind, Record, Stamps, Time};
+use proptest::collection::{btree_map, btree_set, vec};
+use proptest::prelude::*;
+
+fn time() -> impl Strategy<Value = Time> {
+    (any::<i64>(), 0..1_000_000_000u32).prop_map(|(seconds, nanos)| Time { seconds, nanos })
+}
+
+fn kind() -> impl Strategy<Value = Kind> {
+    prop_oneof![
+        Just(Kind::File),
+        Just(Kind::Directory),
+        Just(Kind::Symlink),
+        Just(Kind::Fifo),
+        Just(Kind::Socket),
+        Just(Kind::Character),
+        Just(Kind::Block)
+    ]
+}
+
+fn target() -> impl Strategy<Value = Target> {
+    (1u64.., kind(), 1u64..).prop_map(|(ino, kind, link)| Target { ino, kind, link })
+}
+
+/// Also what is no text, but never `.`, `..`, or what has `/` or NUL.
+fn name() -> impl Strategy<Value = Vec<u8>> {
+    vec(prop_oneof![1..b'.', b'0'..], 1..=255)
+}
+
+fn entries() -> impl Strategy<Value = Vec<Entry>> {
+    let what = prop_oneof![
+        (target(), proptest::option::of(1u64..)).prop_map(|(target, intent)| (Some(target), intent)),
+        (1u64..).prop_map(|intent| (None, Some(intent))),
+    ];
+    let entry = |(name, (target, intent))| Entry { name, target, intent };
+    btree_map(name(), what, 0..6).prop_map(move |entries| entries.into_iter().map(entry).collect())
+}
+
+fn node() -> impl Strategy<Value = Node> {
+    let gone = (1u64.., 1u64.., any::<u64>()).prop_map(|(ino, link, keeper)| Gone { ino, link, keeper });
+    let shape = prop_oneof![
+        (entries(), vec(gone, 0..4)).prop_map(|(entries, gone)| Shape::Leaf(Leaf { entries, gone })),
+        entries().prop_map(Shape::Splitting),
+        Just(Shape::Split),
+        Just(Shape::Dead),
+    ];
+    let root = (time(), time(), proptest::option::of(1u64..)).prop_map(|(modified, changed, dying)| RootPart {
+        modified,
+        changed,
+        dying,
+    });
+    (shape, proptest::option::of(root)).prop_map(|(shape, mut root)| {
+        let has_names = match &shape {
+            Shape::Leaf(leaf) => !leaf.entries.is_empty(),
+            Shape::Splitting(_) => true,
+            Shape::Split | Shape::Dead => false,
+        };
+        if let Some(root) = root.as_mut().filter(|_| has_names) {
+            root.dying = None;
+        }
+        Node::new(shape, root)
+    })
+}
+
+fn intent() -> impl Strategy<Value = Intent> {
+    let side = (1u64.., name(), proptest::option::of(target()), proptest::option::of(target()))
+        .prop_map(|(dir, name, before, after)| Side { dir, name, before, after });
+    let state = prop_oneof![Just(State::Pending), Just(State::Committed), Just(State::Aborted)];
+    (vec(side, 1..=2), any::<u64>(), any::<u64>(), state).prop_map(|(sides, keeper, number, state)| Intent {
+        state,
+        number,
+        ..Intent::new(sides, keeper)
+    })
+}
+
+fn content() -> impl Strategy<Value = Content> {
+    prop_oneof![
+        vec(any::<u8>(), 0..=INLINE_BYTES_MAX).prop_map(Content::Inline),
+        vec(any::<u8>(), 0..2400).prop_map(Content::Extents),
+        (any::<u64>(), proptest::option::of(any::<u64>())).prop_map(|(map, cut)| Content::Spans { map, cut }),
+    ]
+}
+
+fn inode() -> impl Strategy<Value = Inode> {
+    let attributes = btree_map(vec(any::<u8>(), 1..=255), vec(any::<u8>(), 0..400), 0..6);
+    let owner = (0..=0o7777u16, any::<u32>(), any::<u32>(), any::<u64>());
+    let times = (time(), time(), time(), time());
+    let links = btree_set(1u64.., 0..20).prop_map(|links| links.into_iter().collect::<Vec<u64>>());
+    (kind(), owner, times, (1u64.., any::<u64>(), any::<u64>()), links, attributes, content()).prop_map(
+        |(kind, owner, times, (parent, moved, size), links, attributes, content)| {
+            let content = if kind == Kind::File { content } else { Content::Inline(Vec::new()) };
+            let size = if let Content::Inline(bytes) = &content { bytes.len() as u64 } else { size };
+            Inode {
+                stamps: Stamps::default(),
+                kind,
+                mode: owner.0,
+                uid: owner.1,
+                gid: owner.2,
+                device: owner.3,
+                accessed: times.0,
+                modified: times.1,
+                changed: times.2,
+                created: times.3,
+                parent: if kind == Kind::Directory { parent } else { 0 },
+                moved,
+                size,
+                links,
+                attributes,
+                content,
+            }
+        },
+    )
+}
+
+fn root() -> impl Strategy<Value = RootRecord> {
+    let state = prop_oneof![Just(MemberState::Active), Just(MemberState::Leaving), Just(MemberState::Lost)];
+    let member = (any::<[u8; 16]>(), state, "[a-z/]{0,60}").prop_map(|(label, state, domain)| MemberRecord {
+        label,
+        state,
+        domain,
+    });
+    (any::<[u8; 16]>(), 1u8.., any::<u8>(), any::<u64>(), any::<u64>(), vec(member, 0..5)).prop_map(
+        |(id, data, parity, region_bytes, seed, members)| RootRecord {
+            stamps: Stamps::default(),
+            id,
+            data,
+            parity,
+            region_bytes,
+            seed,
+            members,
+        },
+    )
+}
+
+/// It is read as it was written; not with a byte too many or too few; and any byte of it may be another.
+fn round_trip<R: Record + PartialEq + std::fmt::Debug>(record: &R, at: usize, bits: u8) -> Result<(), TestCaseError> {
+    let mut bytes = record.encode();
+    let decoded = R::decode(&bytes);
+    prop_assert_eq!(decoded.as_ref(), Ok(record));
+    prop_assert!(R::decode(&bytes[..bytes.len() - 1]).is_err());
+    bytes.push(0);
+    prop_assert!(R::decode(&bytes).is_err());
+    bytes.pop();
+    let at = at % bytes.len();
+    bytes[at] ^= bits;
+    if let Ok(other) = R::decode(&bytes) {
+        prop_assert_eq!(other.encode(), bytes);
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
+
+    #[test]
+    fn nodes_are_read_as_written(node in node(), at: usize, bits in 1u8..) {
+        round_trip(&node, at, bits)?;
+    }
+
+    #[test]
+    fn intents_are_read_as_written(intent in intent(), at: usize, bits in 1u8..) {
+        round_trip(&intent, at, bits)?;
+    }
+
+    #[test]
+    fn inodes_are_read_as_written(inode in inode(), at: usize, bits in 1u8..) {
+        round_trip(&inode, at, bits)?;
+    }
+
+    #[test]
+    fn root_records_are_read_as_written(root in root(), at: usize, bits in 1u8..) {
+        round_trip(&root, at, bits)?;
+    }
+
+    #[test]
+    fn small_records_are_read_as_written(
+        number in 1u64..,
+        current in proptest::option::of(1u64..),
+        host in "[a-z.]{0,80}",
+        renewed in time(),
+        orphans in btree_set(1u64.., 0..9),
+        at: usize,
+        bits in 1u8..,
+    ) {
+        round_trip(&NextInode { stamps: Stamps::default(), next: number }, at, bits)?;
+        round_trip(&Moves { stamps: Stamps::default(), number, current }, at, bits)?;
+        let orphans = orphans.into_iter().collect();
+        round_trip(&ClientRecord { stamps: Stamps::default(), host, renewed, orphans }, at, bits)?;
+    }
+
+    #[test]
+    fn any_bytes_are_parsed_or_refused(bytes in vec(any::<u8>(), 0..400)) {
+        file::fuzz::records(&bytes);
+    }
+}
+
+#[test]
+fn what_is_too_much_is_damaged() {
+    let bytes = |links: usize, attribute: usize| {
+        let inode = Inode {
+            stamps: Stamps::default(),
+            kind: Kind::File,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            device: 0,
+            accessed: Time::default(),
+            modified: Time::default(),
+            changed: Time::default(),
+            created: Time::default(),
+            parent: 0,
+            moved: 0,
+            size: 0,
+            links: (1..=links as u64).collect(),
+            attributes: BTreeMap::from([(b"n".to_vec(), vec![0; attribute - 1])]),
+            content: Content::Inline(Vec::new()),
+        };
+        inode.encode()
+    };
+    assert!(Inode::decode(&bytes(LINKS_MAX, ATTRIBUTES_BYTES_MAX)).is_ok());
+    assert!(Inode::decode(&bytes(LINKS_MAX + 1, 10)).is_err());
+    assert!(Inode::decode(&bytes(1, ATTRIBUTES_BYTES_MAX + 1)).is_err());
+}
