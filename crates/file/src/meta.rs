@@ -32,6 +32,9 @@ pub enum Swapped {
     Unknown,
 }
 
+/// Some keys, and where to go on; 0: that was all.
+pub type KeyPage = (Vec<Vec<u8>>, u64);
+
 /// Small values by key. Linearizable by key; nothing is promised over two.
 pub trait Meta: 'static {
     /// The value of `key`, if there is one.
@@ -47,10 +50,5 @@ pub trait Meta: 'static {
 
     /// Some keys that begin with `prefix`, about `limit`, from `cursor` on (0: from the start), and where to go on (0: that was
     /// all). No snapshot: a key that is there throughout comes at least once.
-    fn list<'a>(
-        &'a self,
-        prefix: &'a [u8],
-        cursor: u64,
-        limit: usize,
-    ) -> LocalFuture<'a, Result<(Vec<Vec<u8>>, u64), Error>>;
+    fn list<'a>(&'a self, prefix: &'a [u8], cursor: u64, limit: usize) -> LocalFuture<'a, Result<KeyPage, Error>>;
 }

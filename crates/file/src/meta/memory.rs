@@ -13,7 +13,7 @@ use engine::task::{self, LocalFuture};
 use engine::time;
 use kv::Timestamp;
 
-use super::{Meta, Seen, Swapped, Version};
+use super::{KeyPage, Meta, Seen, Swapped, Version};
 use crate::error::Error;
 
 /// What goes wrong in a [`MemoryMeta`].
@@ -209,12 +209,7 @@ impl Meta for MemoryClient {
         })
     }
 
-    fn list<'a>(
-        &'a self,
-        prefix: &'a [u8],
-        cursor: u64,
-        limit: usize,
-    ) -> LocalFuture<'a, Result<(Vec<Vec<u8>>, u64), Error>> {
+    fn list<'a>(&'a self, prefix: &'a [u8], cursor: u64, limit: usize) -> LocalFuture<'a, Result<KeyPage, Error>> {
         Box::pin(async move {
             self.pass().await;
             let slots = self.meta.0.slots.borrow();

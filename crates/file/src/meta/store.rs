@@ -6,7 +6,7 @@ use engine::task::LocalFuture;
 use kv::store::{CasOutcome, Change, PutOptions};
 use kv::{Store, StoreError, Timestamp, Value};
 
-use super::{Meta, Seen, Swapped, Version};
+use super::{KeyPage, Meta, Seen, Swapped, Version};
 use crate::error::Error;
 
 /// What values of files are to the store, so that other faces of it don't take them for plain bytes.
@@ -45,12 +45,7 @@ impl Meta for StoreMeta {
         })
     }
 
-    fn list<'a>(
-        &'a self,
-        prefix: &'a [u8],
-        cursor: u64,
-        limit: usize,
-    ) -> LocalFuture<'a, Result<(Vec<Vec<u8>>, u64), Error>> {
+    fn list<'a>(&'a self, prefix: &'a [u8], cursor: u64, limit: usize) -> LocalFuture<'a, Result<KeyPage, Error>> {
         Box::pin(async move {
             let page = self.0.list(prefix, cursor, limit).await.map_err(error)?;
             Ok((page.entries.into_iter().map(|entry| entry.key).collect(), page.next.unwrap_or(0)))

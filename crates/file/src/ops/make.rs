@@ -34,7 +34,7 @@ pub struct New {
 
 impl New {
     /// A file, directory, pipe or socket.
-    pub fn new(kind: Kind, mode: u16, uid: u32, gid: u32) -> New {
+    pub fn of(kind: Kind, mode: u16, uid: u32, gid: u32) -> New {
         New { kind, mode, uid, gid, device: 0, path: Vec::new() }
     }
 }
@@ -55,12 +55,12 @@ impl FileSystem {
 
     /// Makes a directory.
     pub async fn mkdir(&self, dir: u64, name: &[u8], mode: u16, uid: u32, gid: u32) -> Result<Attributes, Error> {
-        self.make(dir, name, &New::new(Kind::Directory, mode, uid, gid)).await
+        self.make(dir, name, &New::of(Kind::Directory, mode, uid, gid)).await
     }
 
     /// Makes a symbolic link that leads to `path`.
     pub async fn symlink(&self, dir: u64, name: &[u8], path: &[u8], uid: u32, gid: u32) -> Result<Attributes, Error> {
-        let new = New { path: path.to_vec(), ..New::new(Kind::Symlink, 0o777, uid, gid) };
+        let new = New { path: path.to_vec(), ..New::of(Kind::Symlink, 0o777, uid, gid) };
         self.make(dir, name, &new).await
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use engine::sync::Notify;
 use engine::task::{self, LocalFuture, Task};
 use engine::time;
-use file::meta::{MemoryClient, MemoryMeta, Meta, Seen, Swapped, Version};
+use file::meta::{KeyPage, MemoryClient, MemoryMeta, Meta, Seen, Swapped, Version};
 use file::{Error, FileSystem, ROOT, RenameFlags};
 
 use crate::audit::{Leaks, audit};
@@ -60,12 +60,7 @@ impl Meta for Gated {
         })
     }
 
-    fn list<'a>(
-        &'a self,
-        prefix: &'a [u8],
-        cursor: u64,
-        limit: usize,
-    ) -> LocalFuture<'a, Result<(Vec<Vec<u8>>, u64), Error>> {
+    fn list<'a>(&'a self, prefix: &'a [u8], cursor: u64, limit: usize) -> LocalFuture<'a, Result<KeyPage, Error>> {
         self.inner.list(prefix, cursor, limit)
     }
 }

@@ -64,7 +64,7 @@ fn a_name_is_made_once() {
         assert_eq!(code(fs.lookup(first.ino, b"b").await), ENOTDIR);
         assert_eq!(code(fs.readdir(first.ino, 0, 10).await), ENOTDIR);
         assert_eq!(code(fs.lookup(ROOT, b"b").await), ENOENT);
-        let device = New { device: 77, ..New::new(Kind::Character, 0o600, 0, 0) };
+        let device = New { device: 77, ..New::of(Kind::Character, 0o600, 0, 0) };
         assert_eq!(fs.make(ROOT, b"device", &device).await.unwrap().device, 77);
         let told = fs.symlink(ROOT, b"link", b"../else", 1, 1).await.unwrap();
         assert_eq!((told.size, fs.readlink(told.ino).await.unwrap()), (7, b"../else".to_vec()));
@@ -213,7 +213,7 @@ fn owners_and_modes() {
     with(async |fs| {
         let dir = fs.mkdir(ROOT, b"d", 0o2755, 5, 6).await.unwrap();
         assert_eq!((dir.mode, dir.gid), (0o2755, 6));
-        let (told, _) = fs.create(dir.ino, b"f", &New::new(Kind::File, 0o6755, 1, 2), true).await.unwrap();
+        let (told, _) = fs.create(dir.ino, b"f", &New::of(Kind::File, 0o6755, 1, 2), true).await.unwrap();
         assert_eq!((told.mode, told.uid, told.gid), (0o6755, 1, 6));
         let below = fs.mkdir(dir.ino, b"d", 0o700, 1, 2).await.unwrap();
         assert_eq!((below.mode, below.gid), (0o2700, 6));

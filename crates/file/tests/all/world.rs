@@ -39,7 +39,7 @@ pub async fn over(meta: Rc<dyn Meta>) -> Rc<FileSystem> {
 }
 
 pub fn file() -> New {
-    New::new(Kind::File, 0o644, 1, 2)
+    New::of(Kind::File, 0o644, 1, 2)
 }
 
 pub async fn create(fs: &FileSystem, dir: u64, name: &str) -> u64 {
