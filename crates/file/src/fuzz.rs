@@ -1,5 +1,6 @@
-//! Entry point for fuzzing: any bytes as any record.
+//! Entry points for fuzzing: any bytes as any record, and as a map.
 
+use crate::data::{FILE_BYTES_MAX, Map, Shape};
 use crate::record::Record;
 use crate::record::inode::Inode;
 use crate::record::intent::Intent;
@@ -29,4 +30,15 @@ fn round_trip<R: Record>(bytes: &[u8]) {
     if let Ok(record) = R::decode(bytes) {
         assert_eq!(record.encode(), bytes);
     }
+}
+
+/// A map of any shape, which two first bytes tell: it is refused, or has this one form.
+pub fn file_map(bytes: &[u8]) {
+    let Some((&[data, parity], bytes)) = bytes.split_first_chunk() else { return };
+    let Ok(shape) = Shape::new(usize::from(data) % 32 + 1, usize::from(parity) % 4 + 1) else { return };
+    let Ok(map) = Map::decode(bytes, shape, 0..FILE_BYTES_MAX) else { return };
+    let mut again = Vec::new();
+    map.encode(0, &mut again);
+    assert_eq!(again, bytes);
+    assert_eq!(map.encoded_len(0), bytes.len());
 }

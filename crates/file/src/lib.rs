@@ -4,6 +4,7 @@
 
 mod access;
 mod across;
+pub mod data;
 mod error;
 mod fs;
 pub mod fuzz;

@@ -3,6 +3,7 @@
 
 mod audit;
 mod crash;
+mod data;
 mod interleave;
 mod large;
 mod model;

@@ -1,0 +1,335 @@
+//! Records of space: chunks, regions of members, and the list of chunks that nobody owns.
+
+use std::ops::Range;
+
+use erasure::UNITS_MAX;
+
+use super::bytes::{Reader, put_varint};
+use super::stripe::REGION_ROWS_MAX;
+use crate::error::Error;
+
+/// Regions of a page of a member's record. Derived: 2 KiB of chunks' numbers, so that it stays within a page of the store.
+pub(crate) const REGIONS_PER_PAGE: u32 = 512;
+/// Chunks in the list of those without an owner. Derived: 3,200 bytes.
+pub(crate) const UNOWNED_MAX: usize = 800;
+/// An unowned chunk is in the list from so much of it free on: an eighth.
+const LISTED_SHARE: u32 = 8;
+/// The owner of a chunk that gives its regions back: nobody takes rows of it any more.
+pub(crate) const DYING: u64 = u64::MAX;
+/// No owner.
+pub(crate) const NOBODY: u64 = 0;
+
+/// Rows of a chunk, one after the other.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Run {
+    pub(crate) row: u32,
+    pub(crate) rows: u32,
+}
+
+impl Run {
+    pub(crate) fn range(self) -> Range<u32> {
+        self.row..self.row + self.rows
+    }
+}
+
+/// Which rows are taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Marks {
+    rows: u32,
+    words: Vec<u64>,
+}
+
+impl Marks {
+    pub(crate) fn new(rows: u32) -> Marks {
+        Marks { rows, words: vec![0; rows.div_ceil(64) as usize] }
+    }
+
+    fn is_marked(&self, row: u32) -> bool {
+        self.words[row as usize / 64] >> (row % 64) & 1 == 1
+    }
+
+    /// Whether all rows of a run are marked.
+    pub(crate) fn holds(&self, run: Run) -> bool {
+        run.row.checked_add(run.rows).is_some_and(|end| end <= self.rows) && run.range().all(|row| self.is_marked(row))
+    }
+
+    pub(crate) fn set(&mut self, run: Run) {
+        run.range().for_each(|row| self.words[row as usize / 64] |= 1 << (row % 64));
+    }
+
+    pub(crate) fn clear(&mut self, run: Run) {
+        run.range().filter(|row| *row < self.rows).for_each(|row| self.words[row as usize / 64] &= !(1 << (row % 64)));
+    }
+
+    pub(crate) fn marked(&self) -> u32 {
+        self.words.iter().map(|word| word.count_ones()).sum()
+    }
+
+    pub(crate) fn free(&self) -> u32 {
+        self.rows - self.marked()
+    }
+
+    /// All runs of rows that are not marked.
+    pub(crate) fn free_runs(&self) -> Vec<Run> {
+        self.runs(false)
+    }
+
+    /// All runs of rows that are marked.
+    pub(crate) fn marked_runs(&self) -> Vec<Run> {
+        self.runs(true)
+    }
+
+    fn runs(&self, marked: bool) -> Vec<Run> {
+        let (mut runs, mut row) = (Vec::<Run>::new(), 0);
+        while row < self.rows {
+            let start = row;
+            while row < self.rows && self.is_marked(row) == marked {
+                row += 1;
+            }
+            if row > start {
+                runs.push(Run { row: start, rows: row - start });
+            }
+            row += 1;
+        }
+        runs
+    }
+
+    /// Marks about `goal` rows, at least one run of `least` among them, and says which; none where no free run is so long.
+    pub(crate) fn take(&mut self, least: u32, goal: u32) -> Vec<Run> {
+        let mut runs = self.free_runs();
+        // The first that is long enough, then whatever follows it: what is written together lies together.
+        let Some(first) = runs.iter().position(|run| run.rows >= least) else { return Vec::new() };
+        runs.rotate_left(first);
+        let mut taken = Vec::new();
+        let mut left = goal.max(least);
+        for run in runs {
+            let run = Run { rows: run.rows.min(left), ..run };
+            if run.rows == 0 {
+                break;
+            }
+            self.set(run);
+            left -= run.rows;
+            taken.push(run);
+        }
+        taken
+    }
+}
+
+/// A region of a chunk: on which member, and which one there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Region {
+    /// The member's index.
+    pub member: u16,
+    /// The region's.
+    pub region: u32,
+}
+
+/// A chunk's record: regions on members of different failure domains, one for each column, and which rows of them are taken.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Chunk {
+    pub(crate) owner: u64,
+    pub(crate) columns: Vec<Region>,
+    pub(crate) marks: Marks,
+}
+
+/// What is to be done with a chunk after its marks were changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum After {
+    Nothing,
+    /// It is nobody's, and has room.
+    List,
+    /// It has given up its rows, and is to give back its regions.
+    Bury,
+}
+
+impl Chunk {
+    /// Clears marks; with `releases` it is nobody's then.
+    pub(crate) fn clear(&mut self, number: u32, runs: &[Run], releases: bool) -> After {
+        let free = if releases { 0 } else { self.marks.free() };
+        for run in runs {
+            if !self.marks.holds(*run) {
+                tracing::warn!(chunk = number, row = run.row, rows = run.rows, "rows were not marked as taken");
+            }
+            self.marks.clear(*run);
+        }
+        if releases {
+            self.owner = NOBODY;
+        }
+        let listed = (self.marks.rows / LISTED_SHARE).max(1);
+        if self.owner == NOBODY && self.marks.marked() == 0 {
+            self.owner = DYING;
+            return After::Bury;
+        }
+        let is_new = self.owner == NOBODY && free < listed && self.marks.free() >= listed;
+        if is_new { After::List } else { After::Nothing }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = self.owner.to_le_bytes().to_vec();
+        out.push(self.columns.len() as u8);
+        for column in &self.columns {
+            out.extend(column.member.to_le_bytes());
+            out.extend(column.region.to_le_bytes());
+        }
+        out.extend(self.marks.rows.to_le_bytes());
+        out.extend(self.marks.words.iter().flat_map(|word| word.to_le_bytes()));
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Chunk, Error> {
+        let mut reader = Reader::new(bytes, "the record of a chunk");
+        let owner = reader.u64()?;
+        let count = usize::from(reader.u8()?);
+        reader.check((2..=UNITS_MAX).contains(&count), "the number of columns")?;
+        let mut columns = Vec::with_capacity(count);
+        for _ in 0..count {
+            columns.push(Region { member: reader.u16()?, region: reader.u32()? });
+        }
+        let rows = reader.u32()?;
+        reader.check((1..=REGION_ROWS_MAX).contains(&rows), "the number of rows")?;
+        let mut marks = Marks::new(rows);
+        for word in &mut marks.words {
+            *word = reader.u64()?;
+        }
+        let behind = (rows % 64 != 0).then(|| marks.words.last().map_or(0, |word| word >> (rows % 64)));
+        reader.check(behind.unwrap_or(0) == 0, "marks behind the last row")?;
+        reader.finish()?;
+        Ok(Chunk { owner, columns, marks })
+    }
+}
+
+/// A page of a member's record: of each region the chunk that has it, 0 for none. Regions behind the last one that is taken are
+/// not there.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct RegionPage(Vec<u32>);
+
+impl RegionPage {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        self.0.iter().flat_map(|chunk| chunk.to_le_bytes()).collect()
+    }
+
+    pub(crate) fn decode(bytes: Option<&[u8]>) -> Result<RegionPage, Error> {
+        let (chunks, rest) = bytes.unwrap_or_default().as_chunks::<4>();
+        let chunks: Vec<u32> = chunks.iter().map(|chunk| u32::from_le_bytes(*chunk)).collect();
+        let is_one = rest.is_empty() && chunks.len() <= REGIONS_PER_PAGE as usize && chunks.last() != Some(&0);
+        if is_one { Ok(RegionPage(chunks)) } else { Err(Error::Damaged("the regions of a member".into())) }
+    }
+
+    /// Regions of the first `count` that nothing has.
+    pub(crate) fn free(&self, count: u32) -> u32 {
+        count - self.0.iter().take(count as usize).filter(|chunk| **chunk != 0).count() as u32
+    }
+
+    /// Gives the chunk a region of the first `count`, from one of them on and round.
+    pub(crate) fn take(&mut self, chunk: u32, count: u32, from: u32) -> Option<u32> {
+        let at = |region: u32| self.0.get(region as usize).copied().unwrap_or(0);
+        let region = (0..count).map(|step| (from + step) % count).find(|region| at(*region) == 0)?;
+        if self.0.len() <= region as usize {
+            self.0.resize(region as usize + 1, 0);
+        }
+        self.0[region as usize] = chunk;
+        Some(region)
+    }
+
+    /// Takes a region from the chunk, if that has it.
+    pub(crate) fn give_back(&mut self, chunk: u32, region: u32) -> bool {
+        let Some(place) = self.0.get_mut(region as usize).filter(|place| **place == chunk) else { return false };
+        *place = 0;
+        let used = self.0.iter().rposition(|chunk| *chunk != 0).map_or(0, |last| last + 1);
+        self.0.truncate(used);
+        true
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The regions that chunks have, and the chunks.
+    pub(crate) fn taken(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        (0..).zip(self.0.iter().copied()).filter(|(_, chunk)| *chunk != 0)
+    }
+}
+
+/// The chunks without an owner that have free rows, as far as is known: hints, each looked at before it is used.
+pub(crate) fn encode_list(list: &[u32]) -> Vec<u8> {
+    let mut out = Vec::new();
+    put_varint(&mut out, list.len() as u64);
+    out.extend(list.iter().flat_map(|chunk| chunk.to_le_bytes()));
+    out
+}
+
+pub(crate) fn decode_list(bytes: Option<&[u8]>) -> Result<Vec<u32>, Error> {
+    let Some(bytes) = bytes else { return Ok(Vec::new()) };
+    let mut reader = Reader::new(bytes, "the list of chunks without an owner");
+    let count = reader.varint_to(UNOWNED_MAX as u64, "its length")?;
+    let list = (0..count).map(|_| reader.u32()).collect::<Result<Vec<u32>, Error>>()?;
+    reader.finish()?;
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn marks_are_a_set_of_rows(steps in proptest::collection::vec((0..3u8, 0..200u32, 1..90u32), 1..50)) {
+            let mut marks = Marks::new(200);
+            let mut model = std::collections::BTreeSet::new();
+            for (kind, row, rows) in steps {
+                let run = Run { row, rows: rows.min(200 - row) };
+                match kind {
+                    0 => {
+                        marks.set(run);
+                        model.extend(run.range());
+                    }
+                    1 => {
+                        marks.clear(run);
+                        model.retain(|row| !run.range().contains(row));
+                    }
+                    _ => {
+                        let taken = marks.take(rows, 64);
+                        prop_assert!(taken.is_empty() || taken[0].rows >= rows);
+                        for row in taken.into_iter().flat_map(Run::range) {
+                            prop_assert!(model.insert(row), "row {} was taken", row);
+                        }
+                    }
+                }
+                prop_assert_eq!(marks.holds(run), run.range().all(|row| model.contains(&row)));
+                prop_assert_eq!(marks.free() as usize, 200 - model.len());
+                let free: Vec<u32> = marks.free_runs().into_iter().flat_map(Run::range).collect();
+                prop_assert_eq!(free, (0..200).filter(|row| !model.contains(row)).collect::<Vec<u32>>());
+                let columns = vec![Region { member: 1, region: 2 }; 3];
+                let chunk = Chunk { owner: 7, columns, marks: marks.clone() };
+                prop_assert_eq!(Chunk::decode(&chunk.encode()), Ok(chunk));
+            }
+        }
+
+        #[test]
+        fn foreign_bytes_are_records_or_damage(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            if let Ok(chunk) = Chunk::decode(&bytes) {
+                prop_assert_eq!(chunk.encode(), bytes.clone());
+            }
+            if let Ok(page) = RegionPage::decode(Some(&bytes)) {
+                prop_assert_eq!(page.encode(), bytes.clone());
+            }
+            if let Ok(list) = decode_list(Some(&bytes)) {
+                prop_assert_eq!(encode_list(&list), bytes.clone());
+            }
+        }
+    }
+
+    #[test]
+    fn regions_are_given_once_and_back() {
+        let mut page = RegionPage::default();
+        let taken: Vec<Option<u32>> = (1..=5).map(|chunk| page.take(chunk, 4, 2)).collect();
+        assert_eq!(taken, [Some(2), Some(3), Some(0), Some(1), None]);
+        assert!(!page.give_back(9, 2), "of another chunk");
+        assert!(page.give_back(1, 2) && !page.give_back(1, 2));
+        assert_eq!((page.free(4), RegionPage::decode(Some(&page.encode()))), (1, Ok(page.clone())));
+        [(2, 3), (3, 0), (4, 1)].into_iter().for_each(|(chunk, region)| assert!(page.give_back(chunk, region)));
+        assert!(page.is_empty());
+    }
+}

@@ -1,0 +1,51 @@
+//! Content and space: which bytes of a file lie where, and where there is room for more.
+//!
+//! - `shape`, `stripe`, `map`: how data is cut into columns, what is known of what was written, which bytes of a file that is.
+//! - `record`, `key`, `bytes`: records in the store, changed once each.
+//! - `label`, `member`: the namespaces that the bytes are on.
+//! - `chunk`, `regions`, `place`, `unowned`, `rows`, `space`: room, taken and given back.
+//! - `rope`, `write`, `gather`, `read`, `balance`, `pending`: stripes, written and read.
+//! - `audit`: what records of space say, beside what maps name.
+//! - `content`, `span`: what inode and spans say of a file's bytes; `file`, `reader`, `cut`, `rewrite`: what is done with them.
+
+mod audit;
+mod balance;
+mod bytes;
+mod chunk;
+mod content;
+mod cut;
+mod file;
+mod gather;
+mod key;
+mod label;
+mod map;
+mod member;
+mod pending;
+mod place;
+mod read;
+mod reader;
+mod record;
+mod regions;
+mod rewrite;
+mod rope;
+mod rows;
+mod shape;
+mod space;
+mod span;
+mod stripe;
+mod unowned;
+mod write;
+
+pub use audit::{Audit, Auditor, ChunkAudit};
+pub use chunk::Region;
+pub use content::{Content, EXTENTS_BYTES_MAX, INLINE_BYTES_MAX, Inode, Spans, State};
+pub use file::{Contents, Figures};
+pub use key::FsId;
+pub use label::{Label, LabelError, REGION_BYTES_MAX, REGION_BYTES_MIN};
+pub use map::{Extent, FILE_BYTES_MAX, MAP_BYTES_MAX, Map, Moved, Piece, SPAN_BYTES};
+pub use member::{Layout, Member, MemberSpec, Members};
+pub use rope::Rope;
+pub use rows::ChunkPlace;
+pub use shape::{COLUMN_ROWS_MAX, Cut, PARITY_COLUMNS_MAX, ROW_BYTES, SUMS_MAX, Shape};
+pub use space::Space;
+pub use stripe::{REGION_ROWS_MAX, Stripe, StripeId, SumSeed};

@@ -1,0 +1,190 @@
+//! Changes of one record that are made once, whatever becomes of the answers.
+//!
+//! ```text
+//!  0  format  u8 = 1
+//!  1  recent  u8, then as many u64: the numbers of the last changes, the newest last
+//!     body    the record's own
+//! ```
+//! Each change has a number, drawn for it, which goes into the record with it. Whoever did not learn what became of a change reads
+//! again:
+//! - the version is the one that the change expected: it has not taken effect, and is sent again as it was; one of the two takes
+//!   effect then, and it is no matter which;
+//! - the number is there: it has taken effect;
+//! - the number is not there, and one that was there before it is: it has not, and never will, since a version does not return;
+//! - else nobody knows. Then it is not tried again: rows that nobody uses are found by `fsck`, rows that are used twice by nobody.
+
+use std::time::Duration;
+
+use engine::backoff::{Backoff, jittered};
+use engine::{task, time};
+
+use super::bytes::Reader;
+use crate::error::Error;
+use crate::meta::{Meta, Seen, Swapped, Version};
+
+const FORMAT: u8 = 1;
+/// Numbers of changes that a record keeps. Chosen: 64 bytes; more clients do not meet in one record while one waits for an answer.
+const RECENT_MAX: usize = 8;
+/// Tries of one change. Chosen: each that fails is another's success, with pauses in between; minutes of contention.
+const TRIES_MAX: usize = 200;
+/// Pauses between tries.
+const PAUSE_FIRST: Duration = Duration::from_micros(200);
+const PAUSE_LAST: Duration = Duration::from_millis(200);
+
+/// Why a change was not made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Failed {
+    pub(crate) error: Error,
+    /// It may have been made, or may yet be.
+    pub(crate) may_be_done: bool,
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed { error, may_be_done: false }
+    }
+}
+
+/// What a change makes of a record; the body, and what is to be told of it.
+pub(crate) enum Next<T> {
+    /// It becomes this.
+    Put(Vec<u8>, T),
+    /// It goes.
+    Remove(T),
+    /// It stays.
+    Keep(T),
+}
+
+/// A record as it stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Stands {
+    pub(crate) body: Vec<u8>,
+    pub(crate) version: Version,
+    recent: Vec<u64>,
+}
+
+fn parse(seen: Seen) -> Result<Stands, Error> {
+    let mut reader = Reader::new(&seen.value, "a record of a file system");
+    let format = reader.u8()?;
+    reader.check(format == FORMAT, "it is of another format: use the version that wrote it")?;
+    let count = usize::from(reader.u8()?);
+    reader.check(count <= RECENT_MAX, "too many numbers of changes")?;
+    let recent = (0..count).map(|_| reader.u64()).collect::<Result<_, _>>()?;
+    let body = reader.take(reader.rest())?.to_vec();
+    Ok(Stands { body, version: seen.version, recent })
+}
+
+/// Reads a record.
+pub(crate) async fn load(meta: &dyn Meta, key: &[u8]) -> Result<Option<Stands>, Error> {
+    meta.get(key).await?.map(parse).transpose()
+}
+
+/// A change that was sent.
+struct Attempt<T> {
+    number: u64,
+    before: Option<(Version, Vec<u64>)>,
+    new: Option<Vec<u8>>,
+    outcome: T,
+    /// No answer came, once at least: it may have been made, or may yet be.
+    is_in_doubt: bool,
+}
+
+enum Verdict {
+    Made,
+    /// Not yet, and nothing else either.
+    Open,
+    Never,
+    Unknown,
+}
+
+impl<T> Attempt<T> {
+    fn version(&self) -> Option<Version> {
+        self.before.as_ref().map(|(version, _)| *version)
+    }
+
+    fn judge(&self, now: Option<&Stands>) -> Verdict {
+        if now.map(|now| now.version) == self.version() {
+            return Verdict::Open;
+        }
+        let Some(now) = now else {
+            // A removal's outcome is the same whoever made it.
+            return if self.new.is_none() { Verdict::Made } else { Verdict::Unknown };
+        };
+        if now.recent.contains(&self.number) {
+            return Verdict::Made;
+        }
+        // What is still remembered from before it would have been forgotten before it. A record that is new since may be a second
+        // one after it.
+        let is_remembered = |(_, recent): &(Version, Vec<u64>)| recent.iter().any(|number| now.recent.contains(number));
+        if self.before.as_ref().is_some_and(is_remembered) { Verdict::Never } else { Verdict::Unknown }
+    }
+}
+
+fn begin<T>(now: Option<&Stands>, next: Next<T>) -> Result<Attempt<T>, T> {
+    let number = task::random_u64();
+    let (new, outcome) = match next {
+        Next::Keep(outcome) => return Err(outcome),
+        Next::Remove(outcome) => (None, outcome),
+        Next::Put(body, outcome) => (Some(sealed(now, number, &body)), outcome),
+    };
+    let before = now.map(|now| (now.version, now.recent.clone()));
+    Ok(Attempt { number, before, new, outcome, is_in_doubt: false })
+}
+
+/// Changes a record as `apply` says, which is asked anew for each try that begins anew, and given the body that is there.
+pub(crate) async fn change<T>(
+    meta: &dyn Meta,
+    key: &[u8],
+    mut apply: impl FnMut(Option<&[u8]>) -> Result<Next<T>, Error>,
+) -> Result<T, Failed> {
+    let mut doubtful: Option<Attempt<T>> = None;
+    let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_LAST);
+    for _ in 0..TRIES_MAX {
+        let may_be_done = doubtful.is_some();
+        let now = load(meta, key).await.map_err(|error| Failed { error, may_be_done })?;
+        let again = match doubtful.take() {
+            None => None,
+            Some(attempt) => match attempt.judge(now.as_ref()) {
+                Verdict::Made => return Ok(attempt.outcome),
+                // The very same again: whichever of the two is made, it is this one.
+                Verdict::Open => Some(attempt),
+                Verdict::Never => None,
+                Verdict::Unknown => {
+                    let error = Error::Unavailable("nobody can tell whether a change of a record was made".into());
+                    return Err(Failed { error, may_be_done: true });
+                }
+            },
+        };
+        let mut attempt = match again {
+            Some(attempt) => attempt,
+            None => match begin(now.as_ref(), apply(now.as_ref().map(|now| &*now.body))?) {
+                Ok(attempt) => attempt,
+                Err(outcome) => return Ok(outcome),
+            },
+        };
+        let told = meta.swap(key, attempt.version(), attempt.new.clone()).await;
+        match told.map_err(|error| Failed { error, may_be_done: true })? {
+            Swapped::Done(_) => return Ok(attempt.outcome),
+            Swapped::Changed => {}
+            Swapped::Unknown => attempt.is_in_doubt = true,
+        }
+        doubtful = Some(attempt).filter(|attempt| attempt.is_in_doubt);
+        time::sleep(jittered(backoff.pause())).await;
+    }
+    let error = Error::Unavailable("others change a record all the time".into());
+    Err(Failed { error, may_be_done: doubtful.is_some() })
+}
+
+/// A value: the numbers that are there with this one, and the body.
+fn sealed(now: Option<&Stands>, number: u64, body: &[u8]) -> Vec<u8> {
+    let recent = now.map_or(&[][..], |now| &now.recent);
+    let kept = &recent[recent.len().saturating_sub(RECENT_MAX - 1)..];
+    let mut value = vec![FORMAT, kept.len() as u8 + 1];
+    value.extend(kept.iter().chain([&number]).flat_map(|number| number.to_le_bytes()));
+    value.extend(body);
+    value
+}
+
+#[cfg(test)]
+#[path = "record_tests.rs"]
+mod tests;

@@ -1,0 +1,155 @@
+//! Rows that a client has marked and not yet used, and what waits until it may be marked free.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::time::Instant;
+
+use super::chunk::{Region, Run};
+
+/// Until whatever was sent to a member has taken effect, or never will. As the store assumes.
+pub(crate) const SETTLED_AFTER: Duration = Duration::from_secs(30 * 60);
+/// What was not marked free for so long is left to `fsck`, which clears it after an hour: to clear marks later than that could
+/// clear those of somebody else.
+pub(crate) const CLEARED_WITHIN: Duration = Duration::from_secs(10 * 60);
+
+/// Where a chunk's columns are. It never changes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ChunkPlace {
+    /// The chunk.
+    pub number: u32,
+    /// A region for each column.
+    pub columns: Vec<Region>,
+}
+
+/// A chunk of ours.
+#[derive(Debug)]
+pub(crate) struct Owned {
+    pub(crate) place: Rc<ChunkPlace>,
+    /// Marked and not used; sorted, no two of them side by side.
+    pub(crate) pool: Vec<Run>,
+    /// The longest run of it without marks, as far as is known.
+    pub(crate) longest_free: u32,
+}
+
+impl Owned {
+    /// Rows become usable.
+    pub(crate) fn put(&mut self, run: Run) {
+        let at = self.pool.partition_point(|other| other.row < run.row);
+        self.pool.insert(at, run);
+        for left in [at, at.wrapping_sub(1)] {
+            if let [first, second] = self.pool.get(left..left.saturating_add(2)).unwrap_or_default()
+                && first.row + first.rows == second.row
+            {
+                let rows = first.rows + second.rows;
+                self.pool[left].rows = rows;
+                self.pool.remove(left + 1);
+            }
+        }
+    }
+
+    /// Takes rows of the shortest run that is long enough.
+    pub(crate) fn take(&mut self, rows: u32) -> Option<Run> {
+        let fits = self.pool.iter().enumerate().filter(|(_, run)| run.rows >= rows);
+        let (at, _) = fits.min_by_key(|(_, run)| run.rows)?;
+        let run = &mut self.pool[at];
+        let taken = Run { row: run.row, rows };
+        (run.row, run.rows) = (run.row + rows, run.rows - rows);
+        if run.rows == 0 {
+            self.pool.remove(at);
+        }
+        Some(taken)
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    pub(crate) owned: BTreeMap<u32, Owned>,
+    /// What may still be written late by a command that was given up; since when.
+    aside: VecDeque<(Instant, u32, Run)>,
+    /// Marks to clear, of chunks that are not ours; since when.
+    clears: VecDeque<(Instant, u32, Run)>,
+}
+
+impl Rows {
+    /// Rows that hold nothing any more, and that nobody writes any more.
+    pub(crate) fn put(&mut self, chunk: u32, run: Run, now: Instant) {
+        match self.owned.get_mut(&chunk) {
+            Some(owned) => owned.put(run),
+            None => self.clears.push_back((now, chunk, run)),
+        }
+    }
+
+    /// Rows that hold nothing any more, and that a late command may still write.
+    pub(crate) fn put_aside(&mut self, chunk: u32, run: Run, now: Instant) {
+        self.aside.push_back((now, chunk, run));
+    }
+
+    /// What has waited long enough is put back.
+    pub(crate) fn ripen(&mut self, now: Instant) {
+        while let Some((since, chunk, run)) = self.aside.front().copied()
+            && now.duration_since(since) >= SETTLED_AFTER
+        {
+            self.aside.pop_front();
+            self.put(chunk, run, now);
+        }
+    }
+
+    /// Marks that wait to be cleared, and since when the first one does.
+    pub(crate) fn waiting(&self) -> (usize, Option<Instant>) {
+        (self.clears.len(), self.clears.front().map(|(since, ..)| *since))
+    }
+
+    /// All marks to clear that may still be cleared, by chunk.
+    pub(crate) fn take_clears(&mut self, now: Instant) -> BTreeMap<u32, Vec<(Instant, Run)>> {
+        let mut by_chunk: BTreeMap<u32, Vec<(Instant, Run)>> = BTreeMap::new();
+        for (since, chunk, run) in std::mem::take(&mut self.clears) {
+            if now.duration_since(since) < CLEARED_WITHIN {
+                by_chunk.entry(chunk).or_default().push((since, run));
+            }
+        }
+        by_chunk
+    }
+
+    /// They were not cleared.
+    pub(crate) fn put_clears(&mut self, chunk: u32, runs: Vec<(Instant, Run)>) {
+        self.clears.extend(runs.into_iter().map(|(since, run)| (since, chunk, run)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_side_by_side_become_one_and_the_shortest_that_fits_is_taken() {
+        let place = Rc::new(ChunkPlace { number: 1, columns: Vec::new() });
+        let mut owned = Owned { place, pool: Vec::new(), longest_free: 0 };
+        for (row, rows) in [(10, 5), (20, 2), (15, 5), (0, 4), (8, 2)] {
+            owned.put(Run { row, rows });
+        }
+        assert_eq!(owned.pool, [Run { row: 0, rows: 4 }, Run { row: 8, rows: 14 }]);
+        assert_eq!(owned.take(3), Some(Run { row: 0, rows: 3 }));
+        assert_eq!(owned.take(2), Some(Run { row: 8, rows: 2 }));
+        assert_eq!(owned.take(13), None);
+        assert_eq!(owned.take(1), Some(Run { row: 3, rows: 1 }));
+        assert_eq!(owned.pool, [Run { row: 10, rows: 12 }]);
+    }
+
+    #[test]
+    fn what_may_be_written_late_waits_and_what_waited_too_long_is_not_cleared() {
+        let at = |seconds: u64| Instant::from_nanos(seconds * 1_000_000_000);
+        let mut rows = Rows::default();
+        rows.put_aside(7, Run { row: 1, rows: 1 }, at(0));
+        rows.ripen(at(1799));
+        assert_eq!(rows.waiting(), (0, None), "a command of half an hour ago may still come");
+        rows.ripen(at(1800));
+        assert_eq!(rows.waiting(), (1, Some(at(1800))));
+        assert!(
+            rows.take_clears(at(2400)).is_empty(),
+            "by then fsck may have cleared them, and another has taken them"
+        );
+    }
+}

@@ -1,0 +1,483 @@
+//! [`Space`]: rows of chunks to write into, taken and given back.
+//!
+//! Invariants:
+//! - A row is marked in its chunk's record before it is written, and its mark goes when no map names it: no row is ever in two
+//!   stripes that are named.
+//! - Only the owner of a chunk marks rows of it; anybody clears marks, of stripes that it has itself taken out of a map.
+//! - Marks of which nobody knows whether they were made, or cleared, are left alone: `fsck` finds rows that nobody names.
+//! - Rows that a command may still write late (a column failed, or a write was given up) wait until it can't any more.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::sync::Semaphore;
+use engine::task;
+use engine::time::{self, Instant};
+
+use super::chunk::{After, Chunk, DYING, Marks, NOBODY, Run};
+use super::key;
+use super::member::{Layout, Members};
+use super::record::{self, Failed, Next};
+use super::regions::Regions;
+use super::rows::{ChunkPlace, Owned, Rows};
+use super::stripe::Stripe;
+use super::unowned::Unowned;
+use crate::error::Error;
+use crate::meta::Meta;
+
+/// Rows that are marked at once. Chosen: writing them takes many times as long as marking them.
+const MARKED_ROWS: u32 = 512;
+/// Marks that wait to be cleared are cleared when they are so many, or the first has waited so long.
+const CLEARS_WAITING: usize = 32;
+const CLEARS_WAIT: Duration = Duration::from_secs(5);
+/// Chunks of the list that are looked at for one write.
+const CLAIMS_TRIED: usize = 8;
+/// A client whose record is older than this writes nothing: an hour after the last renewal others take its rows for lost.
+const RENEWED_WITHIN: Duration = Duration::from_secs(10 * 60);
+/// Places of chunks that are remembered.
+const PLACES_KEPT: usize = 4096;
+
+/// See the module.
+pub struct Space {
+    meta: Rc<dyn Meta>,
+    members: Rc<Members>,
+    regions: Regions,
+    unowned: Unowned,
+    client: Cell<u64>,
+    renewed: Cell<Instant>,
+    rows: RefCell<Rows>,
+    places: RefCell<BTreeMap<u32, Rc<ChunkPlace>>>,
+    /// One at a time looks for more, or each of many writers would get a chunk of its own.
+    turn: Semaphore,
+}
+
+/// Rows to be written. Dropped, they are taken for written by commands that may come late; from when a map is changed to name them
+/// on, also one whose caller goes away meanwhile, they are left to the map.
+pub(crate) struct Taken {
+    space: Rc<Space>,
+    client: u64,
+    pub(crate) place: Rc<ChunkPlace>,
+    run: Run,
+    /// False: a map names them, or may yet.
+    is_ours: bool,
+}
+
+impl Taken {
+    pub(crate) fn row(&self) -> u32 {
+        self.run.row
+    }
+
+    /// A map is changed to name them from now on.
+    ///
+    /// # Errors
+    /// None may: others can have taken them for lost.
+    pub(crate) fn offer(&mut self) -> Result<(), Error> {
+        if self.client != self.space.client.get() {
+            return Err(expired());
+        }
+        self.space.check()?;
+        self.is_ours = false;
+        Ok(())
+    }
+
+    /// No map names them, and none will.
+    pub(crate) fn recall(&mut self) {
+        self.is_ours = true;
+    }
+
+    /// Nothing was sent, or all that was has ended: they can be used again at once.
+    pub(crate) fn give_back(mut self) {
+        let is_ours = std::mem::replace(&mut self.is_ours, false);
+        if is_ours && self.client == self.space.client.get() {
+            self.space.rows.borrow_mut().put(self.place.number, self.run, time::now());
+        }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if self.is_ours && self.client == self.space.client.get() {
+            self.space.rows.borrow_mut().put_aside(self.place.number, self.run, time::now());
+        }
+    }
+}
+
+fn expired() -> Error {
+    Error::Unavailable("this client's record was not renewed for too long: it must take another name".into())
+}
+
+/// What became of an attempt to mark rows.
+enum Marked {
+    /// These, and how long the longest run is that is left.
+    Rows(Vec<Run>, Rc<ChunkPlace>, u32),
+    /// No run is long enough; how long the longest one is.
+    Short(u32),
+    /// It is another's, or gone.
+    NotOurs,
+    /// It is giving its regions back.
+    Dying,
+}
+
+impl Space {
+    /// Space for a client, whose record was just made: a number that no other client ever had, neither 0 nor all ones.
+    pub fn new(meta: Rc<dyn Meta>, members: Rc<Members>, client: u64) -> Rc<Space> {
+        let regions = Regions::new(Rc::clone(&meta), Rc::clone(&members));
+        let unowned = Unowned::new(Rc::clone(&meta), &members.layout().fs);
+        Rc::new(Space {
+            meta,
+            members,
+            regions,
+            unowned,
+            client: Cell::new(client),
+            renewed: Cell::new(time::now()),
+            rows: RefCell::default(),
+            places: RefCell::default(),
+            turn: Semaphore::new(1),
+        })
+    }
+
+    /// The client's record was renewed by a change that was sent at `sent`.
+    pub fn renewed(&self, sent: Instant) {
+        self.renewed.set(sent);
+    }
+
+    /// Goes on under another number, after the record of the old one was too old: what it had is left to `fsck`.
+    pub fn begin_anew(&self, client: u64, sent: Instant) {
+        self.client.set(client);
+        self.renewed.set(sent);
+        *self.rows.borrow_mut() = Rows::default();
+    }
+
+    /// Whether this client may write.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        if self.renewed.get().elapsed() < RENEWED_WITHIN { Ok(()) } else { Err(expired()) }
+    }
+
+    fn layout(&self) -> &Layout {
+        self.members.layout()
+    }
+
+    /// Rows side by side in a chunk, preferably one all of whose members are well.
+    pub(crate) async fn take(self: &Rc<Self>, rows: u32) -> Result<Taken, Error> {
+        self.check()?;
+        if let Some(taken) = self.from_pool(rows, true) {
+            return Ok(taken);
+        }
+        let _turn = self.turn.acquire(1).await;
+        let refusal = match self.obtain(rows, true).await {
+            Ok(taken) => return Ok(taken),
+            Err(error) => error,
+        };
+        // Rather a stripe with a column missing than none.
+        match self.obtain_own(rows, false).await? {
+            Some(taken) => Ok(taken),
+            None => Err(refusal),
+        }
+    }
+
+    async fn obtain(self: &Rc<Self>, rows: u32, well: bool) -> Result<Taken, Error> {
+        if let Some(taken) = self.obtain_own(rows, well).await? {
+            return Ok(taken);
+        }
+        self.retire().await;
+        if !self.claim(rows).await? {
+            self.create(rows).await?;
+        }
+        self.from_pool(rows, well).ok_or_else(|| Error::Unavailable("members fail while rows are taken".into()))
+    }
+
+    /// Of chunks that are ours already.
+    async fn obtain_own(self: &Rc<Self>, rows: u32, well: bool) -> Result<Option<Taken>, Error> {
+        let mut tried = 0;
+        loop {
+            if let Some(taken) = self.from_pool(rows, well) {
+                return Ok(Some(taken));
+            }
+            let next = {
+                let state = self.rows.borrow();
+                let mut fit = state.owned.range(tried..).filter(|(_, owned)| owned.longest_free >= rows);
+                fit.find(|(_, owned)| !well || self.is_well(&owned.place)).map(|(number, _)| *number)
+            };
+            let Some(number) = next else { return Ok(None) };
+            let outcome = self.mark(number, rows, false).await?;
+            self.admit(number, outcome);
+            tried = number + 1;
+        }
+    }
+
+    fn is_well(&self, place: &ChunkPlace) -> bool {
+        let members = place.columns.iter().map(|column| self.members.get(column.member));
+        members.into_iter().all(|member| member.is_some_and(|member| member.is_well() && !member.is_out()))
+    }
+
+    fn from_pool(self: &Rc<Self>, rows: u32, well: bool) -> Option<Taken> {
+        let mut state = self.rows.borrow_mut();
+        state.ripen(time::now());
+        let mut owned = state.owned.values_mut().filter(|owned| !well || self.is_well(&owned.place));
+        let (run, place) = owned.find_map(|owned| Some((owned.take(rows)?, Rc::clone(&owned.place))))?;
+        Some(Taken { space: Rc::clone(self), client: self.client.get(), place, run, is_ours: true })
+    }
+
+    /// Marks rows of a chunk that is ours, or becomes it if it is nobody's.
+    async fn mark(&self, number: u32, rows: u32, claims: bool) -> Result<Marked, Error> {
+        let client = self.client.get();
+        let key = key::chunk(&self.layout().fs, number);
+        let marked = record::change(&*self.meta, &key, |body| {
+            let Some(body) = body else { return Ok(Next::Keep(Marked::NotOurs)) };
+            let mut chunk = Chunk::decode(body)?;
+            let place = Rc::new(ChunkPlace { number, columns: chunk.columns.clone() });
+            if chunk.owner == DYING {
+                return Ok(Next::Keep(Marked::Dying));
+            }
+            let expected = if claims { NOBODY } else { client };
+            if chunk.owner != expected {
+                return Ok(Next::Keep(Marked::NotOurs));
+            }
+            let longest = |chunk: &Chunk| chunk.marks.free_runs().iter().map(|run| run.rows).max().unwrap_or(0);
+            if claims && !self.is_well(&place) {
+                return Ok(Next::Keep(Marked::Short(longest(&chunk))));
+            }
+            let taken = chunk.marks.take(rows, MARKED_ROWS);
+            if taken.is_empty() {
+                return Ok(Next::Keep(Marked::Short(longest(&chunk))));
+            }
+            chunk.owner = client;
+            Ok(Next::Put(chunk.encode(), Marked::Rows(taken, place, longest(&chunk))))
+        });
+        match marked.await {
+            // What was marked under a name that is ours no more is left to `fsck`.
+            Ok(_) if self.client.get() != client => Err(expired()),
+            Ok(marked) => Ok(marked),
+            Err(Failed { may_be_done: true, error }) => {
+                // Which of its rows are marked, and for whom, nobody knows: it is used no more.
+                self.rows.borrow_mut().owned.remove(&number);
+                Err(error)
+            }
+            Err(failed) => Err(failed.error),
+        }
+    }
+
+    /// Keeps account of what was marked.
+    fn admit(&self, number: u32, marked: Marked) {
+        let mut state = self.rows.borrow_mut();
+        match marked {
+            Marked::Rows(runs, place, longest_free) => {
+                let owned = state.owned.entry(number).or_insert(Owned { place, pool: Vec::new(), longest_free });
+                owned.longest_free = longest_free;
+                runs.into_iter().for_each(|run| owned.put(run));
+            }
+            Marked::Short(longest_free) => {
+                if let Some(owned) = state.owned.get_mut(&number) {
+                    owned.longest_free = longest_free;
+                }
+            }
+            Marked::NotOurs | Marked::Dying => drop(state.owned.remove(&number)),
+        }
+    }
+
+    /// Makes a chunk ours that is nobody's, and marks rows of it.
+    async fn claim(&self, rows: u32) -> Result<bool, Error> {
+        let mut list = self.unowned.load().await?;
+        if list.is_empty() {
+            return Ok(false);
+        }
+        let first = task::random_u64() as usize % list.len();
+        list.rotate_left(first);
+        for number in list.into_iter().take(CLAIMS_TRIED) {
+            let marked = self.mark(number, rows, true).await?;
+            match &marked {
+                Marked::Short(_) => continue,
+                Marked::Dying => self.bury(number).await?,
+                _ => {}
+            }
+            self.unowned.remove(number).await?;
+            let is_claimed = matches!(marked, Marked::Rows(..));
+            if is_claimed {
+                self.admit(number, marked);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Makes a new chunk, with rows of it marked.
+    async fn create(&self, rows: u32) -> Result<(), Error> {
+        let region_rows = self.layout().region_rows();
+        if rows > region_rows {
+            return Err(Error::Invalid("more rows are asked for than a chunk has"));
+        }
+        let number = (task::random_u64() as u32).max(1);
+        let key = key::chunk(&self.layout().fs, number);
+        if record::load(&*self.meta, &key).await?.is_some() {
+            return Err(Error::Unavailable("a chunk's number was drawn twice: try again".into()));
+        }
+        let columns = self.regions.take(number).await?;
+        let place = Rc::new(ChunkPlace { number, columns: columns.clone() });
+        let client = self.client.get();
+        let mut chunk = Chunk { owner: client, columns, marks: Marks::new(region_rows) };
+        let runs = chunk.marks.take(rows, MARKED_ROWS);
+        let longest = chunk.marks.free_runs().iter().map(|run| run.rows).max().unwrap_or(0);
+        let made = record::change(&*self.meta, &key, |body| {
+            Ok(if body.is_some() { Next::Keep(false) } else { Next::Put(chunk.encode(), true) })
+        });
+        match made.await {
+            Ok(true) if self.client.get() != client => return Err(expired()),
+            Ok(true) => self.admit(number, Marked::Rows(runs, place, longest)),
+            // Another has drawn the same number at the same time.
+            Ok(false) => {
+                self.regions.give_back(number, &place.columns).await?;
+                return Err(Error::Unavailable("a chunk's number was drawn twice: try again".into()));
+            }
+            Err(failed) => return Err(failed.error),
+        }
+        Ok(())
+    }
+
+    /// Where a chunk lies; `None`: there is no such chunk.
+    pub async fn place(&self, number: u32) -> Result<Option<Rc<ChunkPlace>>, Error> {
+        if let Some(place) = self.places.borrow().get(&number) {
+            return Ok(Some(Rc::clone(place)));
+        }
+        let key = key::chunk(&self.layout().fs, number);
+        let Some(found) = record::load(&*self.meta, &key).await? else { return Ok(None) };
+        let columns = Chunk::decode(&found.body)?.columns;
+        if columns.len() != self.layout().shape.columns() {
+            return Err(Error::Damaged(format!("chunk {number} has {} columns", columns.len())));
+        }
+        let place = Rc::new(ChunkPlace { number, columns });
+        let mut places = self.places.borrow_mut();
+        if places.len() >= PLACES_KEPT {
+            places.clear();
+        }
+        places.insert(number, Rc::clone(&place));
+        Ok(Some(place))
+    }
+
+    /// What lies in the chunk does not verify: it may be another one of the same number.
+    pub(crate) fn forget_place(&self, number: u32) {
+        self.places.borrow_mut().remove(&number);
+    }
+
+    /// No map names these stripes any more: whoever calls this has itself taken them out of one, just now, and knows it.
+    pub fn free(&self, stripes: &[Rc<Stripe>]) {
+        let mut state = self.rows.borrow_mut();
+        for stripe in stripes {
+            let run = Run { row: stripe.id.row, rows: stripe.rows(self.layout().shape) };
+            // A column that failed may be written yet, and would spoil what comes there next.
+            match stripe.missing {
+                0 => state.put(stripe.id.chunk, run, time::now()),
+                _ => state.put_aside(stripe.id.chunk, run, time::now()),
+            }
+        }
+    }
+
+    /// Clears marks that wait for it, if it is time.
+    pub async fn tend(&self) {
+        let (count, since) = self.rows.borrow().waiting();
+        if count >= CLEARS_WAITING || since.is_some_and(|since| since.elapsed() >= CLEARS_WAIT) {
+            self.settle().await;
+        }
+    }
+
+    /// Clears all marks that wait for it. What fails is tried again with the next ones, or left to `fsck`.
+    pub async fn settle(&self) {
+        self.rows.borrow_mut().ripen(time::now());
+        let clears = self.rows.borrow_mut().take_clears(time::now());
+        for (number, runs) in clears {
+            let plain: Vec<Run> = runs.iter().map(|(_, run)| *run).collect();
+            let after = match self.change_marks(number, &plain, false).await {
+                Ok(after) => after,
+                Err(failed) => {
+                    tracing::warn!(chunk = number, error = %failed.error, "rows are not marked free");
+                    if !failed.may_be_done {
+                        self.rows.borrow_mut().put_clears(number, runs);
+                    }
+                    continue;
+                }
+            };
+            if let Err(error) = self.see_to(number, after).await {
+                tracing::warn!(chunk = number, %error, "a chunk's free rows are left to fsck");
+            }
+        }
+    }
+
+    /// Gives back what was marked and not used, and owns nothing any more. Rows that wait for late commands stay marked, for
+    /// `fsck`.
+    pub async fn close(&self) {
+        let _turn = self.turn.acquire(1).await;
+        self.settle().await;
+        let owned = std::mem::take(&mut self.rows.borrow_mut().owned);
+        for (number, owned) in owned {
+            self.release(number, owned).await;
+        }
+    }
+
+    /// Chunks of ours of which nothing is left to take are ours no more.
+    async fn retire(&self) {
+        let spent = |owned: &Owned| owned.pool.is_empty() && owned.longest_free == 0;
+        let numbers: Vec<u32> =
+            self.rows.borrow().owned.iter().filter(|(_, owned)| spent(owned)).map(|(number, _)| *number).collect();
+        for number in numbers {
+            let owned = self.rows.borrow_mut().owned.remove(&number);
+            if let Some(owned) = owned {
+                self.release(number, owned).await;
+            }
+        }
+    }
+
+    async fn release(&self, number: u32, owned: Owned) {
+        let outcome = match self.change_marks(number, &owned.pool, true).await {
+            Ok(after) => self.see_to(number, after).await,
+            Err(failed) => Err(failed.error),
+        };
+        if let Err(error) = outcome {
+            tracing::warn!(chunk = number, %error, "a chunk's free rows are left to fsck");
+        }
+    }
+
+    /// Clears marks of a chunk; with `releases` it is nobody's then.
+    async fn change_marks(&self, number: u32, runs: &[Run], releases: bool) -> Result<After, Failed> {
+        let client = self.client.get();
+        let key = key::chunk(&self.layout().fs, number);
+        record::change(&*self.meta, &key, |body| {
+            let Some(body) = body else { return Ok(Next::Keep(After::Nothing)) };
+            let mut chunk = Chunk::decode(body)?;
+            if chunk.owner == DYING || (releases && chunk.owner != client) {
+                return Ok(Next::Keep(After::Nothing));
+            }
+            let after = chunk.clear(number, runs, releases);
+            Ok(Next::Put(chunk.encode(), after))
+        })
+        .await
+    }
+
+    async fn see_to(&self, number: u32, after: After) -> Result<(), Error> {
+        match after {
+            After::Nothing => Ok(()),
+            After::List => self.unowned.add(number).await,
+            After::Bury => {
+                self.bury(number).await?;
+                self.unowned.remove(number).await
+            }
+        }
+    }
+
+    /// Gives the regions of a dying chunk back; whoever meets it does.
+    async fn bury(&self, number: u32) -> Result<(), Error> {
+        let key = key::chunk(&self.layout().fs, number);
+        let Some(found) = record::load(&*self.meta, &key).await? else { return Ok(()) };
+        let chunk = Chunk::decode(&found.body)?;
+        if chunk.owner != DYING {
+            return Ok(());
+        }
+        self.regions.give_back(number, &chunk.columns).await?;
+        self.forget_place(number);
+        let removed = record::change(&*self.meta, &key, |body| {
+            let owner = body.map(Chunk::decode).transpose()?.map(|chunk| chunk.owner);
+            Ok(if owner == Some(DYING) { Next::Remove(()) } else { Next::Keep(()) })
+        });
+        removed.await.map_err(|failed| failed.error)
+    }
+}

@@ -1,0 +1,59 @@
+//! The list of chunks that nobody owns and that have free rows: where a client looks before it makes a chunk.
+//!
+//! Hints, each looked at before it is used: a chunk that was forgotten here is found by `fsck`.
+
+use std::rc::Rc;
+
+use super::chunk::{UNOWNED_MAX, decode_list, encode_list};
+use super::key::{self, FsId};
+use super::record::{self, Next};
+use crate::error::Error;
+use crate::meta::Meta;
+
+pub(crate) struct Unowned {
+    meta: Rc<dyn Meta>,
+    key: Vec<u8>,
+}
+
+impl Unowned {
+    pub(crate) fn new(meta: Rc<dyn Meta>, fs: &FsId) -> Unowned {
+        Unowned { meta, key: key::unowned(fs) }
+    }
+
+    pub(crate) async fn load(&self) -> Result<Vec<u32>, Error> {
+        let found = record::load(&*self.meta, &self.key).await?;
+        decode_list(found.as_ref().map(|found| &*found.body))
+    }
+
+    pub(crate) async fn add(&self, chunk: u32) -> Result<(), Error> {
+        self.change(|list| {
+            let is_new = !list.contains(&chunk) && list.len() < UNOWNED_MAX;
+            if is_new {
+                list.push(chunk);
+            }
+            is_new
+        })
+        .await
+    }
+
+    pub(crate) async fn remove(&self, chunk: u32) -> Result<(), Error> {
+        self.change(|list| {
+            let before = list.len();
+            list.retain(|other| *other != chunk);
+            list.len() < before
+        })
+        .await
+    }
+
+    async fn change(&self, mut edit: impl FnMut(&mut Vec<u32>) -> bool) -> Result<(), Error> {
+        let changed = record::change(&*self.meta, &self.key, |body| {
+            let mut list = decode_list(body)?;
+            Ok(match (edit(&mut list), list.is_empty()) {
+                (false, _) => Next::Keep(()),
+                (true, true) => Next::Remove(()),
+                (true, false) => Next::Put(encode_list(&list), ()),
+            })
+        });
+        changed.await.map_err(|failed| failed.error)
+    }
+}

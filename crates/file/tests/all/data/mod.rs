@@ -1,0 +1,8 @@
+//! Bytes of files over members, in the simulated world.
+
+mod bed;
+mod crash;
+mod files;
+mod late;
+mod loss;
+mod room;
