@@ -136,15 +136,8 @@ fn power_is_lost_at_every_operation_on_zones() {
 }
 
 #[test]
-fn power_is_lost_at_every_operation_on_zones_and_within_units() {
-    at_every_operation(on_zones(ODD), 1..2);
-}
-
-#[test]
-fn power_is_lost_at_every_operation_on_zones_that_fail() {
-    // A unit is four programs of the model.
-    let kind = Kind { bad_ppm: 60_000, program_ppm: 1_500, erase_ppm: 3_000, ..on_zones(FAILING) };
-    at_every_operation(Kind { policy: Policy::CostBenefit, ..kind }, 2..3);
+fn power_is_lost_on_zones_and_within_units() {
+    at_operations(on_zones(ODD), 1..2, 3);
 }
 
 /// Writes that fail on their way cost no zone for good, however many of them there are.
