@@ -147,6 +147,22 @@ fn renames_replace_what_they_may() {
 }
 
 #[test]
+fn a_name_goes_from_leaf_to_leaf_of_its_directory() {
+    with(async |fs| {
+        let dir = mkdir(&fs, ROOT, "d").await;
+        let name = |number: u32| format!("{number:0>200}");
+        for number in 0..40 {
+            create(&fs, dir, &name(number)).await;
+        }
+        for number in 0..40 {
+            rename(&fs, (dir, &name(number)), (dir, &name(number + 100))).await.unwrap();
+            fs.lookup(dir, name(number + 100).as_bytes()).await.unwrap();
+        }
+        assert_eq!(names(&fs, dir, 10).await.unwrap().len(), 40);
+    });
+}
+
+#[test]
 fn an_open_file_stays_until_its_last_close() {
     with(async |fs| {
         let ino = create(&fs, ROOT, "a").await;
