@@ -292,7 +292,7 @@ fn commands_on_zones_refuse_what_they_can_not_do() {
         assert_eq!(send(&mut session, None, action), invalid, "action {action:#x} of all zones");
     }
     assert_eq!(send(&mut session, Some(1), send_action::RESET), invalid, "not where a zone begins");
-    for lba in [ZONES * ZONE, u64::MAX & !(ZONE - 1)] {
+    for lba in [ZONES * ZONE, !(ZONE - 1)] {
         assert_eq!(send(&mut session, Some(lba), send_action::RESET), Status::LBA_OUT_OF_RANGE);
         assert_eq!(append(&mut session, lba, &pattern(1, 1)).0, Status::LBA_OUT_OF_RANGE);
         assert_eq!(receive_by(&mut session, ZoneReceive { lba, ..ASKED }), Err(Status::LBA_OUT_OF_RANGE));

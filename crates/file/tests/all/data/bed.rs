@@ -21,9 +21,12 @@ use file::data::{Content, Contents, Inode, Layout, MemberSpec, Members, Rope, Sh
 use file::meta::{Meta, Seen, Swapped, Version};
 use kv::types::{Ballot, OpId, Timestamp};
 
+/// Each with the number of the change that it came by.
+type Values = BTreeMap<Vec<u8>, (Vec<u8>, u64)>;
+
 /// Small values in memory.
 pub struct Store {
-    values: RefCell<BTreeMap<Vec<u8>, (Vec<u8>, u64)>>,
+    values: RefCell<Values>,
     version: Cell<u64>,
     draws: RefCell<SplitMix>,
     /// Of a million changes, those that nobody learns the outcome of.
@@ -202,7 +205,7 @@ impl Reached {
 impl Namespace for Reached {
     device::delegate_namespace!(this => { Reached { shelf, .. } => shelf.memory };
         info, flush, compare, compare_and_write, write_zeroes, deallocate, verify, write_uncorrectable, hint_lifetime,
-        writability, used_blocks, link, attribute, set_attribute);
+        writability, used_blocks, link, attribute, set_attribute, zones);
 
     async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), device::Error>, Buf) {
         self.shelf.reads.set(self.shelf.reads.get() + 1);
