@@ -262,22 +262,25 @@ fn a_write_to_who_was_left_out_does_not_arrive_later() {
     });
 }
 
-/// The same with reads: each of them ended the connection that the others used, too.
+/// The same with reads: each of them ended the connection that the others used, too. Which replica seems the best hangs on a few
+/// microseconds of the run, so each is the one that fails in a run of its own: of three, one at least is asked.
 #[test]
 fn a_replica_that_fails_each_read_is_left_out() {
-    // In this run it is the one that seems the best.
-    run(33, 3, 0, async |_, cluster| {
-        let (volume, told) = attached(cluster, 3, options()).await;
-        put(&volume, 5, 1).await.expect("all is well");
-        told[1].reads.replace(vec![(5, Error::Aborted)]);
-        let reads = async {
-            while volume.in_sync().has(1) {
-                assert_eq!(get(&volume, 5).await, Ok(1));
-                time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        assert!(within(30, reads).await.is_some(), "it is taken back for ever, or never asked");
-    });
+    let is_left_out = |slot: usize| {
+        run(33, 3, 0, async |_, cluster| {
+            let (volume, told) = attached(cluster, 3, options()).await;
+            put(&volume, 5, 1).await.expect("all is well");
+            told[slot].reads.replace(vec![(5, Error::Aborted)]);
+            let reads = async {
+                while volume.in_sync().has(slot) {
+                    assert_eq!(get(&volume, 5).await, Ok(1));
+                    time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            within(30, reads).await.is_some()
+        })
+    };
+    assert!((0..3).any(is_left_out), "it is taken back for ever, or never asked");
 }
 
 /// A volume in which slot 0 alone is in sync.
