@@ -451,11 +451,7 @@ impl Namespace for FileNamespace {
     }
 
     fn writability(&self) -> Writability {
-        match self.latch.is_read_only() {
-            true => Writability::ReadOnly,
-            false if self.latch.has_fallen() => Writability::Failed,
-            false => Writability::Writable,
-        }
+        self.latch.writability()
     }
 
     fn attribute(&self, key: &'static str) -> Result<Option<Vec<u8>>, Error> {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::Error;
+use crate::{Error, Writability};
 
 /// Whether writes are taken, and why not.
 #[derive(Debug)]
@@ -39,6 +39,15 @@ impl Latch {
     /// What has failed first.
     pub fn fault(&self) -> Option<&str> {
         self.fault.get().map(String::as_str)
+    }
+
+    /// What a namespace on this medium says of itself.
+    pub fn writability(&self) -> Writability {
+        match self.read_only {
+            true => Writability::ReadOnly,
+            false if self.has_fallen() => Writability::Failed,
+            false => Writability::Writable,
+        }
     }
 
     pub fn writable(&self) -> Result<(), Error> {

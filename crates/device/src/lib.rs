@@ -22,6 +22,7 @@ mod fault;
 mod file;
 mod grow;
 mod identity;
+mod in_zones;
 mod latch;
 mod lba;
 pub mod limits;

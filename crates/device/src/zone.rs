@@ -13,6 +13,7 @@
 //! - Blocks of such a zone from its write pointer on read as zeroes.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::lba::Lba;
 
@@ -30,6 +31,17 @@ pub struct ZonedInfo {
 }
 
 impl ZonedInfo {
+    /// The zone of a block, and the block's place there.
+    pub fn locate(&self, lba: Lba) -> (usize, u64) {
+        ((lba.0 / self.zone_blocks) as usize, lba.0 % self.zone_blocks)
+    }
+
+    /// The zones that a range of blocks touches.
+    pub fn touched(&self, lba: Lba, blocks: u64) -> Range<usize> {
+        let (first, _) = self.locate(lba);
+        if blocks == 0 { first..first } else { first..(lba.0 + blocks).div_ceil(self.zone_blocks) as usize }
+    }
+
     /// Whether all zones that are closed can be open by name at once, for kinds that change one zone after the other: either
     /// all are opened, or none.
     ///

@@ -41,22 +41,9 @@ impl ZonedMemory {
     pub fn new(zones: usize, capacity: u64, zoned: ZonedInfo, nguid: [u8; 16]) -> ZonedMemory {
         debug_assert!(zones > 0 && (1..=zoned.zone_blocks).contains(&capacity));
         let transfer_blocks_max = (TRANSFER_BYTES_MAX / BLOCK) as u32;
-        let info = NamespaceInfo {
-            block_size: BLOCK as u32,
-            blocks: zones as u64 * zoned.zone_blocks,
-            atomic_blocks: transfer_blocks_max,
-            compare_and_write_blocks_max: 0,
-            transfer_blocks_max,
-            volatile_cache: false,
-            volatile_medium: true,
-            deallocated_reads_zero: false,
-            thin: false,
-            preferred_write_blocks: 1,
-            preferred_deallocate_blocks: 1,
-            write_uncorrectable: false,
-            persists_attributes: false,
-            nguid,
-        };
+        let blocks = zones as u64 * zoned.zone_blocks;
+        let info = NamespaceInfo::in_zones(BLOCK as u32, blocks, transfer_blocks_max, nguid);
+        let info = NamespaceInfo { volatile_medium: true, ..info };
         let empty = || Content { state: ZoneState::Empty, bytes: Vec::new(), opened: 0 };
         ZonedMemory { info, zoned, capacity, zones: Mutex::new((0..zones).map(|_| empty()).collect()) }
     }
@@ -71,18 +58,6 @@ impl ZonedMemory {
     /// A panic elsewhere leaves zones that are each valid.
     fn lock(&self) -> MutexGuard<'_, Vec<Content>> {
         self.zones.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn locate(&self, lba: Lba) -> (usize, u64) {
-        ((lba.0 / self.zoned.zone_blocks) as usize, lba.0 % self.zoned.zone_blocks)
-    }
-
-    fn begins(&self, lba: Lba) -> Result<usize, Error> {
-        check_range(&self.info, lba, 1)?;
-        match self.locate(lba) {
-            (zone, 0) => Ok(zone),
-            _ => Err(Error::Unsupported("zones that begin elsewhere than where one begins")),
-        }
     }
 
     /// Makes room for one more zone that is open, and for one more that is active unless it is.
@@ -163,7 +138,7 @@ impl Namespace for ZonedMemory {
         }
         let zones = self.lock();
         for (number, block) in buf.chunks_exact_mut(BLOCK).enumerate() {
-            let (zone, at) = self.locate(Lba(lba.0 + number as u64));
+            let (zone, at) = self.zoned.locate(Lba(lba.0 + number as u64));
             if zones[zone].state == ZoneState::Offline {
                 return (Err(Error::Zone(ZoneError::Offline)), buf);
             }
@@ -177,7 +152,7 @@ impl Namespace for ZonedMemory {
 
     async fn write(&self, lba: Lba, data: View, _durability: Durability) -> Result<(), Error> {
         check_length(&self.info, lba, data.len(), self.info.transfer_blocks_max)?;
-        let (zone, at) = self.locate(lba);
+        let (zone, at) = self.zoned.locate(lba);
         self.put(zone, Some(at), &data).map(|_| ())
     }
 
@@ -197,7 +172,7 @@ impl Namespace for ZonedMemory {
 
     async fn write_zeroes(&self, lba: Lba, blocks: u64, _durability: Durability) -> Result<(), Error> {
         check_range(&self.info, lba, blocks)?;
-        let (zone, at) = self.locate(lba);
+        let (zone, at) = self.zoned.locate(lba);
         match blocks {
             0 => Ok(()),
             blocks if at + blocks > self.capacity => Err(Error::Zone(ZoneError::Boundary)),
@@ -207,8 +182,8 @@ impl Namespace for ZonedMemory {
 
     async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
         check_range(&self.info, lba, blocks)?;
-        let ((first, _), (end, _)) = (self.locate(lba), self.locate(Lba(lba.0 + blocks + self.zoned.zone_blocks - 1)));
-        let offline = blocks > 0 && self.lock()[first..end].iter().any(|zone| zone.state == ZoneState::Offline);
+        let touched = self.zoned.touched(lba, blocks);
+        let offline = self.lock()[touched].iter().any(|zone| zone.state == ZoneState::Offline);
         if offline { Err(Error::Zone(ZoneError::Offline)) } else { Ok(()) }
     }
 
@@ -218,7 +193,7 @@ impl Namespace for ZonedMemory {
 
     async fn zones(&self, from: Lba, max: usize) -> Result<Vec<Zone>, Error> {
         check_range(&self.info, from, 1)?;
-        let (first, _) = self.locate(from);
+        let (first, _) = self.zoned.locate(from);
         let zones = self.lock();
         let told = |(number, zone): (usize, &Content)| {
             let start = number as u64 * self.zoned.zone_blocks;
@@ -229,7 +204,7 @@ impl Namespace for ZonedMemory {
     }
 
     async fn change_zone(&self, zone: Option<Lba>, action: ZoneAction) -> Result<(), Error> {
-        let one = zone.map(|zone| self.begins(zone)).transpose()?;
+        let one = zone.map(|zone| self.zoned.begins(&self.info, zone)).transpose()?;
         let mut zones = self.lock();
         if let Some(zone) = one {
             return self.change_one(&mut zones, zone, action).map_err(Error::Zone);
@@ -243,7 +218,7 @@ impl Namespace for ZonedMemory {
     }
 
     async fn append(&self, zone: Lba, data: View, _durability: Durability) -> Result<Lba, Error> {
-        let zone = self.begins(zone)?;
+        let zone = self.zoned.begins(&self.info, zone)?;
         let start = Lba(zone as u64 * self.zoned.zone_blocks);
         check_length(&self.info, start, data.len(), self.zoned.append_blocks_max)?;
         self.put(zone, None, &data).map(Lba)

@@ -104,7 +104,8 @@ impl Zones {
 
     /// The zone of a block, and the block's place there.
     fn locate(&self, lba: Lba) -> (u32, u64) {
-        ((lba.0 / self.zoned.zone_blocks) as u32, lba.0 % self.zoned.zone_blocks)
+        let (zone, at) = self.zoned.locate(lba);
+        (zone as u32, at)
     }
 
     fn start(&self, zone: u32) -> Lba {
@@ -117,11 +118,7 @@ impl Zones {
 
     /// The zone that begins at this block.
     fn begins(&self, lba: Lba) -> Result<u32, Error> {
-        check_range(&self.info, lba, 1)?;
-        match self.locate(lba) {
-            (zone, 0) => Ok(zone),
-            _ => Err(Error::Unsupported("zones that begin elsewhere than where one begins")),
-        }
+        self.zoned.begins(&self.info, lba).map(|zone| zone as u32)
     }
 
     /// One more zone may be active.
@@ -223,22 +220,8 @@ impl Zones {
 fn info(device: &dyn FlashDevice, block_size: u32) -> NamespaceInfo {
     let geometry = device.geometry();
     let transfer_blocks_max = (TRANSFER_BYTES_MAX as u32 / block_size).min(geometry.sectors / geometry.write_unit);
-    NamespaceInfo {
-        block_size,
-        blocks: u64::from(geometry.chunks_total()) * zoned(geometry).zone_blocks,
-        atomic_blocks: transfer_blocks_max,
-        compare_and_write_blocks_max: 0,
-        transfer_blocks_max,
-        volatile_cache: false,
-        volatile_medium: false,
-        deallocated_reads_zero: false,
-        thin: false,
-        preferred_write_blocks: 1,
-        preferred_deallocate_blocks: 1,
-        write_uncorrectable: false,
-        persists_attributes: false,
-        nguid: device.serial(),
-    }
+    let blocks = u64::from(geometry.chunks_total()) * zoned(geometry).zone_blocks;
+    NamespaceInfo::in_zones(block_size, blocks, transfer_blocks_max, device.serial())
 }
 
 fn zoned(geometry: Geometry) -> ZonedInfo {
@@ -363,8 +346,8 @@ impl Namespace for Zones {
     /// A hint of which nothing follows, but that there are such blocks: a zone is given back as a whole, by its reset.
     async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
         check_range(&self.info, lba, blocks)?;
-        let ((first, _), (end, _)) = (self.locate(lba), self.locate(Lba(lba.0 + blocks + self.zoned.zone_blocks - 1)));
-        let offline = blocks > 0 && (first..end).any(|zone| self.note(zone).state == ZoneState::Offline);
+        let mut touched = self.zoned.touched(lba, blocks);
+        let offline = touched.any(|zone| self.note(zone as u32).state == ZoneState::Offline);
         if offline { Err(Error::Zone(ZoneError::Offline)) } else { Ok(()) }
     }
 

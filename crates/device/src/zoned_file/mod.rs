@@ -114,21 +114,6 @@ impl ZonedFile {
         })
     }
 
-    /// The zone of a block, and the block's place there.
-    fn locate(&self, lba: Lba) -> (usize, u64) {
-        let zone_blocks = self.shared.zoned.zone_blocks;
-        ((lba.0 / zone_blocks) as usize, lba.0 % zone_blocks)
-    }
-
-    /// The zone that begins at this block.
-    fn begins(&self, lba: Lba) -> Result<usize, Error> {
-        check_range(&self.shared.info, lba, 1)?;
-        match self.locate(lba) {
-            (zone, 0) => Ok(zone),
-            _ => Err(Error::Unsupported("zones that begin elsewhere than where one begins")),
-        }
-    }
-
     /// The order of a zone; where it has none writers are as many as may be.
     async fn order_of(&self, zone: usize) -> RangeGuard {
         let is_free = self.shared.notes.get(zone).state == ZoneState::Conventional;
@@ -184,7 +169,7 @@ impl ZonedFile {
         let (block, zone_blocks) = (self.shared.info.block_size as usize, self.shared.zoned.zone_blocks);
         let mut done = 0;
         while done < blocks {
-            let (zone, at) = self.locate(Lba(lba.0 + done));
+            let (zone, at) = self.shared.zoned.locate(Lba(lba.0 + done));
             let here = (blocks - done).min(zone_blocks - at);
             let note = self.shared.notes.get(zone);
             if note.state == ZoneState::Offline {
@@ -315,21 +300,9 @@ fn told(file: &File, limits: &system::Limits, nguid: [u8; 16]) -> (NamespaceInfo
     let zone_blocks = limits.zone_bytes / u64::from(block_size);
     let transfer_blocks_max = (TRANSFER_BYTES_MAX as u64 / u64::from(block_size)).min(zone_blocks) as u32;
     let info = NamespaceInfo {
-        block_size,
-        blocks: file.size() / u64::from(block_size),
-        atomic_blocks: transfer_blocks_max,
-        compare_and_write_blocks_max: 0,
-        transfer_blocks_max,
         // The drive's own: `fdatasync` flushes it.
         volatile_cache: true,
-        volatile_medium: false,
-        deallocated_reads_zero: false,
-        thin: false,
-        preferred_write_blocks: 1,
-        preferred_deallocate_blocks: 1,
-        write_uncorrectable: false,
-        persists_attributes: false,
-        nguid,
+        ..NamespaceInfo::in_zones(block_size, file.size() / u64::from(block_size), transfer_blocks_max, nguid)
     };
     let &system::Limits { open_max, active_max, .. } = limits;
     (info, ZonedInfo { zone_blocks, open_max, active_max, append_blocks_max: transfer_blocks_max })
@@ -354,7 +327,7 @@ impl Namespace for ZonedFile {
     async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
         let blocks = check_length(&self.shared.info, lba, data.len(), self.shared.info.transfer_blocks_max)?;
         self.shared.latch.writable()?;
-        let (zone, at) = self.locate(lba);
+        let (zone, at) = self.shared.zoned.locate(lba);
         if at + blocks > self.shared.zoned.zone_blocks {
             return Err(Error::Zone(ZoneError::Boundary));
         }
@@ -386,7 +359,7 @@ impl Namespace for ZonedFile {
     /// Zeroes are written as anything else is, in pieces: others may write in the zone between these.
     async fn write_zeroes(&self, lba: Lba, blocks: u64, durability: Durability) -> Result<(), Error> {
         check_range(&self.shared.info, lba, blocks)?;
-        let (zone, at) = self.locate(lba);
+        let (zone, at) = self.shared.zoned.locate(lba);
         // Before the first piece, so that what does not fit is refused as a whole.
         if blocks > 0 && at + blocks > self.shared.notes.get(zone).capacity {
             return Err(Error::Zone(ZoneError::Boundary));
@@ -405,18 +378,16 @@ impl Namespace for ZonedFile {
     /// A hint of which nothing follows, but that there are such blocks: a zone is given back as a whole, by its reset.
     async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
         check_range(&self.shared.info, lba, blocks)?;
-        let zone_blocks = self.shared.zoned.zone_blocks;
-        let (first, end) = ((lba.0 / zone_blocks) as usize, (lba.0 + blocks).div_ceil(zone_blocks) as usize);
         let is_offline = |zone| self.shared.notes.get(zone).state == ZoneState::Offline;
-        if blocks > 0 && (first..end).any(is_offline) { Err(Error::Zone(ZoneError::Offline)) } else { Ok(()) }
+        if self.shared.zoned.touched(lba, blocks).any(is_offline) {
+            Err(Error::Zone(ZoneError::Offline))
+        } else {
+            Ok(())
+        }
     }
 
     fn writability(&self) -> Writability {
-        match self.shared.latch.is_read_only() {
-            true => Writability::ReadOnly,
-            false if self.shared.latch.has_fallen() => Writability::Failed,
-            false => Writability::Writable,
-        }
+        self.shared.latch.writability()
     }
 
     fn zoned(&self) -> Option<ZonedInfo> {
@@ -426,7 +397,7 @@ impl Namespace for ZonedFile {
     /// As the kernel tells of them: it closes zones to open others.
     async fn zones(&self, from: Lba, max: usize) -> Result<Vec<Zone>, Error> {
         check_range(&self.shared.info, from, 1)?;
-        let (first, _) = self.locate(from);
+        let (first, _) = self.shared.zoned.locate(from);
         let (shared, block_size) = (self.shared.clone(), self.shared.info.block_size);
         let offset = self.shared.start(first).0 * u64::from(block_size);
         let asked = offload::compute(move || shared.file.zones(offset, max)).await;
@@ -437,7 +408,7 @@ impl Namespace for ZonedFile {
 
     async fn change_zone(&self, zone: Option<Lba>, action: ZoneAction) -> Result<(), Error> {
         if let Some(zone) = zone {
-            return self.change_one(self.begins(zone)?, action).await;
+            return self.change_one(self.shared.zoned.begins(&self.shared.info, zone)?, action).await;
         }
         let states = || (0..self.shared.notes.count()).map(|zone| self.shared.notes.get(zone).state);
         if action == ZoneAction::Open {
@@ -453,7 +424,7 @@ impl Namespace for ZonedFile {
 
     /// A write at the write pointer, by whoever has the zone's order.
     async fn append(&self, zone: Lba, data: View, durability: Durability) -> Result<Lba, Error> {
-        let zone = self.begins(zone)?;
+        let zone = self.shared.zoned.begins(&self.shared.info, zone)?;
         let start = self.shared.start(zone);
         check_length(&self.shared.info, start, data.len(), self.shared.zoned.append_blocks_max)?;
         let order = self.order_of(zone).await;
