@@ -53,32 +53,28 @@ fn overlap(a: &Range<u64>, b: &Range<u64>) -> bool {
 impl Doubts {
     /// Waits until no change of these blocks is under way or in doubt, and enters one.
     pub(super) async fn enter(&self, blocks: Range<u64>) -> UnderWay<'_> {
-        loop {
-            let ended = self.ended.notified();
-            if let Some(association) = self.in_way(&blocks) {
-                association.abandoned_over().await;
-                continue;
-            }
-            if self.begin(&blocks) {
-                let entered = !blocks.is_empty();
-                return UnderWay { doubts: self, blocks, carrier: None, entered };
-            }
-            let _waiting = Waiting::new(&self.waiting);
-            ended.await;
-        }
+        self.admitted(blocks, true).await
     }
 
-    /// Waits until no change of these blocks is under way or in doubt, for one that is never sent again: others need not wait for
-    /// it, unless it becomes a doubt.
+    /// The same for one that is never sent again, which is not entered: others need not wait for it, unless it becomes a doubt.
     pub(super) async fn pass(&self, blocks: Range<u64>) -> UnderWay<'_> {
+        self.admitted(blocks, false).await
+    }
+
+    async fn admitted(&self, blocks: Range<u64>, enters: bool) -> UnderWay<'_> {
         loop {
             let ended = self.ended.notified();
             if let Some(association) = self.in_way(&blocks) {
                 association.abandoned_over().await;
                 continue;
             }
-            if !self.under_way.borrow().iter().any(|other| overlap(other, &blocks)) {
-                return UnderWay { doubts: self, blocks, carrier: None, entered: false };
+            let is_free = match enters {
+                true => self.begin(&blocks),
+                false => !self.under_way.borrow().iter().any(|other| overlap(other, &blocks)),
+            };
+            if is_free {
+                let entered = enters && !blocks.is_empty();
+                return UnderWay { doubts: self, blocks, carrier: None, entered };
             }
             let _waiting = Waiting::new(&self.waiting);
             ended.await;
