@@ -4,6 +4,7 @@
 
 mod access;
 mod across;
+mod bytes;
 pub mod data;
 mod error;
 mod fs;

@@ -1,6 +1,5 @@
 //! Records: what the store's values mean. Pure bytes, no I/O; what does not parse to the last byte is damaged.
 
-mod bytes;
 pub mod inode;
 pub mod intent;
 pub(crate) mod key;
@@ -10,7 +9,7 @@ pub mod root;
 pub mod small;
 mod stamps;
 
-pub(crate) use bytes::{Reader, Writer};
+use crate::bytes::{Reader, Writer};
 pub(crate) use key::Keys;
 pub use path::{CHILDREN, DEPTH_MAX, Path, hash};
 pub(crate) use stamps::Mine;

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use erasure::UNITS_MAX;
 
-use super::bytes::{Reader, put_varint};
 use super::stripe::REGION_ROWS_MAX;
+use crate::bytes::{Reader, put_varint};
 use crate::error::Error;
 
 /// Regions of a page of a member's record. Derived: 2 KiB of chunks' numbers, so that it stays within a page of the store.
@@ -177,7 +177,7 @@ impl Chunk {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Chunk, Error> {
-        let mut reader = Reader::new(bytes, "the record of a chunk");
+        let mut reader = Reader::new("the record of a chunk", bytes);
         let owner = reader.u64()?;
         let count = usize::from(reader.u8()?);
         reader.check((2..=UNITS_MAX).contains(&count), "the number of columns")?;
@@ -193,7 +193,7 @@ impl Chunk {
         }
         let behind = (rows % 64 != 0).then(|| marks.words.last().map_or(0, |word| word >> (rows % 64)));
         reader.check(behind.unwrap_or(0) == 0, "marks behind the last row")?;
-        reader.finish()?;
+        reader.end()?;
         Ok(Chunk { owner, columns, marks })
     }
 }
@@ -260,10 +260,10 @@ pub(crate) fn encode_list(list: &[u32]) -> Vec<u8> {
 
 pub(crate) fn decode_list(bytes: Option<&[u8]>) -> Result<Vec<u32>, Error> {
     let Some(bytes) = bytes else { return Ok(Vec::new()) };
-    let mut reader = Reader::new(bytes, "the list of chunks without an owner");
+    let mut reader = Reader::new("the list of chunks without an owner", bytes);
     let count = reader.varint_to(UNOWNED_MAX as u64, "its length")?;
     let list = (0..count).map(|_| reader.u32()).collect::<Result<Vec<u32>, Error>>()?;
-    reader.finish()?;
+    reader.end()?;
     Ok(list)
 }
 

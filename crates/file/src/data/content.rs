@@ -17,9 +17,9 @@ use std::rc::Rc;
 
 use engine::task::LocalFuture;
 
-use super::bytes::{Reader, put_varint};
 use super::map::{FILE_BYTES_MAX, Map};
 use super::shape::Shape;
+use crate::bytes::{Reader, put_varint};
 use crate::error::Error;
 use crate::meta::Version;
 
@@ -88,22 +88,22 @@ impl Content {
     /// # Errors
     /// [`Error::Damaged`].
     pub fn decode(bytes: &[u8], shape: Shape) -> Result<Content, Error> {
-        let mut reader = Reader::new(bytes, "the content of a file");
+        let mut reader = Reader::new("the content of a file", bytes);
         match reader.u8()? {
             0 => {
                 reader.check(reader.rest() <= INLINE_BYTES_MAX, "too many bytes in an inode")?;
-                Ok(Content::Inline(reader.take(reader.rest())?.to_vec()))
+                Ok(Content::Inline(reader.raw(reader.rest())?.to_vec()))
             }
             1 => {
                 reader.check(reader.rest() <= EXTENTS_BYTES_MAX, "too long a map in an inode")?;
-                Map::decode(reader.take(reader.rest())?, shape, 0..FILE_BYTES_MAX).map(Content::Extents)
+                Map::decode(reader.raw(reader.rest())?, shape, 0..FILE_BYTES_MAX).map(Content::Extents)
             }
             2 => {
                 let map = reader.u64()?;
                 let reach = reader.varint_to(FILE_BYTES_MAX, "its reach")?;
                 let cuts = reader.varint_to(u32::MAX.into(), "its cuts")? as u32;
                 let cut = reader.varint_to(reach + 1, "its cut")?.checked_sub(1);
-                reader.finish()?;
+                reader.end()?;
                 Ok(Content::Spans(Spans { map, reach, cuts, cut }))
             }
             _ => Err(reader.damaged("its kind")),

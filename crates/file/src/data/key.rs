@@ -1,13 +1,12 @@
 //! Keys of the records of content and space.
 
+use crate::record::Keys;
+
 /// A file system.
 pub type FsId = [u8; 16];
 
-/// What all keys of files begin with.
-const PREFIX: &[u8] = b"yagura-file:";
-
 fn key(fs: &FsId, kind: u8, parts: &[&[u8]]) -> Vec<u8> {
-    [PREFIX, fs, &[kind]].into_iter().chain(parts.iter().copied()).flatten().copied().collect()
+    Keys(*fs).of(kind, parts)
 }
 
 /// A span of the map of a long file.

@@ -15,9 +15,9 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::bytes::{Reader, put_varint, varint_len};
 use super::shape::Shape;
 use super::stripe::{Stripe, StripeId};
+use crate::bytes::{Reader, put_varint, varint_len};
 use crate::error::Error;
 
 /// Bytes of a span: the part of a long file that one record of the store maps.
@@ -247,7 +247,7 @@ impl Map {
     /// # Errors
     /// [`Error::Damaged`]: they are none that [`Map::encode`] has made.
     pub fn decode(bytes: &[u8], shape: Shape, range: Range<u64>) -> Result<Map, Error> {
-        let mut reader = Reader::new(bytes, "a map of a file");
+        let mut reader = Reader::new("a map of a file", bytes);
         reader.check(bytes.len() <= MAP_BYTES_MAX, "it is too long")?;
         // Each stripe and extent takes a byte at least: what is asked of memory is bounded by what is there.
         let count = reader.varint_to(reader.rest() as u64, "the number of stripes")?;
@@ -274,7 +274,7 @@ impl Map {
         let mut ids: Vec<StripeId> = stripes.iter().map(|stripe| stripe.id).collect();
         ids.sort_unstable();
         reader.check(ids.is_sorted_by(|left, right| left < right), "a stripe that is there twice")?;
-        reader.finish()?;
+        reader.end()?;
         Ok(Map { extents })
     }
 }

@@ -1,7 +1,7 @@
 //! Content and space: which bytes of a file lie where, and where there is room for more.
 //!
 //! - `shape`, `stripe`, `map`: how data is cut into columns, what is known of what was written, which bytes of a file that is.
-//! - `record`, `key`, `bytes`: records in the store, changed once each.
+//! - `record`, `key`: records in the store, changed once each.
 //! - `label`, `member`: the namespaces that the bytes are on.
 //! - `chunk`, `regions`, `place`, `unowned`, `rows`, `space`: room, taken and given back.
 //! - `rope`, `write`, `gather`, `read`, `balance`, `pending`: stripes, written and read.
@@ -10,7 +10,6 @@
 
 mod audit;
 mod balance;
-mod bytes;
 mod chunk;
 mod content;
 mod cut;

@@ -18,7 +18,7 @@ use std::time::Duration;
 use engine::backoff::{Backoff, jittered};
 use engine::{task, time};
 
-use super::bytes::Reader;
+use crate::bytes::Reader;
 use crate::error::Error;
 use crate::meta::{Meta, Seen, Swapped, Version};
 
@@ -64,13 +64,13 @@ pub(crate) struct Stands {
 }
 
 fn parse(seen: Seen) -> Result<Stands, Error> {
-    let mut reader = Reader::new(&seen.value, "a record of a file system");
+    let mut reader = Reader::new("a record of a file system", &seen.value);
     let format = reader.u8()?;
     reader.check(format == FORMAT, "it is of another format: use the version that wrote it")?;
     let count = usize::from(reader.u8()?);
     reader.check(count <= RECENT_MAX, "too many numbers of changes")?;
     let recent = (0..count).map(|_| reader.u64()).collect::<Result<_, _>>()?;
-    let body = reader.take(reader.rest())?.to_vec();
+    let body = reader.raw(reader.rest())?.to_vec();
     Ok(Stands { body, version: seen.version, recent })
 }
 

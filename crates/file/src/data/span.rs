@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::bytes::{Reader, put_varint};
 use super::key::{self, FsId};
 use super::map::{MAP_BYTES_MAX, Map, SPAN_BYTES};
 use super::record::{self, Failed, Next};
 use super::shape::Shape;
+use crate::bytes::{Reader, put_varint};
 use crate::error::Error;
 use crate::meta::{Meta, Version};
 
@@ -82,9 +82,9 @@ impl SpanRecords {
     }
 
     fn decode(&self, id: SpanId, body: &[u8]) -> Result<Span, Error> {
-        let mut reader = Reader::new(body, "a span of a file");
+        let mut reader = Reader::new("a span of a file", body);
         let cuts = reader.varint_to(u32::MAX.into(), "its cuts")? as u32;
-        let map = Map::decode(reader.take(reader.rest())?, self.shape, id.range())?;
+        let map = Map::decode(reader.raw(reader.rest())?, self.shape, id.range())?;
         Ok(Span { cuts, map })
     }
 

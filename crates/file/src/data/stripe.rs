@@ -13,8 +13,8 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::bytes::{Reader, put_varint, varint_len};
 use super::shape::{Cut, Shape};
+use crate::bytes::{Reader, put_varint, varint_len};
 use crate::error::Error;
 
 /// Rows of a region. Derived: a chunk's marks take 2 KiB then, and its record stays within a page of the store.
@@ -85,7 +85,7 @@ impl Stripe {
         reader.check(missing.count_ones() as usize <= shape.parity(), "more columns missing than can be made again")?;
         let cut = shape.cut(length as usize);
         reader.check(row + cut.rows() as u32 <= REGION_ROWS_MAX, "a stripe behind the end of its chunk")?;
-        let sums = reader.take(4 * cut.sums())?;
+        let sums = reader.raw(4 * cut.sums())?;
         let sums = sums.as_chunks::<4>().0.iter().map(|sum| u32::from_le_bytes(*sum)).collect();
         Ok(Stripe { id: StripeId { chunk, row, write }, length, missing, sums })
     }

@@ -17,9 +17,9 @@
 
 use std::collections::BTreeMap;
 
-use super::bytes::{Reader, Writer};
 use super::stamps::Stamps;
 use super::{Kind, Record, Time, stamped};
+use crate::bytes::{Reader, Writer};
 use crate::error::Error;
 
 /// Names of an inode. Chosen: the record stays within the store's shorter values.

@@ -9,10 +9,10 @@
 //!     directory u64, name (8 bits of length), before, after   (a kind, 0: nothing, then inode and link)
 //! ```
 
-use super::bytes::{Reader, Writer};
 use super::node::{Target, check_name, read_target};
 use super::stamps::Stamps;
 use super::{Kind, Record, stamped};
+use crate::bytes::{Reader, Writer};
 use crate::error::Error;
 
 /// What is true of an intent.

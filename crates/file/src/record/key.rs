@@ -15,7 +15,7 @@ pub(crate) fn root(name: &str) -> Vec<u8> {
 pub(crate) struct Keys(pub(crate) [u8; 16]);
 
 impl Keys {
-    fn of(self, kind: u8, parts: &[&[u8]]) -> Vec<u8> {
+    pub(crate) fn of(self, kind: u8, parts: &[&[u8]]) -> Vec<u8> {
         let mut key = [PREFIX, &self.0, &[kind]].concat();
         parts.iter().for_each(|part| key.extend_from_slice(part));
         key

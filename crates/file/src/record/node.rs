@@ -12,9 +12,9 @@
 //! An entry is its name (8 bits of length), a byte (low: kind, 0: the place is only held; bit 7: an intent), then inode and
 //! link, then the intent. A gone link is inode, link and keeper.
 
-use super::bytes::{Reader, Writer};
 use super::stamps::Stamps;
 use super::{Kind, Record, Time, stamped};
+use crate::bytes::{Reader, Writer};
 use crate::error::Error;
 
 /// Bytes of entries above which a leaf splits. Chosen: with its head the value stays within a page of the store.

@@ -9,9 +9,9 @@
 //!   members         u16, and of each: label (16 B), state (u8), domain (8 bits of length)
 //! ```
 
-use super::bytes::{Reader, Writer};
 use super::stamps::Stamps;
 use super::{Record, stamped};
+use crate::bytes::{Reader, Writer};
 use crate::error::Error;
 
 /// Members of a file system. Chosen: a page of the store holds so many with short domains, a few pages with long ones.

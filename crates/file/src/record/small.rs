@@ -1,8 +1,8 @@
 //! Small records: the next inode's number, moves of directories, clients.
 
-use super::bytes::{Reader, Writer};
 use super::stamps::Stamps;
 use super::{Record, Time, stamped};
+use crate::bytes::{Reader, Writer};
 use crate::error::Error;
 
 /// Files that a client may hold open without a name. Chosen: the record stays within the store's shorter values.

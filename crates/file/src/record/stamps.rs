@@ -7,7 +7,7 @@
 //!  9  stamps    3 × u64   random numbers of the last changes, the newest first; 0: none
 //! ```
 
-use super::bytes::{Reader, Writer};
+use crate::bytes::{Reader, Writer};
 use crate::error::Error;
 
 /// The only format there is.

@@ -1,4 +1,5 @@
-//! Little-endian fields of records: written to a vector, and read back with every bound checked.
+//! Fields of records: little endian, written to a vector, and read back with every bound checked. Numbers that are mostly small
+//! are varints: seven bits a byte, the lowest first, and no byte more than it needs, so that a record has one form.
 
 use crate::error::Error;
 
@@ -121,5 +122,68 @@ impl<'a> Reader<'a> {
         let flag = self.u8()?;
         self.check(flag < 2, "a flag is neither 0 nor 1")?;
         Ok(flag == 1)
+    }
+
+    pub(crate) fn varint(&mut self) -> Result<u64, Error> {
+        let mut value = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.u8()?;
+            let bits = u64::from(byte & 0x7f);
+            self.check(shift < 63 || bits <= 1, "a number is too large")?;
+            value |= bits << shift;
+            if byte & 0x80 == 0 {
+                self.check(byte != 0 || shift == 0, "a number is longer than it need be")?;
+                return Ok(value);
+            }
+        }
+        Err(self.damaged("a number is too long"))
+    }
+
+    /// A varint that is no larger than `most`.
+    pub(crate) fn varint_to(&mut self, most: u64, why: &str) -> Result<u64, Error> {
+        let value = self.varint()?;
+        self.check(value <= most, why)?;
+        Ok(value)
+    }
+
+    /// Bytes that are left.
+    pub(crate) fn rest(&self) -> usize {
+        self.rest.len()
+    }
+}
+
+/// Appends a varint.
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+/// Bytes that a varint takes.
+pub(crate) fn varint_len(value: u64) -> usize {
+    (u64::BITS - value.leading_zeros()).div_ceil(7).max(1) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_varint_has_one_form() {
+        for value in [0, 1, 127, 128, 300, 1 << 32, (1 << 56) - 1, 1 << 63, u64::MAX] {
+            let mut bytes = Vec::new();
+            put_varint(&mut bytes, value);
+            assert_eq!(bytes.len(), varint_len(value));
+            let mut reader = Reader::new("test", &bytes);
+            assert_eq!(reader.varint(), Ok(value));
+            assert_eq!(reader.end(), Ok(()));
+        }
+        for bytes in
+            [&[][..], &[0x80], &[0x80, 0], &[0xff; 9], &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2]]
+        {
+            assert!(Reader::new("test", bytes).varint().is_err(), "{bytes:?}");
+        }
     }
 }
