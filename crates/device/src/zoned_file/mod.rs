@@ -196,12 +196,16 @@ impl ZonedFile {
     }
 
     /// In a task of its own: it runs to its end, and the zone stays locked until then, also when the caller has gone.
-    async fn change_one(&self, zone: usize, action: ZoneAction) -> Result<(), Error> {
+    /// `is_one_of_all`: only a zone that it concerns is changed.
+    async fn change_one(&self, zone: usize, action: ZoneAction, is_one_of_all: bool) -> Result<(), Error> {
         let order = self.order.lock(zone as u64, 1, Mode::Exclusive).await;
         let note = self.shared.notes.get(zone);
         let range = self.locks.lock(self.shared.start(zone).0, note.length, Mode::Exclusive).await;
         self.shared.latch.writable()?;
         self.settle(zone).await?;
+        if is_one_of_all && !action.concerns(self.shared.notes.get(zone).state) {
+            return Ok(()); // it became another one while others had it
+        }
         if action == ZoneAction::Offline && self.shared.notes.get(zone).state == ZoneState::ReadOnly {
             return Err(Error::Unsupported("giving up a zone: Linux has no command for that"));
         }
@@ -251,7 +255,7 @@ impl Shared {
             Some(EOVERFLOW) if is_in_order && note.written == at => Error::Zone(ZoneError::TooManyActive),
             Some(ETOOMANYREFS) if is_in_order && note.written == at => Error::Zone(ZoneError::TooManyOpen),
             // All of it is written, so it was the flush behind it that has failed.
-            _ if stable && is_in_order && note.written >= at + blocks => self.latch.fall("flush", error),
+            _ if stable && is_in_order && note.holds(at, blocks) => self.latch.fall("flush", error),
             // In a zone without an order nobody knows.
             _ if stable && !is_in_order => self.latch.fall("write", error),
             _ => self.fault("write", error),
@@ -408,7 +412,7 @@ impl Namespace for ZonedFile {
 
     async fn change_zone(&self, zone: Option<Lba>, action: ZoneAction) -> Result<(), Error> {
         if let Some(zone) = zone {
-            return self.change_one(self.shared.zoned.begins(&self.shared.info, zone)?, action).await;
+            return self.change_one(self.shared.zoned.begins(&self.shared.info, zone)?, action, false).await;
         }
         let states = || (0..self.shared.notes.count()).map(|zone| self.shared.notes.get(zone).state);
         if action == ZoneAction::Open {
@@ -417,7 +421,7 @@ impl Namespace for ZonedFile {
         let concerned = |&zone: &usize| action.concerns(self.shared.notes.get(zone).state);
         // Those that are closed only to make room are none of them.
         for zone in (0..self.shared.notes.count()).filter(concerned).collect::<Vec<_>>() {
-            self.change_one(zone, action).await?;
+            self.change_one(zone, action, true).await?;
         }
         Ok(())
     }

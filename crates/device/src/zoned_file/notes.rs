@@ -23,9 +23,10 @@ impl Note {
     pub fn of(zone: &KernelZone, block_size: u32) -> Note {
         let blocks = |bytes: u64| bytes / u64::from(block_size);
         let state = match (zone.kind, zone.condition) {
+            // Whatever has become of it: who leaves such zones out would take all behind it for others.
+            (KernelZoneKind::Conventional, _) => ZoneState::Conventional,
             (_, KernelZoneCondition::ReadOnly) => ZoneState::ReadOnly,
             (_, KernelZoneCondition::Offline) => ZoneState::Offline,
-            (KernelZoneKind::Conventional, _) => ZoneState::Conventional,
             (KernelZoneKind::Sequential, KernelZoneCondition::Empty) => ZoneState::Empty,
             (KernelZoneKind::Sequential, KernelZoneCondition::ImplicitlyOpen) => ZoneState::ImplicitlyOpen,
             (KernelZoneKind::Sequential, KernelZoneCondition::ExplicitlyOpen) => ZoneState::ExplicitlyOpen,
@@ -44,6 +45,15 @@ impl Note {
             ZoneState::Full | ZoneState::ReadOnly | ZoneState::Conventional => capacity,
         };
         Note { written, capacity, length, state, is_in_doubt: false }
+    }
+
+    /// Whether a write of so many blocks at this place is there, as the kernel tells behind it: of zones that have no pointer any
+    /// more that is known of one alone, which the write's last block has filled. In any other it is the zone that has failed.
+    pub fn holds(&self, at: u64, blocks: u64) -> bool {
+        match self.state {
+            ZoneState::Full => at + blocks == self.capacity,
+            state => state.is_active() && self.written >= at + blocks,
+        }
     }
 
     pub fn zone(&self, start: Lba) -> Zone {
@@ -244,5 +254,24 @@ mod tests {
         assert_eq!(sequential(KernelZoneCondition::Other(7)).0, ZoneState::Offline);
         assert_eq!(of(KernelZoneCondition::NoPointer, KernelZoneKind::Conventional).0, ZoneState::Conventional);
         assert_eq!(of(KernelZoneCondition::Empty, KernelZoneKind::Other(9)).0, ZoneState::Offline);
+        // One that has failed was told as a zone that is written in order, and all behind it were other chunks than before.
+        for condition in [KernelZoneCondition::ReadOnly, KernelZoneCondition::Offline] {
+            assert_eq!(of(condition, KernelZoneKind::Conventional).0, ZoneState::Conventional);
+        }
+    }
+
+    /// A zone that was read only behind a write that failed was taken for one that holds it, so that a flush seemed to have failed:
+    /// nothing was written on the whole device any more.
+    #[test]
+    fn what_a_zone_holds_is_told_by_its_pointer_alone() {
+        let zone = |state: ZoneState, written: u64| Note { written, state, ..EMPTY };
+        for state in [ZoneState::ImplicitlyOpen, ZoneState::ExplicitlyOpen, ZoneState::Closed] {
+            assert_eq!([2, 3, 4].map(|written| zone(state, written).holds(1, 2)), [false, true, true], "{state}");
+        }
+        assert!(zone(ZoneState::Full, 6).holds(4, 2), "its last block has filled it");
+        for state in [ZoneState::Full, ZoneState::ReadOnly, ZoneState::Conventional] {
+            assert!(!zone(state, 6).holds(1, 2), "{state}");
+        }
+        assert!(!zone(ZoneState::ReadOnly, 6).holds(4, 2) && !zone(ZoneState::Offline, 0).holds(0, 1));
     }
 }
