@@ -2,9 +2,10 @@
 //!
 //! Invariants, beside those of `device::zone`:
 //! - A command holds its zone's lock from before it looks at the write pointer until that has moved: of two writes at one place one
-//!   is refused, whoever comes first.
+//!   is refused, whoever comes first. What has begun runs to its end, also when its future is dropped: half of it would leave a
+//!   write pointer that is not the device's.
 //! - What the device tells of a chunk when the zones are opened is what its zone is; after that only what went through here changes
-//!   a zone. Which zones are open by name is in memory alone.
+//!   a zone. After a command that has failed the device is asked. Which zones are open by name is in memory alone.
 //! - Zones that follow one another are on different parallel units.
 //!
 //! The device has one limit, of chunks that are written in part. So as many zones may be open as may be active, and no zone is ever
@@ -19,10 +20,10 @@ use device::{
     Durability, Error, Lba, Mode, Namespace, NamespaceInfo, RangeGuard, RangeLocks, Writability, Zone, ZoneAction,
     ZoneError, ZoneState, ZonedInfo,
 };
-use engine::{Buf, View};
+use engine::{Buf, View, task};
 
 use crate::address::{Chunk, Sector};
-use crate::device::{ChunkState, FlashDevice, FlashError};
+use crate::device::{ChunkReport, ChunkState, FlashDevice, FlashError};
 use crate::geometry::{Geometry, GeometryError, SECTOR_BYTES};
 
 /// A zone, in blocks from its first.
@@ -30,10 +31,16 @@ use crate::geometry::{Geometry, GeometryError, SECTOR_BYTES};
 struct Note {
     written: u64,
     state: ZoneState,
+    /// The device has it free, whatever it is called here: an end of what was opened by name alone needs no reset, which would wear
+    /// it. Of one that something was sent to that is not known.
+    is_free: bool,
 }
 
 /// See the module. It belongs to one thread; `device::Mailed` makes it usable by all.
-pub struct Zones {
+pub struct Zones(Rc<Shared>);
+
+/// What commands under way have, too.
+struct Shared {
     device: Rc<dyn FlashDevice>,
     geometry: Geometry,
     info: NamespaceInfo,
@@ -57,7 +64,7 @@ impl Zones {
         }
         device.claim()?;
         // From here on the claim goes with it.
-        let mut zones = Zones {
+        let shared = Shared {
             geometry,
             info: info(&*device, block_bytes as u32),
             zoned: zoned(geometry),
@@ -66,22 +73,51 @@ impl Zones {
             locks: Arc::new(RangeLocks::new(8)),
             device,
         };
-        let reports = zones.device.report().await?;
-        let note = |zone: u32| {
-            let report = reports[zones.chunk(zone).0 as usize];
-            let state = match report.state {
-                ChunkState::Free => ZoneState::Empty,
-                ChunkState::Open => ZoneState::Closed,
-                ChunkState::Closed => ZoneState::Full,
-                ChunkState::ReadOnly => ZoneState::ReadOnly,
-                ChunkState::Offline => ZoneState::Offline,
-            };
-            // A crash can leave a part of a unit, which nobody was told of: it is nothing that can be gone on behind.
-            Note { written: u64::from(report.write_pointer / geometry.write_unit), state }
+        let reports = shared.device.report().await?;
+        let notes = (0..geometry.chunks_total()).map(|zone| shared.note_of(&reports[shared.chunk(zone).0 as usize]));
+        let notes = RefCell::new(notes.collect());
+        shared.notes.swap(&notes);
+        Ok(Zones(Rc::new(shared)))
+    }
+
+    /// A command that has its zone. It runs to its end, and the zone stays locked until then, also when the caller has gone.
+    async fn carry_out(
+        &self,
+        lock: RangeGuard,
+        command: impl AsyncFnOnce(&Shared) -> Result<(), Error> + 'static,
+    ) -> Result<(), Error> {
+        let shared = self.0.clone();
+        let done = task::to_its_end(async move {
+            let result = command(&shared).await;
+            drop(lock);
+            result
+        });
+        done.await.unwrap_or(Err(Error::Aborted))
+    }
+
+    /// `is_one_of_all`: only a zone that it concerns is changed.
+    async fn change_one(&self, zone: u32, action: ZoneAction, is_one_of_all: bool) -> Result<(), Error> {
+        let lock = self.0.lock_zone(zone).await;
+        if is_one_of_all && !action.concerns(self.0.note(zone).state) {
+            return Ok(()); // it became another one while others had it
+        }
+        self.carry_out(lock, async move |shared: &Shared| shared.change(zone, action).await).await
+    }
+}
+
+impl Shared {
+    /// What a chunk is as a zone.
+    fn note_of(&self, report: &ChunkReport) -> Note {
+        let state = match report.state {
+            ChunkState::Free => ZoneState::Empty,
+            ChunkState::Open => ZoneState::Closed,
+            ChunkState::Closed => ZoneState::Full,
+            ChunkState::ReadOnly => ZoneState::ReadOnly,
+            ChunkState::Offline => ZoneState::Offline,
         };
-        let notes = (0..geometry.chunks_total()).map(note).collect();
-        zones.notes = RefCell::new(notes);
-        Ok(zones)
+        // A crash can leave a part of a unit, which nobody was told of: it is nothing that can be gone on behind.
+        let written = u64::from(report.write_pointer / self.geometry.write_unit);
+        Note { written, state, is_free: report.state == ChunkState::Free }
     }
 
     /// Zones that follow one another are on different parallel units.
@@ -146,7 +182,7 @@ impl Zones {
             ZoneState::ExplicitlyOpen => ZoneState::ExplicitlyOpen,
             _ => ZoneState::ImplicitlyOpen,
         };
-        self.set(zone, Note { state, ..note });
+        self.set(zone, Note { state, is_free: false, ..note });
         Ok(())
     }
 
@@ -166,16 +202,29 @@ impl Zones {
                 self.set(zone, note);
                 Ok(())
             }
-            Err(error) => {
-                let failed = matches!(error, FlashError::ProgramFailed(_));
-                self.set(zone, if failed { Note { state: ZoneState::ReadOnly, ..before } } else { before });
-                Err(told(&error))
-            }
+            Err(error) => Err(self.failed(zone, before, &error).await),
         }
     }
 
-    async fn change_one(&self, zone: u32, action: ZoneAction) -> Result<(), Error> {
-        let _lock = self.lock_zone(zone).await;
+    /// A command has failed in a zone that was like this: it is what the device now tells. The caller has the zone's lock.
+    async fn failed(&self, zone: u32, before: Note, error: &FlashError) -> Error {
+        let note = match self.device.report().await {
+            Ok(reports) => self.note_of(&reports[self.chunk(zone).0 as usize]),
+            Err(_) => before, // it has gone, and with it all that could be told
+        };
+        let note = match note.state {
+            // What it has of a write that failed was never acknowledged.
+            ZoneState::ReadOnly => Note { written: before.written, ..note },
+            // It does not know which zones are open.
+            ZoneState::Empty | ZoneState::Closed if before.state.is_active() => Note { state: before.state, ..note },
+            _ => note,
+        };
+        self.set(zone, note);
+        told(error)
+    }
+
+    /// The caller has the zone's lock.
+    async fn change(&self, zone: u32, action: ZoneAction) -> Result<(), Error> {
         let note = self.note(zone);
         let (chunk, refused) = (self.chunk(zone), Err(Error::Zone(ZoneError::InvalidTransition)));
         let next = match (action, note.state) {
@@ -187,33 +236,48 @@ impl Zones {
             (ZoneAction::Close, state) if state.is_active() => ZoneState::Closed,
             (ZoneAction::Finish, ZoneState::Full) | (ZoneAction::Reset, ZoneState::Empty) => return Ok(()),
             (ZoneAction::Finish, state) if state.is_active() || state == ZoneState::Empty => {
-                self.device.finish(chunk).await.map_err(|error| told(&error))?;
+                if let Err(error) = self.device.finish(chunk).await {
+                    return Err(self.failed(zone, note, &error).await);
+                }
                 ZoneState::Full
             }
             (ZoneAction::Reset, state) if state.is_active() || state == ZoneState::Full => {
-                return self.reset(zone).await;
+                if !note.is_free
+                    && let Err(error) = self.device.reset(chunk).await
+                {
+                    return Err(self.failed(zone, note, &error).await);
+                }
+                self.set(zone, Note { written: 0, state: ZoneState::Empty, is_free: true });
+                return Ok(());
             }
             (ZoneAction::Offline, ZoneState::Offline) => return Ok(()),
             (ZoneAction::Offline, ZoneState::ReadOnly) => {
-                self.device.set_bad(chunk).await.map_err(|error| told(&error))?;
+                if let Err(error) = self.device.set_bad(chunk).await {
+                    return Err(self.failed(zone, note, &error).await);
+                }
                 ZoneState::Offline
             }
             _ => return refused,
         };
-        self.set(zone, Note { state: next, ..note });
+        let is_free = note.is_free && next.is_active();
+        self.set(zone, Note { state: next, is_free, ..note });
         Ok(())
     }
 
-    async fn reset(&self, zone: u32) -> Result<(), Error> {
-        let note = self.note(zone);
-        let opened_by_name_alone = note.written == 0 && note.state.is_active();
-        let result = if opened_by_name_alone { Ok(()) } else { self.device.reset(self.chunk(zone)).await };
-        match &result {
-            Ok(()) => self.set(zone, Note { written: 0, state: ZoneState::Empty }),
-            Err(FlashError::EraseFailed(_)) => self.set(zone, Note { written: 0, state: ZoneState::Offline }),
-            Err(_) => {}
+    /// Pieces of zeroes from a place in a zone on. The caller has its lock.
+    async fn zero(&self, zone: u32, at: u64, blocks: u64) -> Result<(), Error> {
+        // Before the first piece, so that what does not fit is refused as a whole.
+        if at + blocks > self.capacity {
+            return Err(Error::Zone(ZoneError::Boundary));
         }
-        result.map_err(|error| told(&error))
+        let mut done = 0;
+        while done < blocks {
+            let now = (blocks - done).min(u64::from(self.info.transfer_blocks_max));
+            let zeroes = Buf::zeroed(now as usize * self.info.block_size as usize);
+            self.program(zone, at + done, zeroes.freeze()).await?;
+            done += now;
+        }
+        Ok(())
     }
 }
 
@@ -247,7 +311,7 @@ fn told(error: &FlashError) -> Error {
     }
 }
 
-impl Drop for Zones {
+impl Drop for Shared {
     fn drop(&mut self) {
         self.device.release();
     }
@@ -257,27 +321,27 @@ impl Namespace for Zones {
     device::namespace_without!(verify, write_uncorrectable, hint_lifetime, link, attributes);
 
     fn info(&self) -> NamespaceInfo {
-        self.info.clone()
+        self.0.info.clone()
     }
 
     async fn read(&self, lba: Lba, mut buf: Buf) -> (Result<(), Error>, Buf) {
-        let blocks = match check_length(&self.info, lba, buf.len(), self.info.transfer_blocks_max) {
+        let blocks = match check_length(&self.0.info, lba, buf.len(), self.0.info.transfer_blocks_max) {
             Ok(blocks) => blocks,
             Err(error) => return (Err(error), buf),
         };
-        let _lock = self.locks.lock(lba.0, blocks, Mode::Shared).await;
-        let block = self.info.block_size as usize;
+        let _lock = self.0.locks.lock(lba.0, blocks, Mode::Shared).await;
+        let block = self.0.info.block_size as usize;
         let mut done = 0;
         while done < blocks {
-            let (zone, at) = self.locate(Lba(lba.0 + done));
-            let here = (blocks - done).min(self.zoned.zone_blocks - at);
-            let note = self.note(zone);
+            let (zone, at) = self.0.locate(Lba(lba.0 + done));
+            let here = (blocks - done).min(self.0.zoned.zone_blocks - at);
+            let note = self.0.note(zone);
             if note.state == ZoneState::Offline {
                 return (Err(Error::Zone(ZoneError::Offline)), buf);
             }
             let written = note.written.saturating_sub(at).min(here);
             if written == blocks {
-                let (result, buf, _) = self.device.read(self.sector(zone, at), buf, Buf::default()).await;
+                let (result, buf, _) = self.0.device.read(self.0.sector(zone, at), buf, Buf::default()).await;
                 return (result.map_err(|error| told(&error)), buf);
             }
             let (data, rest) =
@@ -285,7 +349,7 @@ impl Namespace for Zones {
             rest.fill(0);
             if written > 0 {
                 let piece = Buf::with_len(data.len());
-                let (result, piece, _) = self.device.read(self.sector(zone, at), piece, Buf::default()).await;
+                let (result, piece, _) = self.0.device.read(self.0.sector(zone, at), piece, Buf::default()).await;
                 if let Err(error) = result {
                     return (Err(told(&error)), buf);
                 }
@@ -297,13 +361,13 @@ impl Namespace for Zones {
     }
 
     async fn write(&self, lba: Lba, data: View, _durability: Durability) -> Result<(), Error> {
-        let blocks = check_length(&self.info, lba, data.len(), self.info.transfer_blocks_max)?;
-        let (zone, at) = self.locate(lba);
-        if at + blocks > self.zoned.zone_blocks {
+        let blocks = check_length(&self.0.info, lba, data.len(), self.0.info.transfer_blocks_max)?;
+        let (zone, at) = self.0.locate(lba);
+        if at + blocks > self.0.zoned.zone_blocks {
             return Err(Error::Zone(ZoneError::Boundary));
         }
-        let _lock = self.lock_zone(zone).await;
-        self.program(zone, at, data).await
+        let lock = self.0.lock_zone(zone).await;
+        self.carry_out(lock, async move |shared: &Shared| shared.program(zone, at, data).await).await
     }
 
     // What has been acknowledged is stable.
@@ -323,31 +387,20 @@ impl Namespace for Zones {
 
     /// Zeroes are written as anything else is.
     async fn write_zeroes(&self, lba: Lba, blocks: u64, _durability: Durability) -> Result<(), Error> {
-        check_range(&self.info, lba, blocks)?;
+        check_range(&self.0.info, lba, blocks)?;
         if blocks == 0 {
             return Ok(());
         }
-        let (zone, at) = self.locate(lba);
-        let _lock = self.lock_zone(zone).await;
-        // Before the first piece, so that what does not fit is refused as a whole.
-        if at + blocks > self.capacity {
-            return Err(Error::Zone(ZoneError::Boundary));
-        }
-        let mut done = 0;
-        while done < blocks {
-            let now = (blocks - done).min(u64::from(self.info.transfer_blocks_max));
-            let zeroes = Buf::zeroed(now as usize * self.info.block_size as usize);
-            self.program(zone, at + done, zeroes.freeze()).await?;
-            done += now;
-        }
-        Ok(())
+        let (zone, at) = self.0.locate(lba);
+        let lock = self.0.lock_zone(zone).await;
+        self.carry_out(lock, async move |shared: &Shared| shared.zero(zone, at, blocks).await).await
     }
 
     /// A hint of which nothing follows, but that there are such blocks: a zone is given back as a whole, by its reset.
     async fn deallocate(&self, lba: Lba, blocks: u64) -> Result<(), Error> {
-        check_range(&self.info, lba, blocks)?;
-        let mut touched = self.zoned.touched(lba, blocks);
-        let offline = touched.any(|zone| self.note(zone as u32).state == ZoneState::Offline);
+        check_range(&self.0.info, lba, blocks)?;
+        let mut touched = self.0.zoned.touched(lba, blocks);
+        let offline = touched.any(|zone| self.0.note(zone as u32).state == ZoneState::Offline);
         if offline { Err(Error::Zone(ZoneError::Offline)) } else { Ok(()) }
     }
 
@@ -356,42 +409,40 @@ impl Namespace for Zones {
     }
 
     fn used_blocks(&self) -> u64 {
-        self.info.blocks
+        self.0.info.blocks
     }
 
     fn zoned(&self) -> Option<ZonedInfo> {
-        Some(self.zoned)
+        Some(self.0.zoned)
     }
 
     async fn zones(&self, from: Lba, max: usize) -> Result<Vec<Zone>, Error> {
-        check_range(&self.info, from, 1)?;
-        let (first, _) = self.locate(from);
-        let notes = self.notes.borrow();
+        check_range(&self.0.info, from, 1)?;
+        let (first, _) = self.0.locate(from);
+        let notes = self.0.notes.borrow();
         let zone = |(zone, note): (u32, &Note)| {
-            let start = self.start(zone);
-            Zone { start, capacity: self.capacity, write_pointer: Lba(start.0 + note.written), state: note.state }
+            let start = self.0.start(zone);
+            Zone { start, capacity: self.0.capacity, write_pointer: Lba(start.0 + note.written), state: note.state }
         };
         Ok((0..).zip(notes.iter()).skip(first as usize).take(max).map(zone).collect())
     }
 
     async fn change_zone(&self, zone: Option<Lba>, action: ZoneAction) -> Result<(), Error> {
         if let Some(zone) = zone {
-            return self.change_one(self.begins(zone)?, action).await;
+            return self.change_one(self.0.begins(zone)?, action, false).await;
         }
-        for zone in 0..self.geometry.chunks_total() {
-            if action.concerns(self.note(zone).state) {
-                self.change_one(zone, action).await?;
-            }
+        for zone in 0..self.0.geometry.chunks_total() {
+            self.change_one(zone, action, true).await?;
         }
         Ok(())
     }
 
     async fn append(&self, zone: Lba, data: View, _durability: Durability) -> Result<Lba, Error> {
-        let zone = self.begins(zone)?;
-        check_length(&self.info, self.start(zone), data.len(), self.zoned.append_blocks_max)?;
-        let _lock = self.lock_zone(zone).await;
-        let at = self.note(zone).written;
-        self.program(zone, at, data).await?;
-        Ok(Lba(self.start(zone).0 + at))
+        let zone = self.0.begins(zone)?;
+        check_length(&self.0.info, self.0.start(zone), data.len(), self.0.zoned.append_blocks_max)?;
+        let lock = self.0.lock_zone(zone).await;
+        let at = self.0.note(zone).written;
+        self.carry_out(lock, async move |shared: &Shared| shared.program(zone, at, data).await).await?;
+        Ok(Lba(self.0.start(zone).0 + at))
     }
 }

@@ -1,7 +1,8 @@
 //! The states of a model's chunks, and what each allows.
 //!
 //! A write moves `begun` when it is taken and `written` when it has ended, so that writes to one chunk may be handed over one
-//! behind the other, as to a device with a queue.
+//! behind the other, as to a device with a queue. One that has failed and left nothing gives its place back, and those behind it
+//! have none any more.
 
 use crate::address::{Chunk, Sector};
 use crate::device::{ChunkReport, ChunkState, FlashError};
@@ -121,8 +122,24 @@ impl Chunks {
     pub(super) fn end_write(&mut self, chunk: Chunk, offset: u32, count: u32) {
         let entry = &mut self.entries[chunk.0 as usize];
         entry.report.write_pointer = entry.report.write_pointer.max(offset + count);
+        entry.begun = entry.begun.max(entry.report.write_pointer);
         if entry.report.write_pointer == self.geometry.sectors && entry.report.state == ChunkState::Open {
             self.set_state(chunk, ChunkState::Closed);
+        }
+    }
+
+    /// Whether a write that was taken has its place still.
+    pub(super) fn check_taken(&self, chunk: Chunk, offset: u32, count: u32) -> Result<(), FlashError> {
+        let expected = self.entries[chunk.0 as usize].begun;
+        if offset + count > expected { Err(FlashError::OutOfOrder { chunk, expected, given: offset }) } else { Ok(()) }
+    }
+
+    /// Of the write at `offset` nothing is in the chunk.
+    pub(super) fn drop_write(&mut self, chunk: Chunk, offset: u32) {
+        let entry = &mut self.entries[chunk.0 as usize];
+        entry.begun = entry.begun.min(offset).max(entry.report.write_pointer);
+        if entry.begun == 0 && entry.report.state == ChunkState::Open {
+            self.set_state(chunk, ChunkState::Free);
         }
     }
 
@@ -146,21 +163,21 @@ impl Chunks {
         entry.report.wear += 1;
     }
 
-    pub(super) fn finish(&mut self, chunk: Chunk) -> Result<(), FlashError> {
-        let state = self.check_chunk(chunk)?.state;
-        match state {
-            ChunkState::Free | ChunkState::Open => self.set_state(chunk, ChunkState::Closed),
-            ChunkState::Closed => {}
-            ChunkState::ReadOnly | ChunkState::Offline => {
-                return Err(FlashError::State { chunk, state, command: "finish" });
+    /// What a chunk is when it is finished.
+    pub(super) fn begin_finish(&self, chunk: Chunk) -> Result<ChunkReport, FlashError> {
+        let report = self.check_chunk(chunk)?;
+        match report.state {
+            ChunkState::Free | ChunkState::Open | ChunkState::Closed => {
+                Ok(ChunkReport { state: ChunkState::Closed, ..report })
+            }
+            state @ (ChunkState::ReadOnly | ChunkState::Offline) => {
+                Err(FlashError::State { chunk, state, command: "finish" })
             }
         }
-        Ok(())
     }
 
-    pub(super) fn set_bad(&mut self, chunk: Chunk) -> Result<(), FlashError> {
-        self.check_chunk(chunk)?;
-        self.set_state(chunk, ChunkState::Offline);
-        Ok(())
+    /// The state of a chunk is another, and its content is as before.
+    pub(super) fn end_change(&mut self, chunk: Chunk, then: ChunkReport) {
+        self.set_state(chunk, then.state);
     }
 }

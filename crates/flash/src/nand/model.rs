@@ -377,7 +377,12 @@ impl Powered {
             nand.content.set_state(chunk, report, false).await?;
             return Err(FlashError::ProgramFailed(chunk));
         }
-        nand.store(chunk, offset, &data, &oob).await
+        nand.chunks.borrow().check_taken(chunk, offset, count)?;
+        let stored = nand.store(chunk, offset, &data, &oob).await;
+        if stored.is_err() {
+            nand.chunks.borrow_mut().drop_write(chunk, offset);
+        }
+        stored
     }
 
     async fn erase(&self, chunk: Chunk) -> Result<(), FlashError> {
@@ -406,10 +411,11 @@ impl Powered {
         nand.end_erase(chunk, ChunkState::Free).await
     }
 
-    /// The state of a chunk changed without a word about its content.
-    async fn keep_state(&self, chunk: Chunk) -> Result<(), FlashError> {
-        let report = self.nand.chunks.borrow().report(chunk);
-        self.nand.content.set_state(chunk, report, false).await
+    /// The state of a chunk changes without a word about its content; where it can't be kept it is as before.
+    async fn change_state(&self, chunk: Chunk, then: ChunkReport) -> Result<(), FlashError> {
+        self.nand.content.set_state(chunk, then, false).await?;
+        self.nand.chunks.borrow_mut().end_change(chunk, then);
+        Ok(())
     }
 }
 
@@ -452,16 +458,16 @@ impl FlashDevice for Powered {
     fn finish(&self, chunk: Chunk) -> LocalFuture<'_, Result<(), FlashError>> {
         Box::pin(async move {
             self.check_power()?;
-            self.nand.chunks.borrow_mut().finish(chunk)?;
-            self.keep_state(chunk).await
+            let then = self.nand.chunks.borrow().begin_finish(chunk)?;
+            self.change_state(chunk, then).await
         })
     }
 
     fn set_bad(&self, chunk: Chunk) -> LocalFuture<'_, Result<(), FlashError>> {
         Box::pin(async move {
             self.check_power()?;
-            self.nand.chunks.borrow_mut().set_bad(chunk)?;
-            self.keep_state(chunk).await
+            let report = self.nand.chunks.borrow().check_chunk(chunk)?;
+            self.change_state(chunk, ChunkReport { state: ChunkState::Offline, ..report }).await
         })
     }
 }

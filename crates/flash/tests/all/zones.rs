@@ -1,10 +1,16 @@
 //! The chunks of a flash device as zones, through the checks of every kind of zoned namespace, and over a loss of power.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::Duration;
 
-use device::{Durability, Error, Lba, Namespace, ZoneAction, ZoneError, ZoneState};
-use engine::{Buf, View};
-use flash::nand::{Fault, Nand, NandConfig};
+use device::{AnyNamespace, Durability, Error, Lba, Memory, Namespace, ZoneAction, ZoneError, ZoneState};
+use engine::{Buf, View, task};
+use flash::nand::{Fault, Nand, NandConfig, Timing};
 use flash::presets::Preset;
 use flash::{FlashDevice, Geometry, GeometryError, Zones};
 
@@ -130,6 +136,122 @@ fn a_zone_fails_as_its_chunk_does() {
         assert_eq!(states(&zones).await, expected);
         assert_eq!(zones.change_zone(None, ZoneAction::Offline).await, Ok(()), "it is given up");
         assert_eq!(states(&zones).await, [ZoneState::Offline, ZoneState::Offline, ZoneState::Empty]);
+    });
+}
+
+/// One whose commands take their time.
+fn slow(seed: u64) -> NandConfig {
+    let config = config(seed, |small| Geometry { chunks: 2, sectors: 12, write_unit: 1, oob_bytes: 0, ..small });
+    let (program, erase) = (Duration::from_micros(40), Duration::from_micros(100));
+    NandConfig { timing: Timing { program, erase, ..Timing::default() }, ..config }
+}
+
+/// Begins a command that nobody then waits for.
+async fn given_up<T>(command: impl Future<Output = T>) {
+    let mut command = pin!(command);
+    let is_under_way = poll_fn(|cx| Poll::Ready(command.as_mut().poll(cx).is_pending())).await;
+    assert!(is_under_way, "it takes time");
+}
+
+/// A connection that ended while its host wrote left a write pointer that was not the device's: every later write in the zone
+/// failed, and a reset was acknowledged that had reset nothing.
+#[test]
+fn a_command_that_is_given_up_leaves_its_zone_usable() {
+    simulated(8, async {
+        let nand = Nand::in_memory(slow(8)).expect("a geometry that works");
+        let zones = Zones::open(nand.power_on()).await.expect("opened");
+        let size = zones.zoned().expect("zoned").zone_blocks;
+        let block = zones.info().block_size as usize;
+        let at = |zone: u64| Lba(zone * size);
+        let data = |blocks: usize, byte: u8| filled(blocks, block, byte);
+        let append = async |zone: u64, byte| zones.append(at(zone), data(1, byte), Durability::Stable).await;
+        given_up(zones.write(at(0), data(1, 1), Durability::Stable)).await;
+        assert_eq!(append(0, 2).await, Ok(Lba(1)), "behind the write that was given up");
+        given_up(append(1, 3)).await;
+        assert_eq!(zones.change_zone(Some(at(1)), ZoneAction::Reset).await, Ok(()));
+        given_up(zones.write_zeroes(at(2), 2, Durability::Stable)).await;
+        assert_eq!(append(2, 4).await, Ok(Lba(at(2).0 + 2)));
+        assert_eq!(zones.append(at(3), data(12, 5), Durability::Stable).await, Ok(at(3)));
+        given_up(zones.change_zone(Some(at(3)), ZoneAction::Reset)).await;
+        assert_eq!(append(3, 6).await, Ok(at(3)));
+        drop(zones);
+        let zones = Zones::open(nand.power_on()).await.expect("opened again");
+        let states = zones.zones(Lba(0), 4).await.expect("told").into_iter().map(|zone| zone.state);
+        let expected = [ZoneState::Closed, ZoneState::Empty, ZoneState::Closed, ZoneState::Closed];
+        assert_eq!(states.collect::<Vec<_>>(), expected, "what was reset stays so");
+        let (read, found) = zones.read(at(0), Buf::with_len(2 * block)).await;
+        assert_eq!((read, found[..] == [&data(1, 1)[..], &data(1, 2)[..]].concat()), (Ok(()), true));
+    });
+}
+
+/// A zone that was full when it came to its turn was refused a close, and those behind it were left open.
+#[test]
+fn all_zones_means_those_it_concerns_when_it_comes_to_them() {
+    simulated(9, async {
+        let nand = Nand::in_memory(slow(9)).expect("a geometry that works");
+        let zones = Rc::new(Zones::open(nand.power_on()).await.expect("opened"));
+        let size = zones.zoned().expect("zoned").zone_blocks;
+        let block = zones.info().block_size as usize;
+        for (zone, blocks) in [(0, 11), (1, 1)] {
+            let start = Lba(zone * size);
+            assert_eq!(zones.append(start, filled(blocks, block, 1), Durability::Stable).await, Ok(start));
+        }
+        let filling = zones.clone();
+        let last = filled(1, block, 2);
+        let filling = task::spawn(async move { filling.append(Lba(0), last, Durability::Stable).await });
+        task::yield_now().await;
+        assert_eq!(zones.change_zone(None, ZoneAction::Close).await, Ok(()));
+        assert_eq!(filling.await, Ok(Lba(11)));
+        let states = zones.zones(Lba(0), 2).await.expect("told").into_iter().map(|zone| zone.state);
+        assert_eq!(states.collect::<Vec<_>>(), [ZoneState::Full, ZoneState::Closed]);
+    });
+}
+
+/// A medium that may have no room.
+struct Tight {
+    memory: Memory,
+    is_full: Arc<AtomicBool>,
+}
+
+impl Namespace for Tight {
+    device::delegate_namespace!(this => { _ => this.memory }; info, read, flush, compare, compare_and_write, write_zeroes,
+        deallocate, verify, write_uncorrectable, hint_lifetime, writability, used_blocks, link, attribute, set_attribute, zones);
+
+    async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), Error> {
+        match self.is_full.load(Ordering::Relaxed) {
+            true => Err(Error::OutOfSpace),
+            false => self.memory.write(lba, data, durability).await,
+        }
+    }
+}
+
+/// What a full file system had refused the device took for written: nothing could be written in that zone any more.
+#[test]
+fn a_zone_goes_on_when_there_is_room_again() {
+    let config = config(10, |small| Geometry { chunks: 2, sectors: 12, write_unit: 1, oob_bytes: 0, ..small });
+    simulated(10, async move {
+        let is_full = Arc::new(AtomicBool::new(false));
+        let memory = Memory::new(Nand::bytes_on_namespace(config.geometry), 4096, [1; 16]).expect("it fits");
+        let medium = AnyNamespace::other(Tight { memory, is_full: is_full.clone() });
+        let nand = Nand::create(medium, config).await.expect("laid out");
+        let zones = Zones::open(nand.power_on()).await.expect("opened");
+        let size = zones.zoned().expect("zoned").zone_blocks;
+        let block = zones.info().block_size as usize;
+        let append =
+            async |zone: u64, byte| zones.append(Lba(zone * size), filled(1, block, byte), Durability::Stable).await;
+        assert_eq!(append(0, 1).await, Ok(Lba(0)));
+        is_full.store(true, Ordering::Relaxed);
+        for zone in 0..2 {
+            assert_eq!(append(zone, 9).await, Err(Error::OutOfSpace));
+            let finished = zones.change_zone(Some(Lba(zone * size)), ZoneAction::Finish).await;
+            assert_eq!(finished, Err(Error::OutOfSpace));
+        }
+        let states = zones.zones(Lba(0), 2).await.expect("told").into_iter().map(|zone| zone.state);
+        assert_eq!(states.collect::<Vec<_>>(), [ZoneState::ImplicitlyOpen, ZoneState::Empty]);
+        is_full.store(false, Ordering::Relaxed);
+        assert_eq!((append(0, 2).await, append(1, 3).await), (Ok(Lba(1)), Ok(Lba(size))));
+        let (read, found) = zones.read(Lba(0), Buf::with_len(2 * block)).await;
+        assert_eq!((read, found[..] == [&filled(1, block, 1)[..], &filled(1, block, 2)].concat()), (Ok(()), true));
     });
 }
 
