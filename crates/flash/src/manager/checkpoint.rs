@@ -51,7 +51,8 @@ impl Core {
         let up_to = if is_closed { self.state.borrow().sequence } else { up_to };
         let root = self.root(up_to, is_closed);
         // Before it is on flash nobody goes by it, and behind it the next one is as good: pages that come meanwhile are in none.
-        let held = std::mem::take(&mut self.state.borrow_mut().held);
+        // Those that it replaces are held until then: where no chunk takes it the root in force names them still.
+        let held = self.state.borrow().held.len();
         let attribute_changes = self.state.borrow().attribute_changes;
         let result = self.write_root(&root.encode()).await;
         let mut guard = self.state.borrow_mut();
@@ -73,7 +74,7 @@ impl Core {
         state.root.up_to = up_to;
         state.root.is_ours = true;
         state.root.limit = root.limit;
-        held.into_iter().for_each(|sector| state.lines.remove_valid(sector));
+        state.held.drain(..held).for_each(|sector| state.lines.remove_valid(sector));
         state.lines.unpin(up_to);
         state.since_root = 0;
         if attribute_changes == state.attribute_changes {

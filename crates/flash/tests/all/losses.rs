@@ -331,6 +331,33 @@ fn without_a_chunk_for_roots_an_opening_reads_and_programs_nothing() {
     });
 }
 
+/// Pages of the map that were replaced were forgotten with the root that was to name their successors, and stayed counted as valid:
+/// that root was never written.
+#[test]
+fn what_the_root_in_force_names_is_counted_when_the_next_one_is_not_written() {
+    simulated(29, async {
+        let nand = formatted(Preset::Small.config(29)).await;
+        let namespace = opened(&nand).await;
+        let mut model = Model::default();
+        filled(&namespace, &mut model).await;
+        namespace.set_attribute("key", b"a root that names pages").await.expect("set");
+        namespace.write(Lba(7), model.write(7, 1), durability(true)).await.expect("written");
+        model.stable(7, 1);
+        let fail = |namespace: &FlashNamespace| {
+            namespace.manager().chunks_of_roots().into_iter().for_each(|chunk| nand.arm(Fault::Program(chunk)));
+        };
+        let mut checked = async |namespace: &FlashNamespace, story: &str| {
+            assert_eq!(namespace.manager().check().await.faults, Vec::<String>::new(), "{story}");
+            model.verify(namespace, story).await;
+        };
+        fail(&namespace);
+        assert!(namespace.set_attribute("key", b"no chunk takes it").await.is_err());
+        checked(&namespace, "while it is used").await;
+        drop(namespace);
+        checked(&opened(&nand).await, "opened, with a page of the map to be written").await;
+    });
+}
+
 #[test]
 fn without_a_line_for_pages_an_opening_reads_and_does_not_hang() {
     simulated(27, async {
