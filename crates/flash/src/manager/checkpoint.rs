@@ -75,6 +75,7 @@ impl Core {
         state.root.is_ours = true;
         state.root.limit = root.limit;
         state.held.drain(..held).for_each(|sector| state.lines.remove_valid(sector));
+        state.failed = state.failed.split_off(&(up_to + 1));
         state.lines.unpin(up_to);
         state.since_root = 0;
         if attribute_changes == state.attribute_changes {

@@ -1,7 +1,7 @@
 //! [`Core`]: the state of a media manager, and what its parts ask of one another.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use device::{Attributes, Error};
@@ -12,7 +12,7 @@ use super::lines::{LineState, Lines};
 use super::map::{Map, Place};
 use super::reserve::Reserve;
 use super::root::{Root, Totals};
-use super::tag::Codec;
+use super::tag::{Codec, Logical};
 use crate::address::{Chunk, Sector};
 use crate::device::{FlashDevice, FlashError};
 
@@ -86,6 +86,10 @@ pub(super) struct State {
     pub sequence: u64,
     /// The first sequences of the programs under way.
     pub programs: BTreeSet<u64>,
+    /// Programs behind the root in force that have failed, by their first sequences: what of them is stable nowhere yet. Were a
+    /// unit to say that they had ended, what is left of them after a crash would be taken for something that was acknowledged and
+    /// is lost, and with it the version before it, which was.
+    pub failed: BTreeMap<u64, BTreeSet<Logical>>,
     /// Up to these tickets a stream does not wait for more.
     pub forced: [u64; STREAMS],
     /// Pages of the map that were replaced, and are named by the root in force.
@@ -185,9 +189,11 @@ impl State {
     }
 
     /// All programs up to this sequence have ended, as far as that is decided. Before the first root of an opening what a crash has
-    /// left behind the older root is in doubt, and nobody may be told that it has ended.
+    /// left behind the older root is in doubt, and nobody may be told that it has ended. Nor has one that failed, before what it
+    /// was to bring is stable elsewhere.
     pub fn ended(&self) -> u64 {
-        if self.root.is_ours { self.settled() } else { self.root.up_to }
+        let failed = self.failed.first_key_value().map_or(u64::MAX, |(first, _)| first - 1);
+        if self.root.is_ours { self.settled().min(failed) } else { self.root.up_to }
     }
 
     /// Whether the log has still the room that it needs.
@@ -226,6 +232,7 @@ impl Core {
             to_deal: [0; STREAMS],
             sequence,
             programs: BTreeSet::new(),
+            failed: BTreeMap::new(),
             forced: [0; STREAMS],
             held: Vec::new(),
             root,

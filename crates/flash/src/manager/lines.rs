@@ -240,6 +240,13 @@ impl Lines {
         (good * self.payload_of_chunk()).saturating_sub(found.valid.into())
     }
 
+    /// A chunk takes no more until it is empty.
+    pub fn set_failed(&mut self, chunk: Chunk) {
+        let line = self.geometry().number_of(chunk);
+        let slots = &mut self.get_mut(line).slots;
+        slots.iter_mut().filter(|slot| slot.chunk == chunk).for_each(|slot| slot.has_failed = true);
+    }
+
     /// Units that become free when a line is emptied, beyond those that its content takes elsewhere.
     pub fn gain(&self, line: u32) -> u64 {
         self.room_in(line) / u64::from(self.codec.payload())

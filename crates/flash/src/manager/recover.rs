@@ -185,7 +185,16 @@ impl Core {
             ));
         }
         for chunk in unfinished {
-            self.device.finish(chunk).await?;
+            match self.device.finish(chunk).await {
+                Ok(()) => {}
+                Err(error) if error.is_of_a_chunk() => {
+                    tracing::warn!(%chunk, %error, "a chunk can't be finished: it is emptied and given up");
+                    let state = &mut *self.state.borrow_mut();
+                    state.lines.set_failed(chunk);
+                    state.is_read_only |= !state.has_spare();
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
         self.checkpoint(false).await.map_err(ManagerError::Stopped)
     }

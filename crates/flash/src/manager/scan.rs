@@ -7,6 +7,7 @@
 //! - What is lost and can't be named is counted: never less than there is of it, but for what was programmed last of all. A unit of
 //!   which no tag can be read is one of these where sequences are missing between the units before and behind it in its chunk,
 //!   of which a later unit says that their programs had ended. (Another unit may have had them, that was reset since.)
+//!   A unit that reads as zeroes was never written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,8 +65,15 @@ pub(super) struct Behind {
     tags: BTreeMap<Sector, Logical>,
 }
 
-/// Sectors of a unit whose tags match, and what they say of the others.
-type Found = (Vec<(Sector, Tag, View)>, Notes);
+/// What a unit holds.
+struct Found {
+    /// Sectors whose tags match.
+    tagged: Vec<(Sector, Tag, View)>,
+    /// What they say of the others.
+    notes: Notes,
+    /// It reads as zeroes, which no unit with tags does: it was never written. Zones that were finished have such units.
+    is_blank: bool,
+}
 
 impl Behind {
     fn add(&mut self, other: Behind) {
@@ -110,14 +118,13 @@ impl Behind {
             );
         }
         self.entries.retain(|entry| !entry.is_lost || entry.sequence <= ended);
-        let lost = self.entries.iter().filter(|entry| entry.is_lost).count();
-        if lost > 0 {
-            tracing::error!(
-                sectors = lost,
-                "sectors written last can't be read: those that were not written again are lost"
-            );
-        }
         self.entries.sort_by_key(|entry| (entry.sequence, !entry.is_doubtful));
+        // What is newer answers for what is lost, as where a program has failed and its sectors were written elsewhere.
+        let newest: BTreeMap<Logical, bool> = self.entries.iter().map(|entry| (entry.logical, entry.is_lost)).collect();
+        let lost = newest.values().filter(|&&is_lost| is_lost).count();
+        if lost > 0 {
+            tracing::error!(sectors = lost, "sectors written last can't be read, and are lost");
+        }
         self
     }
 }
@@ -165,11 +172,11 @@ impl Core {
         let mut unread = Unread { units: 0, after: up_to, before: u64::MAX };
         for offset in (0..end).step_by(unit as usize) {
             let start = self.codec.geometry.sector(chunk, offset);
-            let (found, notes) = self.scan_unit(start).await?;
+            let Found { tagged, notes, is_blank } = self.scan_unit(start).await?;
             // The program that failed: what it brought was written elsewhere, or never acknowledged.
             let has_failed = is_doubtful && offset + unit == end;
             match notes.first {
-                None => unread.units += u64::from(!has_failed),
+                None => unread.units += u64::from(!has_failed && !is_blank),
                 Some(first) if first <= up_to => {
                     behind.old.insert(chunk);
                     if offset == 0 && is_behind {
@@ -183,7 +190,7 @@ impl Core {
                     let before = std::mem::replace(&mut unread, Unread { units: 0, after, before: u64::MAX });
                     behind.unread.extend((before.units > 0).then_some(Unread { before: first, ..before }));
                     behind.ended = behind.ended.max(notes.ended);
-                    self.add_unit(found, is_doubtful, behind);
+                    self.add_unit(tagged, is_doubtful, behind);
                     if !has_failed {
                         self.add_missing(start, notes, is_doubtful, behind);
                     }
@@ -224,12 +231,19 @@ impl Core {
     }
 
     async fn scan_unit(&self, first: Sector) -> Result<Found, ManagerError> {
-        let (data, oob) = match self.read_flash(first, self.codec.unit).await {
-            Err(FlashError::ReadFailed(_)) => self.read_by_sector(first).await?,
-            read => read?,
+        let (data, oob, is_whole) = match self.read_flash(first, self.codec.unit).await {
+            Err(FlashError::ReadFailed(_)) => {
+                let (data, oob) = self.read_by_sector(first).await?;
+                (data, oob, false)
+            }
+            read => {
+                let (data, oob) = read?;
+                (data, oob, true)
+            }
         };
         let notes = self.codec.notes(&self.codec.tags(&data, &oob), &data, &oob);
-        Ok((self.codec.tagged(first, data, &oob).collect(), notes))
+        let is_blank = is_whole && notes.first.is_none() && data.iter().chain(&oob[..]).all(|&byte| byte == 0);
+        Ok(Found { tagged: self.codec.tagged(first, data, &oob).collect(), notes, is_blank })
     }
 
     /// A unit that can't be read as a whole; sectors that can't be read are zeroes, which no tag matches.

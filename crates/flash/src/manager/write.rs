@@ -244,9 +244,14 @@ impl Core {
             tracing::warn!(chunk = %found.slots[slot].chunk, "a program failed: the chunk is emptied and given up");
             found.slots[slot].has_failed = true;
             job.sectors.iter().for_each(|&logical| state.buffer.failed(logical));
+            state.failed.insert(job.first_sequence, job.sectors.iter().copied().collect());
             state.is_read_only |= !state.has_spare();
             return;
         }
+        state.failed.retain(|_, left| {
+            left.retain(|logical| !job.sectors.contains(logical));
+            !left.is_empty()
+        });
         for (index, &logical) in job.sectors.iter().enumerate() {
             let sector = self.codec.payload_sector(first, index as u32);
             let Some(entry) = state.buffer.stable(logical) else { continue };

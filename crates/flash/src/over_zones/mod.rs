@@ -5,13 +5,16 @@
 //!   zones that are written anywhere are left out, and no others, since they are the same at every opening.
 //! - Everything is written stable, at the zone's write pointer, one write at a time in each zone.
 //! - A zone that is written to the end of its chunk is full: where it has room behind that, it is finished. So a chunk that takes
-//!   no more holds none of the zones that may be active; but for one with a part of a write that has failed, until it is emptied.
+//!   no more holds none of the zones that may be active; but for one with a part of a write that has failed, until it is emptied,
+//!   or until another one needs its place.
 //! - What a zone is after a failure only its namespace knows, and is asked. Where that fails, too, it is no fault of a chunk.
 //! - A chunk in which a write has failed takes no more writes before it was emptied and reset. It is bad for good where its zone is
 //!   read only or offline, or fails too often; else it is used again.
 //! - A write pointer within a write unit is told as such: such a unit was never acknowledged, and nothing is gone on with behind
 //!   it. A zone that was finished has no pointer any more, so one in which a write has failed is finished only where nothing of
-//!   that write is there: what is left of it could not be told from what was acknowledged and went bad.
+//!   that write is there, or where no other zone could be active otherwise: what is left of it after a crash is not known by the
+//!   pointer then, but by the units behind it, none of which says that it had ended.
+//! - What one zone refuses costs that zone alone, at an opening, too.
 
 mod plan;
 
@@ -67,7 +70,7 @@ impl<N: Namespace> OverZones<N> {
             zones.extend(more);
         }
         let plan = Plan::new(info.block_size, zoned, &zones, layout)?;
-        let nowhere = Note { state: ChunkState::Offline, written: 0, resets: 0, failures: 0 };
+        let nowhere = Note { state: ChunkState::Offline, written: 0, resets: 0, failures: 0, is_held: false };
         let mut notes = vec![nowhere; plan.geometry.chunks_total() as usize];
         zones.retain(|zone| zone.state != ZoneState::Conventional);
         for (index, zone) in (0u32..).zip(&zones) {
@@ -87,21 +90,38 @@ impl<N: Namespace> OverZones<N> {
         for (index, zone) in (0u32..).zip(zones) {
             let units = self.plan.geometry.units();
             let chunk = self.plan.geometry.chunk(index % units, index / units);
-            match self.note(chunk).state {
-                ChunkState::Free if zone.state.is_active() && !is_looked_at => {
-                    // One that is closed would be active still.
-                    self.namespace.change_zone(Some(zone.start), ZoneAction::Reset).await?;
-                }
-                ChunkState::Closed if zone.state.is_active() && !is_looked_at => {
-                    self.namespace.change_zone(Some(zone.start), ZoneAction::Finish).await?;
-                }
-                ChunkState::ReadOnly => {
-                    let written = self.find_end(zone.start).await;
-                    self.change(chunk, |note| note.written = written);
-                }
-                _ => {}
+            let action = match self.note(chunk).state {
+                // One that is closed would be active still.
+                ChunkState::Free => Some(ZoneAction::Reset),
+                ChunkState::Closed => Some(ZoneAction::Finish),
+                ChunkState::Open | ChunkState::ReadOnly | ChunkState::Offline => None,
+            };
+            if let Some(action) = action.filter(|_| zone.state.is_active() && !is_looked_at) {
+                self.settle_one(chunk, zone.start, action).await?;
+            }
+            if self.note(chunk).state == ChunkState::ReadOnly {
+                let written = self.find_end(zone.start).await;
+                self.change(chunk, |note| note.written = written);
             }
         }
+        Ok(())
+    }
+
+    /// A zone that stays active all the same is one less for others, and no reason to do without them all.
+    async fn settle_one(&self, chunk: Chunk, start: Lba, action: ZoneAction) -> Result<(), Error> {
+        let done = self.namespace.change_zone(Some(start), action).await;
+        let error = match done {
+            Ok(()) => {
+                self.change(chunk, |note| note.is_held = false);
+                return Ok(());
+            }
+            Err(error) if is_of_a_zone(&error) => error,
+            Err(error) => return Err(error),
+        };
+        let zone = self.zone(start).await?;
+        tracing::warn!(%chunk, %error, state = %zone.state, "a zone that is active without need could not be changed");
+        let found = self.plan.note(&zone);
+        self.change(chunk, |note| *note = found);
         Ok(())
     }
 
@@ -213,7 +233,7 @@ impl<N: Namespace> OverZones<N> {
         for at in (0..data.len()).step_by(piece) {
             let part = data.slice(at..(at + piece).min(data.len()));
             let lba = self.plan.block(start, offset + (at / SECTOR_BYTES) as u32);
-            if let Err(error) = self.namespace.write(lba, part, Durability::Stable).await {
+            if let Err(error) = self.put(lba, part).await {
                 return Err(self.write_failed(chunk, start, error).await);
             }
         }
@@ -226,6 +246,42 @@ impl<N: Namespace> OverZones<N> {
         let state = if end == geometry.sectors { ChunkState::Closed } else { ChunkState::Open };
         self.change(chunk, |note| (note.state, note.written) = (state, end));
         Ok(())
+    }
+
+    /// One write. Where no more zones may be active, those give up their places that take nothing more.
+    async fn put(&self, lba: Lba, part: View) -> Result<(), Error> {
+        let result = self.namespace.write(lba, part.clone(), Durability::Stable).await;
+        match result {
+            Err(Error::Zone(ZoneError::TooManyActive | ZoneError::TooManyOpen)) => {
+                if self.finish_held().await {
+                    self.namespace.write(lba, part, Durability::Stable).await
+                } else {
+                    result
+                }
+            }
+            result => result,
+        }
+    }
+
+    /// Zones with a part of a write that has failed are finished. Whether there were any. The caller may have the lock of a chunk
+    /// that takes writes: whoever has that of one that takes none waits for no other.
+    async fn finish_held(&self) -> bool {
+        let held: Vec<Chunk> = {
+            let notes = self.notes.borrow();
+            (0..).map(Chunk).zip(&*notes).filter(|(_, note)| note.is_held).map(|(chunk, _)| chunk).collect()
+        };
+        for &chunk in &held {
+            let Some(start) = self.plan.start(chunk) else { continue };
+            let _lock = self.locks.lock(u64::from(chunk.0), 1, Mode::Exclusive).await;
+            if !self.note(chunk).is_held {
+                continue; // it was emptied meanwhile, or finished by another one
+            }
+            match self.namespace.change_zone(Some(start), ZoneAction::Finish).await {
+                Ok(()) => self.change(chunk, |note| note.is_held = false),
+                Err(error) => tracing::warn!(%chunk, %error, "a zone in which a write has failed stays active"),
+            }
+        }
+        !held.is_empty()
     }
 
     /// A zone whose chunk is written to its end is active no more.
@@ -249,7 +305,7 @@ impl<N: Namespace> OverZones<N> {
             Error::Zone(ZoneError::TooManyActive | ZoneError::TooManyOpen) => {
                 return FlashError::OpenLimit { chunk, open_max: self.plan.geometry.open_max };
             }
-            Error::WriteFault(_) | Error::Zone(_) => {}
+            ref error if is_of_a_zone(error) => {}
             other => return FlashError::Medium(other.to_string()),
         }
         let zone = match self.zone(start).await {
@@ -257,20 +313,28 @@ impl<N: Namespace> OverZones<N> {
             Err(gone) => return FlashError::Medium(format!("{error}, and then: {gone}")),
         };
         tracing::warn!(%chunk, %error, state = %zone.state, pointer = %zone.write_pointer, "a write in a zone failed");
-        let found = self.plan.note(&zone);
-        if zone.state.is_active()
-            && found.written == self.note(chunk).written
-            && let Err(error) = self.namespace.change_zone(Some(start), ZoneAction::Finish).await
-        {
-            tracing::debug!(%chunk, %error, "a zone in which a write has failed stays active");
+        let mut is_held = zone.state.is_active();
+        if is_held && self.plan.note(&zone).written == self.note(chunk).written {
+            match self.namespace.change_zone(Some(start), ZoneAction::Finish).await {
+                Ok(()) => is_held = false,
+                Err(error) => tracing::debug!(%chunk, %error, "a zone in which a write has failed stays active"),
+            }
         }
-        self.change(chunk, |note| note.failures += 1);
-        self.change(chunk, |note| match found.state {
-            ChunkState::Offline => (note.state, note.written) = (ChunkState::Offline, 0),
-            // What was acknowledged is there, whatever else is.
-            ChunkState::Closed | ChunkState::ReadOnly => note.state = ChunkState::ReadOnly,
-            ChunkState::Free | ChunkState::Open => {
-                (note.state, note.written) = (ChunkState::ReadOnly, note.written.max(found.written));
+        self.takes_no_more(chunk, &zone, is_held)
+    }
+
+    /// A write or a finish has failed in a chunk whose zone is now like this.
+    fn takes_no_more(&self, chunk: Chunk, zone: &Zone, is_held: bool) -> FlashError {
+        let found = self.plan.note(zone);
+        self.change(chunk, |note| {
+            (note.failures, note.is_held) = (note.failures + 1, is_held);
+            match found.state {
+                ChunkState::Offline => note.offline(),
+                // What was acknowledged is there, whatever else is.
+                ChunkState::Closed | ChunkState::ReadOnly => note.state = ChunkState::ReadOnly,
+                ChunkState::Free | ChunkState::Open => {
+                    (note.state, note.written) = (ChunkState::ReadOnly, note.written.max(found.written));
+                }
             }
         });
         FlashError::ProgramFailed(chunk)
@@ -286,14 +350,14 @@ impl<N: Namespace> OverZones<N> {
             self.change(chunk, Note::empty);
             return Ok(());
         };
-        if !matches!(error, Error::WriteFault(_) | Error::Zone(_)) {
+        if !is_of_a_zone(&error) {
             return Err(FlashError::Medium(error.to_string()));
         }
         if let Err(gone) = self.zone(start).await {
             return Err(FlashError::Medium(format!("{error}, and then: {gone}")));
         }
         tracing::warn!(%chunk, %error, "a zone could not be reset");
-        self.change(chunk, |note| (note.state, note.written) = (ChunkState::Offline, 0));
+        self.change(chunk, Note::offline);
         Err(FlashError::EraseFailed(chunk))
     }
 
@@ -306,13 +370,19 @@ impl<N: Namespace> OverZones<N> {
                 return Err(FlashError::State { chunk, state, command: "finish" });
             }
         }
-        match self.namespace.change_zone(Some(start), ZoneAction::Finish).await {
-            Ok(()) => {
-                self.change(chunk, |note| note.state = ChunkState::Closed);
-                Ok(())
-            }
-            Err(error) => Err(FlashError::Medium(error.to_string())),
+        let Err(error) = self.namespace.change_zone(Some(start), ZoneAction::Finish).await else {
+            self.change(chunk, |note| note.state = ChunkState::Closed);
+            return Ok(());
+        };
+        if !is_of_a_zone(&error) {
+            return Err(FlashError::Medium(error.to_string()));
         }
+        let zone = match self.zone(start).await {
+            Ok(zone) => zone,
+            Err(gone) => return Err(FlashError::Medium(format!("{error}, and then: {gone}"))),
+        };
+        tracing::warn!(%chunk, %error, state = %zone.state, "a zone could not be finished");
+        Err(self.takes_no_more(chunk, &zone, zone.state.is_active()))
     }
 
     /// Nothing in the chunk is of use any more. A zone that is read only is given up by its namespace, where that can do it, and
@@ -338,10 +408,15 @@ impl<N: Namespace> OverZones<N> {
         let is_used = is_wanted && is_good && self.note(chunk).failures < FAILURES_MAX;
         match is_used {
             true => self.change(chunk, Note::empty),
-            false => self.change(chunk, |note| (note.state, note.written) = (ChunkState::Offline, 0)),
+            false => self.change(chunk, Note::offline),
         }
         Ok(is_used)
     }
+}
+
+/// Whether one zone may be all that an error is about: the namespace is asked what it is then.
+fn is_of_a_zone(error: &Error) -> bool {
+    matches!(error, Error::WriteFault(_) | Error::Zone(_))
 }
 
 fn read_failed(first: Sector, error: Error) -> FlashError {

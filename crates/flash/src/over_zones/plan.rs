@@ -58,12 +58,20 @@ pub(super) struct Note {
     pub resets: u32,
     /// Writes that have failed in it since then.
     pub failures: u32,
+    /// It takes no more, and its zone is active still.
+    pub is_held: bool,
 }
 
 impl Note {
     /// It was reset.
     pub fn empty(&mut self) {
-        *self = Note { state: ChunkState::Free, written: 0, resets: self.resets + 1, failures: self.failures };
+        let (resets, failures) = (self.resets + 1, self.failures);
+        *self = Note { state: ChunkState::Free, written: 0, resets, failures, is_held: false };
+    }
+
+    /// It is used no more.
+    pub fn offline(&mut self) {
+        (self.state, self.written, self.is_held) = (ChunkState::Offline, 0, false);
     }
 }
 
@@ -143,7 +151,8 @@ impl Plan {
             ZoneState::ReadOnly => (ChunkState::ReadOnly, sectors),
             ZoneState::Offline | ZoneState::Conventional => (ChunkState::Offline, 0),
         };
-        Note { state, written, resets: 0, failures: 0 }
+        let is_held = state == ChunkState::Closed && zone.state.is_active();
+        Note { state, written, resets: 0, failures: 0, is_held }
     }
 
     /// Sectors up to a write pointer. One that is within a unit stays within it, also where it is within a sector.
