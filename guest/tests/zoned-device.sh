@@ -149,7 +149,11 @@ verified --rw=randwrite --bs=64k --size=32m --iodepth=4
 grep -q 'a write in a zone failed' /tmp/node || fail "no write has failed"
 while read -r bad; do echo "$bad" > $disk/badblocks; done < /tmp/bad
 zones /dev/nullz fu | sed -n '20p;30p' | while read -r start _; do echo $((start)) > $disk/zone_readonly; done
+# Also zones that are being written: each costs itself alone.
+zones /dev/nullz oi oe | tail -n 2 | while read -r start _; do echo $((start)) > $disk/zone_readonly; done
 verified --rw=randwrite --bs=64k --size=48m --iodepth=4 --loops=2
+grep -q 'a write in a zone failed.*read only' /tmp/node || fail "no write has met a zone that is read only"
+! grep -q 'the namespace is read-only from now on' /tmp/node || fail "a zone that is read only has stopped the device"
 dd if="$served" bs=1M count=64 iflag=direct status=none | md5sum > /tmp/sum
 disconnect
 over
