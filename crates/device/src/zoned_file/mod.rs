@@ -2,7 +2,8 @@
 //!
 //! Invariants, beside those of `zone` and `file`:
 //! - A command that changes a zone holds the zone's order lock from before it looks at the write pointer until that is known again,
-//!   also when its future is dropped meanwhile. It holds the lock of its range as well, which is what readers wait for.
+//!   and how it ended was judged, also when its future is dropped meanwhile: that a flush has failed is told once. It holds the
+//!   lock of its range as well, which is what readers wait for.
 //! - Where a zone is written next is known from what has gone well here, and asked of the kernel after everything else: it is the
 //!   kernel's write pointer that counts. A zone in doubt takes nothing before it was asked for.
 //! - A write that has failed leaves its zone as the kernel then tells; others are as good as before. After a flush has failed, also
@@ -64,14 +65,6 @@ impl fmt::Debug for ZonedFile {
     }
 }
 
-/// A write under way, and what it keeps locked.
-struct Writing {
-    shared: Arc<Shared>,
-    zone: usize,
-    _order: RangeGuard,
-    _range: RangeGuard,
-}
-
 impl ZonedFile {
     /// Opens the device at `path`; no other process can while this one has it open. The identity is that of the device, unless one
     /// is given.
@@ -128,7 +121,7 @@ impl ZonedFile {
         }
     }
 
-    /// The caller has the zone's order.
+    /// The caller has the zone's order. In a task of its own, as a change of a zone is.
     async fn store(&self, order: RangeGuard, zone: usize, at: u64, data: View, how: Durability) -> Result<(), Error> {
         let shared = &self.shared;
         let (lba, blocks) = (shared.start(zone).0 + at, data.len() as u64 / u64::from(shared.info.block_size));
@@ -136,25 +129,13 @@ impl ZonedFile {
         shared.latch.writable()?;
         self.settle(zone).await?;
         shared.notes.admit(zone, at, blocks).map_err(Error::Zone)?;
-        let data = aligned(data, shared.file.logical_block_size());
-        let held = Writing { shared: shared.clone(), zone, _order: order, _range: range };
-        // How it ended nobody is left to judge: the next one asks.
-        let late = |held: Writing, _: io::Result<()>| held.shared.notes.doubt(held.zone);
-        let stable = how == Durability::Stable;
-        let offset = lba * u64::from(shared.info.block_size);
-        let (result, held) = shared.file.write_at_holding(offset, data, stable, held, late).await;
-        let result = match result {
-            Ok(()) => {
-                shared.notes.wrote(zone, blocks);
-                if stable { shared.latch.still("write") } else { Ok(()) }
-            }
-            Err(error) => {
-                shared.notes.doubt(zone);
-                Err(shared.clone().failed(zone, at, blocks, stable, &error).await)
-            }
-        };
-        drop(held);
-        result
+        let shared = shared.clone();
+        let stored = task::to_its_end(async move {
+            let result = shared.write(zone, at, data, how == Durability::Stable).await;
+            drop((order, range));
+            result
+        });
+        stored.await.unwrap_or(Err(Error::Aborted))
     }
 
     async fn load(&self, lba: Lba, buf: Buf) -> (Result<(), Error>, Buf) {
@@ -238,6 +219,23 @@ impl Shared {
         let note = zones.ok_or_else(|| Error::ReadFault("the kernel knows nothing of a zone that there was".into()))?;
         self.notes.set(zone, note);
         Ok(())
+    }
+
+    /// One write, at a place that takes it. The caller has the zone's order and the range.
+    async fn write(self: Arc<Shared>, zone: usize, at: u64, data: View, stable: bool) -> Result<(), Error> {
+        let block = u64::from(self.info.block_size);
+        let (offset, blocks) = ((self.start(zone).0 + at) * block, data.len() as u64 / block);
+        let data = aligned(data, self.file.logical_block_size());
+        match self.file.write_at(offset, data, stable).await {
+            Ok(()) => {
+                self.notes.wrote(zone, blocks);
+                if stable { self.latch.still("write") } else { Ok(()) }
+            }
+            Err(error) => {
+                self.notes.doubt(zone);
+                Err(self.failed(zone, at, blocks, stable, &error).await)
+            }
+        }
     }
 
     fn fault(&self, what: &str, error: &io::Error) -> Error {
