@@ -50,6 +50,12 @@ pub(crate) struct Held<R> {
     version: Version,
 }
 
+impl<R> Held<R> {
+    pub(crate) fn version(&self) -> Version {
+        self.version
+    }
+}
+
 /// Records of one file system.
 pub(crate) struct Access {
     pub(crate) meta: Rc<dyn Meta>,

@@ -68,15 +68,42 @@ pub struct FileSystem {
 impl FileSystem {
     /// Makes a file system of this name.
     pub async fn create_root(meta: Rc<dyn Meta>, name: &str, options: &CreateOptions) -> Result<(), Error> {
-        check_fs_name(name)?;
+        FileSystem::create_with(meta, name, options, FileSystem::draw_root(options)).await
+    }
+
+    /// What a new file system is to be known by: for labels, which come before it.
+    pub fn draw_root(options: &CreateOptions) -> RootRecord {
         let mut id = [0; 16];
         id[..8].copy_from_slice(&draw().to_le_bytes());
         id[8..].copy_from_slice(&draw().to_le_bytes());
         id[0] |= 0x80; // never the '=' of a root record's key
-        let access = Access { meta, keys: Keys(id) };
-        if access.get::<RootRecord>(&key::root(name)).await?.is_some() {
-            return Err(Error::Exists(name.to_owned()));
+        RootRecord {
+            stamps: Stamps::default(),
+            id,
+            data: options.data,
+            parity: options.parity,
+            region_bytes: options.region_bytes,
+            seed: draw(),
+            members: options.members.clone(),
         }
+    }
+
+    /// Whether the name can be given to a file system, and is not given to one.
+    pub async fn check_free(meta: &Rc<dyn Meta>, name: &str) -> Result<(), Error> {
+        check_fs_name(name)?;
+        let found = meta.get(&key::root(name)).await?;
+        found.map_or(Ok(()), |_| Err(Error::Exists(format!("file system {name}"))))
+    }
+
+    /// Makes a file system of this name with a record that was drawn before.
+    pub async fn create_with(
+        meta: Rc<dyn Meta>,
+        name: &str,
+        options: &CreateOptions,
+        record: RootRecord,
+    ) -> Result<(), Error> {
+        FileSystem::check_free(&meta, name).await?;
+        let access = Access { meta, keys: Keys(record.id) };
         let now = Time::now();
         let inode = Inode {
             mode: options.mode & 0o7777,
@@ -90,15 +117,6 @@ impl FileSystem {
         access.put(&access.keys.inode(ROOT), None, inode).await?;
         let next = NextInode { stamps: Stamps::default(), next: ROOT + 1 };
         access.put(&access.keys.next_inode(), None, next).await?;
-        let record = RootRecord {
-            stamps: Stamps::default(),
-            id,
-            data: options.data,
-            parity: options.parity,
-            region_bytes: options.region_bytes,
-            seed: draw(),
-            members: options.members.clone(),
-        };
         // Last: from here on it is there.
         let put = access.put(&key::root(name), None, record).await?;
         put.map(drop).ok_or_else(|| Error::Exists(name.to_owned()))

@@ -13,12 +13,14 @@ mod csi;
 mod descriptors;
 mod drive;
 mod exit;
+mod file;
 mod flash;
 mod gateway;
 mod handout;
 mod holder;
 mod kv;
 mod listening;
+mod member;
 mod metrics;
 mod namespaces;
 mod nvme;
@@ -70,6 +72,7 @@ fn run(arguments: Vec<std::ffi::OsString>) -> Result<(), Failure> {
         Verb::Flash(verb) => flash::run(&verb),
         Verb::Pool(verb) => pool::run(&verb),
         Verb::Kv(verb) => kv::run(&verb),
+        Verb::File(verb) => file::run(&verb),
         Verb::Gateway(args) => gateway::run(&args),
         Verb::Cache(verb) => cache::run(&verb),
         Verb::Control(verb) => control::run(&verb),

@@ -13,7 +13,7 @@ use crate::exit::Failure;
 /// Logs to standard error: warnings unless `RUST_LOG` says otherwise.
 pub fn log_to_stderr() {
     use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,fuser=error"));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
     let builder = builder.with_ansi(std::io::stderr().is_terminal()).with_filter_reloading();
     let handle = builder.reload_handle();

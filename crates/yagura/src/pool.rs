@@ -4,68 +4,20 @@ pub mod change;
 mod status;
 
 use std::collections::BTreeSet;
-use std::str::FromStr;
 
-use ::client::members::{self, NewMember};
-use kv::resp::execute::together;
+use ::client::members;
 use pool::{CreateOptions, Level};
 use serde::Serialize;
 
 use crate::cli::{PoolCreateArgs, PoolVerb, Spread};
-use crate::client::{self, Found, Way};
+use crate::client::{self, Way};
 use crate::exit::Failure;
+use crate::member::{MemberSpec, find_all};
 use crate::size::Size;
-use crate::spec::pair;
 use crate::{output, reactors};
-
-/// A member as the command line says it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MemberSpec {
-    /// Where it is.
-    pub address: String,
-    /// Its subsystem; none: what is discovered there.
-    pub nqn: Option<String>,
-    /// Its namespace; none: all of the subsystem.
-    pub nsid: Option<u32>,
-    /// Its share; none: by size.
-    pub weight: Option<u32>,
-    /// What it fails together with.
-    pub domain: pool::Domain,
-}
 
 /// Bytes of the values of which `pool create` says how many fit.
 const ROOM_SHOWN: [u64; 2] = [1 << 10, 100 << 10];
-const KEYS: [&str; 7] = ["nqn", "nsid", "weight", "zone", "rack", "machine", "drive"];
-
-impl FromStr for MemberSpec {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<MemberSpec, String> {
-        let mut parts = text.split(',');
-        let address = parts.next().unwrap_or_default().to_string();
-        if address.is_empty() || address.contains('=') {
-            return Err(format!("`{text}` does not begin with an address, as in 127.0.0.1:4420,rack=a"));
-        }
-        let mut member = MemberSpec { address, nqn: None, nsid: None, weight: None, domain: pool::Domain::default() };
-        for part in parts {
-            let (key, value) = pair(part, &KEYS)?;
-            let number = || {
-                let number = value.parse::<u32>().ok().filter(|number| *number > 0);
-                number.ok_or_else(|| format!("{key} `{value}`: must be a number from 1 on"))
-            };
-            match key {
-                "nqn" => member.nqn = Some(value.into()),
-                "nsid" => member.nsid = Some(number()?),
-                "weight" => member.weight = Some(number()?),
-                "zone" => member.domain.zone = value.into(),
-                "rack" => member.domain.rack = value.into(),
-                "machine" => member.domain.machine = value.into(),
-                _ => member.domain.drive = value.into(),
-            }
-        }
-        Ok(member)
-    }
-}
 
 /// Runs a verb.
 pub fn run(verb: &PoolVerb) -> Result<(), Failure> {
@@ -79,32 +31,6 @@ pub fn run(verb: &PoolVerb) -> Result<(), Failure> {
         PoolVerb::SetWeight(args) => reactors::run_one(change::set_weight(args)),
         PoolVerb::Rebalance(args) => reactors::run_one(change::rebalance(args)),
     }
-}
-
-impl MemberSpec {
-    /// The namespaces meant, connected.
-    async fn find(&self, way: &Way) -> Result<Vec<NewMember>, Failure> {
-        let nqn = self.nqn.as_ref().map(|nqn| nqn.parse()).transpose();
-        let nqn = nqn.map_err(|error| Failure::usage(format!("member {}: {error}", self.address)))?;
-        let found = client::find(way, &self.address, nqn, self.nsid).await?;
-        if found.is_empty() {
-            return Err(Failure::unavailable(format!("{}: the target there has no namespace", self.address)));
-        }
-        let member = |found: Found| NewMember {
-            namespace: found.namespace,
-            nqn: found.nqn.to_string(),
-            nsid: found.nsid,
-            addresses: vec![found.address],
-            weight: self.weight,
-            domain: self.domain.clone(),
-        };
-        Ok(found.into_iter().map(member).collect())
-    }
-}
-
-async fn find_all(way: &Way, specs: &[MemberSpec]) -> Result<Vec<NewMember>, Failure> {
-    let found: Result<Vec<_>, _> = together(specs.iter().map(|spec| spec.find(way))).await.into_iter().collect();
-    Ok(found?.into_iter().flatten().collect())
 }
 
 async fn create(args: &PoolCreateArgs) -> Result<(), Failure> {
@@ -170,21 +96,5 @@ pub async fn create_blank(addresses: &[String], replicas: u8, table_share: u32) 
         Ok(_) => Ok(true),
         Err(pool::Error::InUse { .. }) => Ok(false),
         Err(error) => Err(client::pool_failure(error)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn specs() {
-        let member: MemberSpec = "h:1,rack=r1,nsid=2,weight=50".parse().expect("right");
-        assert_eq!((member.address.as_str(), member.nsid, member.weight), ("h:1", Some(2), Some(50)));
-        assert_eq!(member.domain.rack, "r1");
-        let error = |text: &str| text.parse::<MemberSpec>().expect_err("refused");
-        assert!(error("rack=a").contains("does not begin with an address"));
-        assert!(error("h:1,rak=a").contains("did you mean `rack`?"));
-        assert!(error("h:1,nsid=0").contains("must be a number from 1 on"));
     }
 }

@@ -78,7 +78,7 @@ pub(crate) fn recall<'a>(written: impl Iterator<Item = &'a mut Written>) {
 }
 
 /// How an attempt has ended.
-enum Step {
+pub(crate) enum Step {
     Done,
     /// The inode has changed, or something had to be done first.
     Again,
@@ -96,12 +96,12 @@ enum Applied {
 }
 
 /// What a write keeps between its attempts.
-struct Write {
-    at: u64,
-    data: Rope,
-    written: Option<Vec<Written>>,
+pub(crate) struct Write {
+    pub(crate) at: u64,
+    pub(crate) data: Rope,
+    pub(crate) written: Option<Vec<Written>>,
     /// A cut of ours after which the bytes from this size on are known to be zeroes.
-    cut: Option<(u64, u32, u64)>,
+    pub(crate) cut: Option<(u64, u32, u64)>,
 }
 
 impl Write {
@@ -125,6 +125,11 @@ impl Contents {
     /// Where rows come from.
     pub fn space(&self) -> &Rc<Space> {
         &self.space
+    }
+
+    /// What others have changed of a file's long map since is seen by reads from now on.
+    pub(crate) fn forget(&self, inode: u64) {
+        self.spans.forget(inode);
     }
 
     /// The members.
@@ -168,7 +173,7 @@ impl Contents {
         Err(Error::Unavailable("others change the file all the time".into()))
     }
 
-    async fn write_inline(
+    pub(crate) async fn write_inline(
         self: &Rc<Self>,
         inode: &dyn Inode,
         state: &State,
@@ -224,7 +229,7 @@ impl Contents {
         Ok(Some(written))
     }
 
-    async fn write_extents(
+    pub(crate) async fn write_extents(
         self: &Rc<Self>,
         inode: &dyn Inode,
         state: &State,

@@ -6,8 +6,10 @@
 //! - `chunk`, `regions`, `place`, `unowned`, `rows`, `space`: room, taken and given back.
 //! - `rope`, `write`, `gather`, `read`, `balance`, `pending`: stripes, written and read.
 //! - `audit`: what records of space say, beside what maps name.
+//! - `append`: bytes behind what others append.
 //! - `content`, `span`: what inode and spans say of a file's bytes; `file`, `reader`, `cut`, `rewrite`: what is done with them.
 
+mod append;
 mod audit;
 mod balance;
 mod chunk;

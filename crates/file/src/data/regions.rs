@@ -94,6 +94,16 @@ impl Regions {
         Ok(candidates)
     }
 
+    /// Regions of all members that are not out, and those of them that are free, about.
+    pub(crate) async fn count(&self) -> Result<(u64, u64), Error> {
+        let (mut all, mut free) = (0, 0);
+        for member in self.members.all().iter().filter(|member| !member.spec().is_out) {
+            all += u64::from(member.regions());
+            free += self.free_of(member).await?;
+        }
+        Ok((all, free))
+    }
+
     /// Free regions of a member, about.
     async fn free_of(&self, member: &Member) -> Result<u64, Error> {
         let known = self.estimates.borrow().get(&member.index()).copied();

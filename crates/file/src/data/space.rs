@@ -138,6 +138,14 @@ impl Space {
         })
     }
 
+    /// Bytes of data that fit on all members, and that fit besides what is there, about: rows that are free in chunks do not count.
+    pub async fn usage(&self) -> Result<(u64, u64), Error> {
+        let Layout { shape, region_bytes, .. } = *self.layout();
+        let (all, free) = self.regions.count().await?;
+        let data = |regions: u64| regions / shape.columns() as u64 * shape.data() as u64 * u64::from(region_bytes);
+        Ok((data(all), data(free)))
+    }
+
     /// The client's record was renewed by a change that was sent at `sent`.
     pub fn renewed(&self, sent: Instant) {
         self.renewed.set(sent);

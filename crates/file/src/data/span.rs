@@ -5,7 +5,7 @@
 //!  map   as `map` says, from the span's first byte on
 //! ```
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
@@ -70,11 +70,13 @@ pub(crate) struct SpanRecords {
     fs: FsId,
     shape: Shape,
     kept: RefCell<BTreeMap<SpanId, Rc<Stood>>>,
+    /// Counts what was forgotten: what was read before that is not remembered.
+    forgotten: Cell<u64>,
 }
 
 impl SpanRecords {
     pub(crate) fn new(meta: Rc<dyn Meta>, fs: FsId, shape: Shape) -> SpanRecords {
-        SpanRecords { meta, fs, shape, kept: RefCell::default() }
+        SpanRecords { meta, fs, shape, kept: RefCell::default(), forgotten: Cell::new(0) }
     }
 
     fn key(&self, id: SpanId) -> Vec<u8> {
@@ -93,15 +95,25 @@ impl SpanRecords {
         if !fresh && let Some(kept) = self.kept.borrow().get(&id) {
             return Ok(Rc::clone(kept));
         }
+        let forgotten = self.forgotten.get();
         let found = record::load(&*self.meta, &self.key(id)).await?;
         let span = found.as_ref().map(|found| self.decode(id, &found.body)).transpose()?;
         let stood = Rc::new((span, found.map(|found| found.version)));
-        let mut kept = self.kept.borrow_mut();
-        if kept.len() >= KEPT {
-            kept.clear();
+        // It may be from before a change of ours that has ended since.
+        if self.forgotten.get() == forgotten {
+            let mut kept = self.kept.borrow_mut();
+            if kept.len() >= KEPT {
+                kept.clear();
+            }
+            kept.insert(id, Rc::clone(&stood));
         }
-        kept.insert(id, Rc::clone(&stood));
         Ok(stood)
+    }
+
+    /// What is remembered of a file's spans goes: others may have changed them.
+    pub(crate) fn forget(&self, inode: u64) {
+        self.forgotten.set(self.forgotten.get().wrapping_add(1));
+        self.kept.borrow_mut().retain(|id, _| id.inode != inode);
     }
 
     /// Changes a span as `edit` says. One without extents goes: what it knew of cuts only a late writer would need, whom the
@@ -127,6 +139,7 @@ impl SpanRecords {
             Ok(Next::Put(body, outcome))
         });
         let edited = edited.await;
+        self.forgotten.set(self.forgotten.get().wrapping_add(1));
         self.kept.borrow_mut().remove(&id);
         edited
     }

@@ -12,7 +12,7 @@
 //!   size        u64
 //!   links       u16, then each u64: the names' links, ascending
 //!   attributes  u16, then each: name (8 bits of length), value (16 bits of length), by name
-//!   content     u8: 0 inline (16 bits of length), 1 extents (likewise), 2 spans: map u64, has cut u8, cut u64
+//!   content     u8: 0 inline, 1 in stripes; 16 bits of length, and so many bytes: what they mean is said in `data::content`
 //! ```
 
 use std::collections::BTreeMap;
@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use super::stamps::Stamps;
 use super::{Kind, Record, Time, stamped};
 use crate::bytes::{Reader, Writer};
+use crate::data::EXTENTS_BYTES_MAX;
 use crate::error::Error;
 
 /// Names of an inode. Chosen: the record stays within the store's shorter values.
@@ -28,8 +29,8 @@ pub const LINKS_MAX: usize = 1000;
 pub const INLINE_BYTES_MAX: usize = 2048;
 /// Bytes of a symbolic link, as Linux's PATH_MAX without its NUL.
 pub const SYMLINK_BYTES_MAX: usize = 4095;
-/// Bytes of a map in an inode; above it is in spans.
-pub const EXTENTS_BYTES_MAX: usize = 2400;
+/// Bytes of a map in an inode, with what says that it is one.
+pub const STRIPES_BYTES_MAX: usize = EXTENTS_BYTES_MAX + 1;
 /// Bytes of all extended attributes of an inode, names and values. Chosen: what a page of a local file system holds.
 pub const ATTRIBUTES_BYTES_MAX: usize = 4096;
 /// Bytes of an attribute's name, as Linux's XATTR_NAME_MAX.
@@ -40,15 +41,8 @@ pub const ATTRIBUTE_NAME_BYTES_MAX: usize = 255;
 pub enum Content {
     /// Here; also the path of a symbolic link.
     Inline(Vec<u8>),
-    /// In stripes, by this map.
-    Extents(Vec<u8>),
-    /// In stripes, by maps of spans.
-    Spans {
-        /// Which maps.
-        map: u64,
-        /// The size that the file was cut to, as long as spans behind it may be there.
-        cut: Option<u64>,
-    },
+    /// In stripes: a map, or where its maps are ([`crate::data::Content`]).
+    Stripes(Vec<u8>),
 }
 
 /// What a name leads to.
@@ -140,8 +134,7 @@ impl Record for Inode {
         });
         match &self.content {
             Content::Inline(bytes) => to.u8(0).counted(bytes),
-            Content::Extents(bytes) => to.u8(1).counted(bytes),
-            Content::Spans { map, cut } => to.u8(2).u64(*map).u8(cut.is_some().into()).u64(cut.unwrap_or(0)),
+            Content::Stripes(bytes) => to.u8(1).counted(bytes),
         };
         to.0
     }
@@ -218,13 +211,8 @@ fn read_content(from: &mut Reader<'_>, kind: Kind, size: u64) -> Result<Content,
         }
         1 => {
             let bytes = from.counted()?.to_vec();
-            from.check(bytes.len() <= EXTENTS_BYTES_MAX, "a map that is too long")?;
-            Ok(Content::Extents(bytes))
-        }
-        2 => {
-            let (map, has_cut, cut) = (from.u64()?, from.flag()?, from.u64()?);
-            from.check(has_cut || cut == 0, "a cut that is none")?;
-            Ok(Content::Spans { map, cut: has_cut.then_some(cut) })
+            from.check(bytes.len() <= STRIPES_BYTES_MAX, "a map that is too long")?;
+            Ok(Content::Stripes(bytes))
         }
         _ => Err(from.damaged("content of no kind")),
     }

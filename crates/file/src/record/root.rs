@@ -6,7 +6,7 @@
 //!   code            u8, u8   columns of data, and of parity
 //!   region bytes    u64
 //!   seed            u64    of checksums and of names' places
-//!   members         u16, and of each: label (16 B), state (u8), domain (8 bits of length)
+//!   members         u16, and of each: bytes (u64), state (u8), domain (8 bits of length), place (16)
 //! ```
 
 use super::stamps::Stamps;
@@ -36,8 +36,10 @@ pub enum MemberState {
 /// A namespace that holds columns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemberRecord {
-    /// What its label says.
-    pub label: [u8; 16],
+    /// Where it is reached, in words of whoever connects.
+    pub place: String,
+    /// Its size in bytes, as its label says.
+    pub bytes: u64,
     /// What is done with it.
     pub state: MemberState,
     /// What it fails together with.
@@ -79,7 +81,10 @@ impl Record for RootRecord {
         to.raw(&self.id).u8(self.data).u8(self.parity).u64(self.region_bytes).u64(self.seed);
         to.u16(self.members.len() as u16);
         for member in &self.members {
-            to.raw(&member.label).u8(member.state as u8).short(member.domain.as_bytes());
+            to.u64(member.bytes)
+                .u8(member.state as u8)
+                .short(member.domain.as_bytes())
+                .counted(member.place.as_bytes());
         }
         to.0
     }
@@ -93,7 +98,7 @@ impl Record for RootRecord {
         from.check(usize::from(count) <= MEMBERS_MAX, "too many members")?;
         let mut members = Vec::new();
         for _ in 0..count {
-            let label = from.array16()?;
+            let bytes = from.u64()?;
             let state = match from.u8()? {
                 1 => MemberState::Active,
                 2 => MemberState::Leaving,
@@ -102,7 +107,9 @@ impl Record for RootRecord {
             };
             let domain = from.short()?.to_vec();
             let domain = String::from_utf8(domain).map_err(|_| from.damaged("a domain's name is no text"))?;
-            members.push(MemberRecord { label, state, domain });
+            let place = from.counted()?.to_vec();
+            let place = String::from_utf8(place).map_err(|_| from.damaged("a member's place is no text"))?;
+            members.push(MemberRecord { place, bytes, state, domain });
         }
         from.end()?;
         Ok(RootRecord { stamps, id, data, parity, region_bytes, seed, members })

@@ -69,6 +69,11 @@ impl Stamps {
         }
     }
 
+    /// Whether these are of an earlier value of the record than `other`.
+    pub(crate) fn is_before(&self, other: &Stamps) -> bool {
+        self.changes < other.changes
+    }
+
     pub(crate) fn write(&self, to: &mut Writer) {
         to.u8(FORMAT).u64(self.changes);
         self.last.iter().for_each(|&stamp| {

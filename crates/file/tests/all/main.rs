@@ -7,6 +7,7 @@ mod data;
 mod interleave;
 mod large;
 mod model;
+mod opened;
 mod operations;
 mod random;
 mod records;

@@ -85,8 +85,7 @@ fn intent() -> impl Strategy<Value = Intent> {
 fn content() -> impl Strategy<Value = Content> {
     prop_oneof![
         vec(any::<u8>(), 0..=INLINE_BYTES_MAX).prop_map(Content::Inline),
-        vec(any::<u8>(), 0..2400).prop_map(Content::Extents),
-        (any::<u64>(), proptest::option::of(any::<u64>())).prop_map(|(map, cut)| Content::Spans { map, cut }),
+        vec(any::<u8>(), 0..2400).prop_map(Content::Stripes),
     ]
 }
 
@@ -123,11 +122,8 @@ fn inode() -> impl Strategy<Value = Inode> {
 
 fn root() -> impl Strategy<Value = RootRecord> {
     let state = prop_oneof![Just(MemberState::Active), Just(MemberState::Leaving), Just(MemberState::Lost)];
-    let member = (any::<[u8; 16]>(), state, "[a-z/]{0,60}").prop_map(|(label, state, domain)| MemberRecord {
-        label,
-        state,
-        domain,
-    });
+    let member = ("[a-z0-9:,=]{0,60}", any::<u64>(), state, "[a-z/]{0,60}")
+        .prop_map(|(place, bytes, state, domain)| MemberRecord { place, bytes, state, domain });
     (any::<[u8; 16]>(), 1u8.., any::<u8>(), any::<u64>(), any::<u64>(), vec(member, 0..5)).prop_map(
         |(id, data, parity, region_bytes, seed, members)| RootRecord {
             stamps: Stamps::default(),

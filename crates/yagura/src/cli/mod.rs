@@ -8,6 +8,7 @@ mod cache;
 mod control;
 mod csi;
 mod drive;
+mod file;
 mod flash;
 mod holders;
 mod kv;
@@ -27,6 +28,7 @@ pub use cache::*;
 pub use control::*;
 pub use csi::*;
 pub use drive::*;
+pub use file::*;
 pub use flash::*;
 pub use holders::*;
 pub use kv::*;
@@ -76,6 +78,9 @@ pub enum Verb {
     /// Use the key-value store of a pool.
     #[command(subcommand)]
     Kv(KvVerb),
+    /// Files, striped over machines with parity.
+    #[command(subcommand)]
+    File(FileVerb),
     /// Serve a pool to Redis clients (RESP2 and RESP3).
     Gateway(GatewayArgs),
     /// Serve memcached's protocols.

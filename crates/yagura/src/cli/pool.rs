@@ -43,7 +43,7 @@ pub struct PoolAddArgs {
     pub changing: Changing,
     /// A member: as for `pool create`.
     #[arg(long = "member", value_name = "SPEC", num_args = 1, required = true)]
-    pub members: Vec<crate::pool::MemberSpec>,
+    pub members: Vec<crate::member::MemberSpec>,
     /// Take namespaces that are in use, and destroy what they hold.
     #[arg(long)]
     pub force: bool,
@@ -69,7 +69,7 @@ pub struct PoolReplaceArgs {
     pub old: String,
     /// The namespace that takes its place: as a member of `pool create`, one namespace.
     #[arg(value_name = "SPEC")]
-    pub new: crate::pool::MemberSpec,
+    pub new: crate::member::MemberSpec,
     /// Take a namespace that is in use, and destroy what it holds.
     #[arg(long)]
     pub force: bool,
@@ -127,7 +127,7 @@ pub struct PoolCreateArgs {
     /// A member: ADDR[,nqn=NQN][,nsid=N][,weight=N][,zone=…][,rack=…][,machine=…][,drive=…]. Without nqn and nsid: every
     /// namespace that is found at the address.
     #[arg(long = "member", value_name = "SPEC", num_args = 1)]
-    pub members: Vec<crate::pool::MemberSpec>,
+    pub members: Vec<crate::member::MemberSpec>,
     /// Members that hold each key.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
     pub replicas: u8,

@@ -39,7 +39,7 @@ struct Changed {
 
 pub async fn add(args: &PoolAddArgs) -> Result<(), Failure> {
     let (way, reached) = reach(&args.changing.walk).await?;
-    let new = super::find_all(&way, &args.members).await?;
+    let new = crate::member::find_all(&way, &args.members).await?;
     let (members, new) = candidates(new, &reached.map, args.force).await?;
     carry(&args.changing, &reached, Request::Add(members), (new, args.force)).await
 }

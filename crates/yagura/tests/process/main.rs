@@ -8,6 +8,7 @@ mod control;
 mod csi;
 mod dashboard;
 mod drive;
+mod file;
 mod flash;
 mod fuzz;
 mod host;

@@ -189,6 +189,24 @@ pub struct Reached {
     gate: Rc<Gate>,
 }
 
+impl Shelf {
+    pub fn new(memory: Memory) -> Rc<Shelf> {
+        Rc::new(Shelf {
+            memory: Arc::new(memory),
+            is_down: Cell::default(),
+            hangs: Cell::default(),
+            delay: Cell::default(),
+            reads: Cell::default(),
+            writes: Cell::default(),
+        })
+    }
+
+    /// As a client reaches it that stops at this gate.
+    pub fn reached(self: &Rc<Self>, gate: &Rc<Gate>) -> Rc<dyn device::ErasedMethods> {
+        Rc::new(Reached { shelf: Rc::clone(self), gate: Rc::clone(gate) })
+    }
+}
+
 impl Reached {
     async fn begin(&self) -> Result<(), device::Error> {
         self.gate.look().await;
@@ -251,16 +269,9 @@ impl Bed {
         let bytes = (1 + regions) << 20;
         let (mut shelves, mut specs) = (Vec::new(), Vec::new());
         for index in 0..members {
-            let memory = Arc::new(Memory::new(bytes, 4096, [index as u8 + 1; 16]).unwrap());
-            layout.label(index as u16, bytes).format(&memory, false).await.unwrap();
-            shelves.push(Rc::new(Shelf {
-                memory,
-                is_down: Cell::default(),
-                hangs: Cell::default(),
-                delay: Cell::default(),
-                reads: Cell::default(),
-                writes: Cell::default(),
-            }));
+            let shelf = Shelf::new(Memory::new(bytes, 4096, [index as u8 + 1; 16]).unwrap());
+            layout.label(index as u16, bytes).format(&shelf.memory, false).await.unwrap();
+            shelves.push(shelf);
             specs.push(MemberSpec { domain: format!("rack {index}"), bytes, is_out: false });
         }
         Bed { store: Store::new(seed), layout, shelves, specs, clients: Cell::new(0) }
@@ -274,8 +285,7 @@ impl Bed {
         let meta = Rc::new(Client { store: Rc::clone(&self.store), gate: Rc::clone(&gate) });
         let members = Members::new(self.layout.clone(), self.specs.clone());
         for (index, shelf) in self.shelves.iter().enumerate() {
-            let reached = Reached { shelf: Rc::clone(shelf), gate: Rc::clone(&gate) };
-            members.connect(index as u16, Some(Rc::new(reached) as Rc<dyn device::ErasedMethods>));
+            members.connect(index as u16, Some(shelf.reached(&gate)));
         }
         self.clients.set(self.clients.get() + 1);
         let dynamic: Rc<dyn Meta> = Rc::clone(&meta) as Rc<dyn Meta>;

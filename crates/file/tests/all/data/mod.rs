@@ -1,6 +1,6 @@
 //! Bytes of files over members, in the simulated world.
 
-mod bed;
+pub mod bed;
 mod crash;
 mod files;
 mod late;

@@ -1,0 +1,57 @@
+//! Appending: bytes go behind all that others have appended before, whoever they are.
+//!
+//! Where a file's map lies in its inode, the compare-and-set that names the bytes says where they are, too. A long file is made
+//! longer
+//! first, by a compare-and-set of its size, and the bytes are written into what that has gained: until then, and where the writer
+//! dies, they are zeroes.
+
+use std::rc::Rc;
+
+use super::content::{Content, Inode, State};
+use super::file::{Contents, Step, TRIES_MAX, Write};
+use super::map::FILE_BYTES_MAX;
+use super::rope::Rope;
+use crate::error::Error;
+
+impl Contents {
+    /// Writes bytes at a file's end: where that was. When it returns they are stable, and all clients see them.
+    ///
+    /// # Errors
+    /// As [`Contents::write`].
+    pub async fn append(self: &Rc<Self>, inode: &dyn Inode, data: Rope) -> Result<u64, Error> {
+        // The cut of ours, after which bytes from this size on are zeroes.
+        let mut cut = None;
+        for _ in 0..TRIES_MAX {
+            let (state, version) = inode.load(true).await?;
+            let (at, size) = (state.size, state.size.saturating_add(data.len() as u64));
+            if size > FILE_BYTES_MAX {
+                return Err(Error::TooLong(FILE_BYTES_MAX));
+            }
+            let mut write = Write { at, data: data.clone(), written: None, cut: None };
+            let step = match &state.content {
+                Content::Inline(bytes) => self.write_inline(inode, &state, version, bytes, &mut write).await?,
+                Content::Extents(map) => self.write_extents(inode, &state, version, map, &mut write).await?,
+                Content::Spans(spans) if spans.cut.is_some() => {
+                    self.finish_cut(inode, &state, version, *spans).await?;
+                    Step::Again
+                }
+                Content::Spans(spans) if at < spans.reach && cut != Some((spans.map, spans.cuts, at)) => {
+                    cut = self.begin_cut(inode, &state, version, *spans, at).await?;
+                    Step::Again
+                }
+                Content::Spans(_) => {
+                    let longer = State { size, ..(*state).clone() };
+                    match inode.store(version, longer).await? {
+                        true => return self.write(inode, at, data).await.map(|()| at),
+                        false => Step::Again,
+                    }
+                }
+            };
+            if matches!(step, Step::Done) {
+                self.space.tend().await;
+                return Ok(at);
+            }
+        }
+        Err(Error::Unavailable("others change the file all the time".into()))
+    }
+}

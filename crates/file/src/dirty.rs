@@ -1,0 +1,278 @@
+//! What was written to a file and is not in its stripes yet: gathered in blocks of [`BLOCK_BYTES`], so that many small writes
+//! become
+//! a few stripes. No I/O.
+//!
+//! Invariants:
+//! - A read that asks for [`Dirty::pieces`] before it asks the stripes, and lays them over what these hold, sees every write that
+//!   came before it, in order.
+//! - Of a block at most one form is on its way to the stripes: a later one waits, so that the later bytes are the later stripe.
+//! - What failed on its way is dirty again, below what was written since.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use engine::{Buf, View};
+
+/// Bytes of a block, at multiples of itself. Chosen: what one stripe takes, and one buffer.
+pub const BLOCK_BYTES: usize = 1 << 20;
+
+/// Written ranges within a block: ascending, apart from one another.
+#[derive(Clone, Default, Debug)]
+struct Ranges(Vec<Range<usize>>);
+
+#[derive(Debug)]
+struct Block {
+    /// As long as the furthest byte written; what lies between ranges is zeroes that nobody reads.
+    buf: Buf,
+    dirty: Ranges,
+}
+
+/// A block on its way.
+#[derive(Clone, Debug)]
+struct Leaving {
+    view: View,
+    dirty: Ranges,
+}
+
+/// A part of a file to be written: where, and what.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// First byte in the file.
+    pub at: u64,
+    /// The bytes.
+    pub view: View,
+}
+
+/// The dirty bytes of one file.
+#[derive(Default, Debug)]
+pub struct Dirty {
+    blocks: BTreeMap<u64, Block>,
+    leaving: BTreeMap<u64, Leaving>,
+}
+
+impl Ranges {
+    fn add(&mut self, new: Range<usize>) {
+        // Appending to the last one is what sequential writers do.
+        if let Some(last) = self.0.last_mut()
+            && last.end == new.start
+        {
+            last.end = new.end;
+            return;
+        }
+        let from = self.0.partition_point(|old| old.end < new.start);
+        let to = self.0.partition_point(|old| old.start <= new.end);
+        let merged = match self.0.get(from..to) {
+            Some([]) | None => new,
+            Some([first, .., last]) => first.start.min(new.start)..last.end.max(new.end),
+            Some([only]) => only.start.min(new.start)..only.end.max(new.end),
+        };
+        self.0.splice(from..to, [merged]);
+    }
+
+    fn is_whole(&self) -> bool {
+        matches!(self.0.as_slice(), [only] if *only == (0..BLOCK_BYTES))
+    }
+
+    /// The parts of `wanted` that were written.
+    fn within(&self, wanted: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+        let first = self.0.partition_point(|range| range.end <= wanted.start);
+        let met = self.0[first..].iter().take_while(move |range| range.start < wanted.end);
+        met.map(move |range| range.start.max(wanted.start)..range.end.min(wanted.end))
+    }
+}
+
+/// The parts of a range by block: its number, the range within it.
+fn blocks_of(range: Range<u64>) -> impl Iterator<Item = (u64, Range<usize>)> {
+    let size = BLOCK_BYTES as u64;
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        (at < range.end).then(|| {
+            let (number, from) = (at / size, at % size);
+            let to = (from + (range.end - at)).min(size);
+            at += to - from;
+            (number, from as usize..to as usize)
+        })
+    })
+}
+
+impl Dirty {
+    /// Notes bytes that were written at `at`.
+    pub fn write(&mut self, at: u64, mut bytes: &[u8]) {
+        for (number, range) in blocks_of(at..at + bytes.len() as u64) {
+            let (now, rest) = bytes.split_at(range.len());
+            bytes = rest;
+            let block = self
+                .blocks
+                .entry(number)
+                .or_insert_with(|| Block { buf: Buf::with_capacity(BLOCK_BYTES), dirty: Ranges::default() });
+            let len = block.buf.len();
+            if len == range.start {
+                block.buf.extend_from_slice(now);
+            } else {
+                if len < range.end {
+                    block.buf.set_len(range.end);
+                    // What was in the buffer before is nobody's business.
+                    block.buf[len..].fill(0);
+                }
+                block.buf[range.clone()].copy_from_slice(now);
+            }
+            block.dirty.add(range);
+        }
+    }
+
+    /// What is dirty in a range, the later over the earlier; bytes that are not on their way are copied, as they may change.
+    pub fn pieces(&self, range: Range<u64>) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        for (number, wanted) in blocks_of(range) {
+            let at = |part: &Range<usize>| number * BLOCK_BYTES as u64 + part.start as u64;
+            if let Some(Leaving { view, dirty }) = self.leaving.get(&number) {
+                pieces.extend(dirty.within(wanted.clone()).map(|part| Piece { at: at(&part), view: view.slice(part) }));
+            }
+            if let Some(Block { buf, dirty }) = self.blocks.get(&number) {
+                let copy = |part: Range<usize>| Piece { at: at(&part), view: Buf::copy_from(&buf[part]).freeze() };
+                pieces.extend(dirty.within(wanted).map(copy));
+            }
+        }
+        pieces
+    }
+
+    /// The end of the last dirty byte, if any is.
+    pub fn end(&self) -> Option<u64> {
+        let end = |number: &u64, dirty: &Ranges| Some(number * BLOCK_BYTES as u64 + dirty.0.last()?.end as u64);
+        let leaving = self.leaving.last_key_value().and_then(|(number, leaving)| end(number, &leaving.dirty));
+        let block = self.blocks.last_key_value().and_then(|(number, block)| end(number, &block.dirty));
+        leaving.max(block)
+    }
+
+    /// Whether nothing is dirty, nor on its way.
+    pub fn is_clean(&self) -> bool {
+        self.blocks.is_empty() && self.leaving.is_empty()
+    }
+
+    /// Whether a write at `at` needs no more memory than is held.
+    pub fn has_room(&self, at: u64) -> bool {
+        self.blocks.contains_key(&(at / BLOCK_BYTES as u64))
+    }
+
+    /// Bytes of memory that are held.
+    pub fn held(&self) -> usize {
+        (self.blocks.len() + self.leaving.len()) * BLOCK_BYTES
+    }
+
+    /// A block that may leave: a whole one, or with `all` any. Its number, and its pieces.
+    pub fn take(&mut self, all: bool) -> Option<(u64, Vec<Piece>)> {
+        let may = |number: &u64, block: &Block| (all || block.dirty.is_whole()) && !self.leaving.contains_key(number);
+        let number = *self.blocks.iter().find(|(number, block)| may(number, block))?.0;
+        let Block { buf, dirty } = self.blocks.remove(&number)?;
+        let view = buf.freeze();
+        let base = number * BLOCK_BYTES as u64;
+        let piece = |range: &Range<usize>| Piece { at: base + range.start as u64, view: view.slice(range.clone()) };
+        let pieces = dirty.0.iter().map(piece).collect();
+        self.leaving.insert(number, Leaving { view, dirty });
+        Some((number, pieces))
+    }
+
+    /// Block `number` has arrived in the stripes.
+    pub fn arrived(&mut self, number: u64) {
+        self.leaving.remove(&number);
+    }
+
+    /// Block `number` has not: it is dirty again.
+    pub fn failed(&mut self, number: u64) {
+        let Some(Leaving { view, dirty }) = self.leaving.remove(&number) else { return };
+        let newer = self.blocks.remove(&number);
+        let base = number * BLOCK_BYTES as u64;
+        for range in dirty.0 {
+            self.write(base + range.start as u64, &view[range]);
+        }
+        if let Some(Block { buf, dirty }) = newer {
+            for range in dirty.0 {
+                self.write(base + range.start as u64, &buf[range]);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MIB: u64 = BLOCK_BYTES as u64;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Write(u64, usize, u8),
+        Take(bool),
+        Arrive,
+        Fail,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let at = prop_oneof![0..64u64, MIB - 32..MIB + 32, 2 * MIB - 32..2 * MIB + 32];
+        prop_oneof![
+            6 => (at, 1..64usize, any::<u8>()).prop_map(|(at, len, byte)| Step::Write(at, len, byte)),
+            2 => any::<bool>().prop_map(Step::Take),
+            1 => Just(Step::Arrive),
+            1 => Just(Step::Fail),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_read_is_what_was_written(steps in prop::collection::vec(step(), 1..40)) {
+            let size = 3 * MIB as usize;
+            let (mut stripes, mut expected) = (vec![0; size], vec![0; size]);
+            let (mut dirty, mut under_way) = (Dirty::default(), Vec::new());
+            for step in steps {
+                match step {
+                    Step::Write(at, len, byte) => {
+                        dirty.write(at, &vec![byte; len]);
+                        expected[at as usize..at as usize + len].fill(byte);
+                    }
+                    Step::Take(all) => under_way.extend(dirty.take(all)),
+                    Step::Arrive => under_way.drain(..).for_each(|(number, pieces): (u64, Vec<Piece>)| {
+                        for Piece { at, view } in pieces {
+                            stripes[at as usize..at as usize + view.len()].copy_from_slice(&view);
+                        }
+                        dirty.arrived(number);
+                    }),
+                    Step::Fail => under_way.drain(..).for_each(|(number, _)| dirty.failed(number)),
+                }
+                let mut read = stripes.clone();
+                for Piece { at, view } in dirty.pieces(0..size as u64) {
+                    read[at as usize..at as usize + view.len()].copy_from_slice(&view);
+                }
+                prop_assert!(read == expected);
+                prop_assert!(dirty.end().is_none_or(|end| end <= size as u64));
+            }
+            while let Some((number, _)) = dirty.take(true) {
+                dirty.arrived(number);
+            }
+            prop_assert!(dirty.is_clean() == under_way.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_whole_block_leaves_alone() {
+        let mut dirty = Dirty::default();
+        dirty.write(0, &vec![7; BLOCK_BYTES + 1]);
+        let (number, pieces) = dirty.take(false).expect("the first is whole");
+        assert_eq!((number, pieces.len(), pieces[0].at, pieces[0].view.len()), (0, 1, 0, BLOCK_BYTES));
+        assert!(dirty.take(false).is_none(), "the second holds one byte");
+        assert_eq!((dirty.end(), dirty.held()), (Some(MIB + 1), 2 * BLOCK_BYTES));
+    }
+
+    #[test]
+    fn of_a_block_one_form_is_on_its_way() {
+        let mut dirty = Dirty::default();
+        dirty.write(0, &[1; 10]);
+        assert!(dirty.take(true).is_some());
+        dirty.write(5, &[2; 10]);
+        assert!(dirty.take(true).is_none(), "the earlier bytes have not arrived");
+        dirty.failed(0);
+        let (_, pieces) = dirty.take(true).expect("both are dirty");
+        assert_eq!(pieces[0].view.as_ref(), [[1; 5].as_slice(), &[2; 10]].concat());
+    }
+}

@@ -1,0 +1,229 @@
+//! [`Files`]: names and contents as one: what a mount or a program works with.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::sync::Semaphore;
+use engine::task::LocalFuture;
+use engine::{task, time};
+
+use crate::data::{self, Contents, Layout, MemberSpec, Members, Shape, Space, SumSeed};
+use crate::dirty::BLOCK_BYTES;
+use crate::error::Error;
+use crate::fs::{FileSystem, Reap};
+use crate::meta::Meta;
+use crate::opened::{OpenFile, Shared};
+use crate::ops::{Attributes, Change};
+use crate::record::inode::Inode;
+use crate::record::root::{MemberState, RootRecord};
+use crate::stored::content_of;
+
+/// Bytes that were written and are in no stripe yet, of all files of a client. Chosen: what keeps a fast network busy for some
+/// tens of
+/// milliseconds, many times over.
+pub const DIRTY_BYTES_MAX: usize = 256 << 20;
+/// How often a client says that it lives.
+const RENEWED_EVERY: Duration = Duration::from_secs(60);
+/// How long bytes lie in memory that nobody flushes, at most twice. Chosen: what a crash of the host may lose of a file that is
+/// never
+/// flushed; local file systems take 5 to 30 seconds.
+const LYING_MAX: Duration = Duration::from_secs(5);
+
+/// One client of a file system.
+pub struct Files {
+    shared: Rc<Shared>,
+}
+
+/// Frees stripes of inodes that go.
+struct Freeing {
+    contents: Rc<Contents>,
+    shape: Shape,
+}
+
+impl Reap for Freeing {
+    fn reap<'a>(&'a self, ino: u64, inode: &'a Inode) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let content = content_of(inode, self.shape)?;
+            self.contents.remove(ino, &content).await
+        })
+    }
+}
+
+/// What the clients of a file system agree on, by its root record.
+pub fn layout_of(root: &RootRecord) -> Result<Layout, Error> {
+    let damaged = |what: &str| Error::Damaged(format!("a file system's root record: {what}"));
+    Ok(Layout {
+        fs: root.id,
+        shape: Shape::new(root.data.into(), root.parity.into())?,
+        region_bytes: u32::try_from(root.region_bytes).map_err(|_| damaged("its regions"))?,
+        seed: SumSeed(root.seed),
+    })
+}
+
+impl Files {
+    /// A new client of the file system of this name. Its members can be reached when [`Members::connect`] has said so.
+    ///
+    /// # Errors
+    /// There is no such file system; the store does not answer.
+    pub async fn open(meta: Rc<dyn Meta>, name: &str, host: &str) -> Result<Rc<Files>, Error> {
+        let sent = time::now();
+        let names = Rc::new(FileSystem::open(Rc::clone(&meta), name, host).await?);
+        let layout = layout_of(names.root())?;
+        let specs = names.root().members.iter().map(|member| MemberSpec {
+            domain: member.domain.clone(),
+            bytes: member.bytes,
+            is_out: member.state != MemberState::Active,
+        });
+        let shape = layout.shape;
+        let members = Members::new(layout, specs.collect());
+        let space = Space::new(Rc::clone(&meta), Rc::clone(&members), names.client());
+        space.renewed(sent);
+        let contents = Contents::new(meta, members, space)?;
+        names.set_reap(Rc::new(Freeing { contents: Rc::clone(&contents), shape }));
+        let room = Semaphore::new(DIRTY_BYTES_MAX / BLOCK_BYTES);
+        Ok(Rc::new(Files { shared: Rc::new(Shared { names, contents, opened: RefCell::default(), room }) }))
+    }
+
+    /// Names, attributes, links.
+    pub fn names(&self) -> &Rc<FileSystem> {
+        &self.shared.names
+    }
+
+    /// Where the bytes are.
+    pub fn members(&self) -> &Rc<Members> {
+        self.shared.contents.members()
+    }
+
+    /// Where a member is reached, as the root record says.
+    pub fn place_of(&self, index: u16) -> Option<&str> {
+        self.shared.names.root().members.get(usize::from(index)).map(|member| member.place.as_str())
+    }
+
+    /// Bytes that fit, and that fit besides what is there, about.
+    pub async fn usage(&self) -> Result<(u64, u64), Error> {
+        self.shared.contents.space().usage().await
+    }
+
+    /// Says that this client lives, and has what nobody flushes go out, until it is dropped.
+    pub fn keep_alive(self: &Rc<Self>) -> task::Task<()> {
+        let files = Rc::downgrade(self);
+        task::spawn(async move {
+            let mut renewed = time::now();
+            loop {
+                time::sleep(LYING_MAX).await;
+                let Some(files) = files.upgrade() else { return };
+                files.shared.dirty_files().iter().for_each(OpenFile::go_on);
+                if renewed.elapsed() < RENEWED_EVERY {
+                    continue;
+                }
+                let sent = time::now();
+                renewed = sent;
+                match files.shared.names.renew().await {
+                    Ok(()) => files.shared.contents.space().renewed(sent),
+                    Err(error) => tracing::warn!(%error, "this client could not say that it lives"),
+                }
+                files.shared.contents.space().tend().await;
+            }
+        })
+    }
+
+    /// Opens a file for reading and writing of its bytes: what others have written and closed before is seen. All that have it
+    /// open
+    /// here share what is not in stripes yet.
+    ///
+    /// # Errors
+    /// It is no file; it is gone.
+    pub async fn open_file(self: &Rc<Self>, ino: u64) -> Result<Rc<OpenFile>, Error> {
+        let inode = self.shared.names.open_inode(ino).await?;
+        let known = self.shared.opened.borrow().get(&ino).cloned();
+        if let Some(file) = known {
+            file.add_handle();
+            // What names count goes with the last handle.
+            let looked = async {
+                self.shared.names.release(ino).await?;
+                file.look_again().await
+            };
+            return match looked.await {
+                Ok(()) => Ok(file),
+                Err(error) => {
+                    self.close_file(&file).await?;
+                    Err(error)
+                }
+            };
+        }
+        self.shared.contents.forget(ino);
+        let file = match OpenFile::new(&self.shared, ino, &inode) {
+            Ok(file) => Rc::new(file),
+            Err(error) => {
+                self.shared.names.release(ino).await?;
+                return Err(error);
+            }
+        };
+        self.shared.opened.borrow_mut().insert(ino, Rc::clone(&file));
+        Ok(file)
+    }
+
+    /// Gives back what [`Files::open_file`] gave. With the last handle the file is closed.
+    ///
+    /// # Errors
+    /// Bytes that could not be stored, also by the flushes before, are lost.
+    pub async fn close_file(&self, file: &Rc<OpenFile>) -> Result<(), Error> {
+        if !file.take_handle() {
+            return Ok(());
+        }
+        let flushed = file.flush().await;
+        let is_ours = self.shared.opened.borrow().get(&file.ino()).is_some_and(|known| Rc::ptr_eq(known, file));
+        if !file.is_closed() || !is_ours {
+            return flushed; // opened again meanwhile, or closed by another who has opened it meanwhile
+        }
+        self.shared.opened.borrow_mut().remove(&file.ino());
+        flushed.and(self.shared.names.release(file.ino()).await)
+    }
+
+    /// What `stat` tells, with what this client has written and is not in stripes yet.
+    pub async fn getattr(&self, ino: u64) -> Result<Attributes, Error> {
+        let mut told = self.shared.names.getattr(ino).await?;
+        if let Some(file) = self.shared.opened.borrow().get(&ino) {
+            file.overlay(&mut told);
+        }
+        Ok(told)
+    }
+
+    /// Changes attributes, and the size of a file.
+    pub async fn setattr(self: &Rc<Self>, ino: u64, change: &Change) -> Result<Attributes, Error> {
+        let open = self.shared.opened.borrow().get(&ino).filter(|_| change.modified.is_some()).cloned();
+        if let Some(file) = open {
+            // What goes out later would bring its own time.
+            file.flush().await?;
+        }
+        if let Some(size) = change.size {
+            let file = self.open_file(ino).await?;
+            let truncated = file.truncate(size).await;
+            self.close_file(&file).await.and(truncated)?;
+        }
+        self.shared.names.setattr(ino, &Change { size: None, ..change.clone() }).await?;
+        self.getattr(ino).await
+    }
+
+    /// Ends this client: what is dirty goes out, and what it had is given back.
+    pub async fn close(&self) -> Result<(), Error> {
+        let files = self.shared.dirty_files();
+        let mut result = Ok(());
+        for file in files {
+            result = file.flush().await.and(result);
+        }
+        self.shared.contents.space().settle().await;
+        self.shared.contents.space().close().await;
+        result.and(self.shared.names.close().await)
+    }
+}
+
+impl From<&data::Content> for crate::record::inode::Content {
+    fn from(content: &data::Content) -> Self {
+        match content {
+            data::Content::Inline(bytes) => Self::Inline(bytes.clone()),
+            other => Self::Stripes(other.encode()),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! [`Stored`]: an inode as whoever reads and writes bytes needs it, over the record that names have of it.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use engine::task::LocalFuture;
+
+use crate::access::Held;
+use crate::data::{self, Content, Shape, State};
+use crate::error::Error;
+use crate::fs::FileSystem;
+use crate::meta::Version;
+use crate::record::inode::{Content as InRecord, Inode};
+use crate::record::{Record as _, Time};
+
+/// See the module.
+pub(crate) struct Stored {
+    names: Rc<FileSystem>,
+    ino: u64,
+    shape: Shape,
+    /// The latest of its values that was met.
+    seen: RefCell<Option<Seen>>,
+    /// When its bytes were last written by whoever has it open here: what goes out later was changed then.
+    written: Cell<Option<Time>>,
+}
+
+#[derive(Clone)]
+struct Seen {
+    held: Rc<Held<Inode>>,
+    state: Rc<State>,
+}
+
+/// Where an inode's bytes are.
+pub(crate) fn content_of(inode: &Inode, shape: Shape) -> Result<Content, Error> {
+    match &inode.content {
+        InRecord::Inline(bytes) => Ok(Content::Inline(bytes.clone())),
+        InRecord::Stripes(bytes) => Content::decode(bytes, shape),
+    }
+}
+
+impl Stored {
+    pub(crate) fn new(names: Rc<FileSystem>, ino: u64, shape: Shape) -> Stored {
+        Stored { names, ino, shape, seen: RefCell::default(), written: Cell::default() }
+    }
+
+    /// When bytes were written that are not in stripes yet; `None`: all are.
+    pub(crate) fn written(&self) -> Option<Time> {
+        self.written.get()
+    }
+
+    /// Says when bytes were written that go out later; `None`: all are out.
+    pub(crate) fn set_written(&self, when: Option<Time>) {
+        self.written.set(when);
+    }
+
+    /// Takes note of a value, unless a later one was met while this was on its way.
+    fn see(&self, held: Held<Inode>) -> Result<Seen, Error> {
+        let mut seen = self.seen.borrow_mut();
+        if let Some(known) = &*seen
+            && held.record.stamps().is_before(known.held.record.stamps())
+        {
+            return Ok(known.clone());
+        }
+        let state = Rc::new(State { content: content_of(&held.record, self.shape)?, size: held.record.size });
+        Ok(seen.insert(Seen { held: Rc::new(held), state }).clone())
+    }
+}
+
+impl data::Inode for Stored {
+    fn number(&self) -> u64 {
+        self.ino
+    }
+
+    fn load(&self, fresh: bool) -> LocalFuture<'_, Result<(Rc<State>, Version), Error>> {
+        Box::pin(async move {
+            let known = self.seen.borrow().clone().filter(|_| !fresh);
+            let Seen { held, state } = match known {
+                Some(known) => known,
+                None => self.see(self.names.inode(self.ino).await?.ok_or(Error::Stale)?)?,
+            };
+            Ok((state, held.version()))
+        })
+    }
+
+    fn store(&self, version: Version, state: State) -> LocalFuture<'_, Result<bool, Error>> {
+        Box::pin(async move {
+            let known = self.seen.borrow().clone();
+            let Some(Seen { held, .. }) = known.filter(|known| known.held.version() == version) else {
+                return Ok(false);
+            };
+            let now = Time::now();
+            let new = Inode {
+                content: (&state.content).into(),
+                size: state.size,
+                modified: self.written.get().unwrap_or(now),
+                changed: now,
+                ..held.record.clone()
+            };
+            let put = self.names.access.put(&self.names.access.keys.inode(self.ino), Some(&held), new).await?;
+            let is_done = put.is_some();
+            if let Some(held) = put {
+                self.see(held)?;
+            }
+            Ok(is_done)
+        })
+    }
+}

@@ -1,0 +1,477 @@
+//! [`Face`]: each request of the kernel, handed to the reactor with its reply.
+
+use std::ffi::OsStr;
+use std::future::Future;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::sync::{MailSender, TrySendError};
+use file::record::{Kind, Time};
+use file::{Change, Error, New, SetMode};
+use fuser::{
+    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+
+use crate::serve::{Job, Served};
+use crate::told::{self, Moment, TTL};
+
+/// Bytes of one write. Chosen: a block of what is gathered.
+const WRITE_BYTES_MAX: u32 = 1 << 20;
+/// Requests that the kernel may have under way for readahead and writeback. Chosen: as many as a fast network takes.
+const BACKGROUND_MAX: u16 = 64;
+/// Names that are read at a time for one request.
+const NAMES_AT_ONCE: usize = 64;
+/// The unit of sizes of the whole.
+const STATFS_BYTES: u64 = 4096;
+/// Between two tries to hand a request on to a reactor that has very many.
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// See the module.
+pub struct Face {
+    letters: MailSender<Job>,
+}
+
+impl Face {
+    pub fn new(letters: MailSender<Job>) -> Face {
+        Face { letters }
+    }
+
+    /// Has it done on the reactor. Where that is gone the job is dropped, and its reply says EIO.
+    fn hand_on<F: Future<Output = ()> + 'static>(&self, job: impl FnOnce(Rc<Served>) -> F + Send + 'static) {
+        let mut job: Job = Box::new(move |served| Box::pin(job(served)));
+        while let Err(TrySendError::Full(back)) = self.letters.try_send(job) {
+            job = back;
+            // tidy: thread: the kernel's thread, not a reactor's.
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// The bits of a mode that are permissions.
+fn permissions(mode: u32) -> u16 {
+    (mode & 0o7777) as u16
+}
+
+fn time(time: TimeOrNow) -> Time {
+    match time {
+        TimeOrNow::SpecificTime(time) => told::file_time(time),
+        TimeOrNow::Now => Time::now(),
+    }
+}
+
+/// An attribute's answer: its length where that is asked for, or all of it where there is room.
+fn answer(reply: ReplyXattr, size: u32, found: Result<Vec<u8>, Error>) {
+    match found {
+        Ok(value) if size == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+        Err(error) => reply.error(told::errno(&error)),
+    }
+}
+
+/// Ends a request that has no answer but that it was done.
+fn done(reply: ReplyEmpty, result: Result<(), Error>) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(told::errno(&error)),
+    }
+}
+
+/// Who appends goes by no pages of the kernel: these would be where the kernel thinks that the file ends.
+fn how_opened(flags: i32) -> FopenFlags {
+    if flags & libc::O_APPEND == 0 { FopenFlags::empty() } else { FopenFlags::FOPEN_DIRECT_IO }
+}
+
+fn entry(reply: ReplyEntry, result: Result<file::Attributes, Error>) {
+    match result {
+        Ok(found) => reply.entry(&TTL, &told::attributes(&found), Generation(0)),
+        Err(error) => reply.error(told::errno(&error)),
+    }
+}
+
+impl Filesystem for Face {
+    fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // What the kernel does not know is done without; of the sizes it takes what it can.
+        let wanted = InitFlags::FUSE_ASYNC_READ
+            | InitFlags::FUSE_BIG_WRITES
+            | InitFlags::FUSE_AUTO_INVAL_DATA
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_ASYNC_DIO
+            | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP
+            | InitFlags::FUSE_MAX_PAGES;
+        let _unknown = config.add_capabilities(wanted & config.capabilities());
+        let _most = config.set_max_write(WRITE_BYTES_MAX);
+        let _most = config.set_max_background(BACKGROUND_MAX);
+        Ok(())
+    }
+
+    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let name = name.as_bytes().to_vec();
+        self.hand_on(move |served| async move {
+            let found = match served.files.names().lookup(parent.0, &name).await {
+                Ok(found) => served.files.getattr(found.ino).await,
+                Err(error) => Err(error),
+            };
+            entry(reply, found);
+        });
+    }
+
+    fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
+        self.hand_on(move |served| async move {
+            match served.files.getattr(ino.0).await {
+                Ok(found) => reply.attr(&TTL, &told::attributes(&found)),
+                Err(error) => reply.error(told::errno(&error)),
+            }
+        });
+    }
+
+    fn setattr(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        accessed: Option<TimeOrNow>,
+        modified: Option<TimeOrNow>,
+        _changed: Option<Moment>,
+        _handle: Option<FileHandle>,
+        _created: Option<Moment>,
+        _: Option<Moment>,
+        _: Option<Moment>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let mode = mode.map(permissions);
+        self.hand_on(move |served| async move {
+            let (accessed, modified) = (accessed.map(time), modified.map(time));
+            let change = Change { mode, uid, gid, size, accessed, modified };
+            match served.files.setattr(ino.0, &change).await {
+                Ok(found) => reply.attr(&TTL, &told::attributes(&found)),
+                Err(error) => reply.error(told::errno(&error)),
+            }
+        });
+    }
+
+    fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
+        self.hand_on(move |served| async move {
+            match served.files.names().readlink(ino.0).await {
+                Ok(path) => reply.data(&path),
+                Err(error) => reply.error(told::errno(&error)),
+            }
+        });
+    }
+
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let Some(kind) = told::kind_of_mode(mode) else { return reply.error(Errno::EINVAL) };
+        let mut new = New::of(kind, permissions(mode), request.uid(), request.gid());
+        new.device = rdev.into();
+        let name = name.as_bytes().to_vec();
+        self.hand_on(move |served| async move {
+            entry(reply, served.files.names().make(parent.0, &name, &new).await);
+        });
+    }
+
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        let new = New::of(Kind::Directory, permissions(mode), request.uid(), request.gid());
+        let name = name.as_bytes().to_vec();
+        self.hand_on(move |served| async move {
+            entry(reply, served.files.names().make(parent.0, &name, &new).await);
+        });
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes().to_vec();
+        self.hand_on(move |served| async move {
+            done(reply, served.files.names().unlink(parent.0, &name).await);
+        });
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes().to_vec();
+        self.hand_on(move |served| async move {
+            done(reply, served.files.names().rmdir(parent.0, &name).await);
+        });
+    }
+
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let (name, path) = (name.as_bytes().to_vec(), target.as_os_str().as_bytes().to_vec());
+        let (uid, gid) = (request.uid(), request.gid());
+        self.hand_on(move |served| async move {
+            entry(reply, served.files.names().symlink(parent.0, &name, &path, uid, gid).await);
+        });
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        new_parent: INodeNo,
+        new_name: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        if flags.contains(RenameFlags::RENAME_WHITEOUT) {
+            return reply.error(Errno::EINVAL);
+        }
+        let flags = file::RenameFlags {
+            no_replace: flags.contains(RenameFlags::RENAME_NOREPLACE),
+            exchange: flags.contains(RenameFlags::RENAME_EXCHANGE),
+        };
+        let (name, new_name) = (name.as_bytes().to_vec(), new_name.as_bytes().to_vec());
+        self.hand_on(move |served| async move {
+            let names = served.files.names();
+            done(reply, names.rename((parent.0, &name), (new_parent.0, &new_name), flags).await);
+        });
+    }
+
+    fn link(&self, _request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let name = name.as_bytes().to_vec();
+        self.hand_on(move |served| async move {
+            let linked = match served.files.names().link(ino.0, parent.0, &name).await {
+                Ok(_) => served.files.getattr(ino.0).await,
+                Err(error) => Err(error),
+            };
+            entry(reply, linked);
+        });
+    }
+
+    fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let how = how_opened(flags.0);
+        self.hand_on(move |served| async move {
+            match served.open(ino.0).await {
+                Ok(handle) => reply.opened(FileHandle(handle), how),
+                Err(error) => reply.error(told::errno(&error)),
+            }
+        });
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let new = New::of(Kind::File, permissions(mode), request.uid(), request.gid());
+        let (name, exclusive, how) = (name.as_bytes().to_vec(), flags & libc::O_EXCL != 0, how_opened(flags));
+        self.hand_on(move |served| async move {
+            let made = async {
+                let (found, _) = served.files.names().create(parent.0, &name, &new, exclusive).await?;
+                let handle = served.open(found.ino).await?;
+                Ok((found, handle))
+            };
+            match made.await {
+                Ok((found, handle)) => {
+                    let handle = FileHandle(handle);
+                    reply.created(&TTL, &told::attributes(&found), Generation(0), handle, how);
+                }
+                Err(error) => reply.error(told::errno(&error)),
+            }
+        });
+    }
+
+    fn read(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.hand_on(move |served| async move {
+            let read = async { served.file(handle.0)?.read(offset, size as usize).await };
+            match read.await {
+                Ok(rope) => match rope.parts() {
+                    [only] => reply.data(only),
+                    _ => reply.data(&rope.to_vec()),
+                },
+                Err(error) => reply.error(told::errno(&error)),
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        // Pages of a mapping know their places.
+        let is_append = flags.0 & libc::O_APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let data = data.to_vec();
+        self.hand_on(move |served| async move {
+            let write = async {
+                let file = served.file(handle.0)?;
+                match is_append {
+                    // Where it ends is what the file says, and not what the kernel has seen last.
+                    true => file.append(&data).await.map(drop),
+                    false => file.write(offset, &data).await,
+                }
+            };
+            match write.await {
+                Ok(()) => reply.written(data.len() as u32),
+                Err(error) => reply.error(told::errno(&error)),
+            }
+        });
+    }
+
+    fn flush(&self, _request: &Request, _ino: INodeNo, handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
+        self.hand_on(move |served| async move {
+            let flush = async { served.file(handle.0)?.flush().await };
+            done(reply, flush.await);
+        });
+    }
+
+    fn release(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        _flags: OpenFlags,
+        _owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.hand_on(move |served| async move { done(reply, served.take_back(handle.0).await) });
+    }
+
+    fn fsync(&self, _request: &Request, _ino: INodeNo, handle: FileHandle, _data: bool, reply: ReplyEmpty) {
+        self.hand_on(move |served| async move {
+            let flush = async { served.file(handle.0)?.flush().await };
+            done(reply, flush.await);
+        });
+    }
+
+    // A change of names is stable when it is acknowledged.
+    fn fsyncdir(&self, _request: &Request, _ino: INodeNo, _handle: FileHandle, _data: bool, reply: ReplyEmpty) {
+        reply.ok();
+    }
+
+    fn readdir(&self, _request: &Request, ino: INodeNo, _handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        self.hand_on(move |served| async move {
+            let mut from = offset;
+            loop {
+                let names = match served.files.names().readdir(ino.0, from, NAMES_AT_ONCE).await {
+                    Ok(names) => names,
+                    // What is read already is told first; the next request meets the error again.
+                    Err(error) if from == offset => return reply.error(told::errno(&error)),
+                    Err(_) => return reply.ok(),
+                };
+                let Some(last) = names.last() else { return reply.ok() };
+                from = last.cursor;
+                for name in &names {
+                    let is_full =
+                        reply.add(INodeNo(name.ino), name.cursor, told::kind(name.kind), OsStr::from_bytes(&name.name));
+                    if is_full {
+                        return reply.ok();
+                    }
+                }
+            }
+        });
+    }
+
+    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        self.hand_on(move |served| async move {
+            match served.files.usage().await {
+                Ok((size, free)) => {
+                    let (size, free) = (size / STATFS_BYTES, free / STATFS_BYTES);
+                    reply.statfs(size, free, free, 0, 0, 4096, 255, 4096);
+                }
+                Err(error) => reply.error(told::errno(&error)),
+            }
+        });
+    }
+
+    fn setxattr(
+        &self,
+        _request: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        let mode = match flags {
+            libc::XATTR_CREATE => SetMode::Create,
+            libc::XATTR_REPLACE => SetMode::Replace,
+            0 => SetMode::Any,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
+        self.hand_on(move |served| async move {
+            done(reply, served.files.names().set_xattr(ino.0, &name, &value, mode).await);
+        });
+    }
+
+    fn getxattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let name = name.as_bytes().to_vec();
+        self.hand_on(move |served| async move {
+            answer(reply, size, served.files.names().get_xattr(ino.0, &name).await);
+        });
+    }
+
+    fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.hand_on(move |served| async move {
+            let names = served.files.names().list_xattrs(ino.0).await;
+            let joined = |names: Vec<Vec<u8>>| names.into_iter().flat_map(|name| [name, vec![0]].concat()).collect();
+            answer(reply, size, names.map(joined));
+        });
+    }
+
+    fn removexattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let name = name.as_bytes().to_vec();
+        self.hand_on(move |served| async move {
+            done(reply, served.files.names().remove_xattr(ino.0, &name).await);
+        });
+    }
+
+    fn fallocate(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        // Room can't be set aside, and is not promised: whoever must have it writes zeroes, as the C library then does.
+        if mode != libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE {
+            return reply.error(Errno::EOPNOTSUPP);
+        }
+        self.hand_on(move |served| async move {
+            let punch = async { served.file(handle.0)?.punch(offset, offset.saturating_add(length)).await };
+            done(reply, punch.await);
+        });
+    }
+}

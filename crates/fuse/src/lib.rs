@@ -1,0 +1,17 @@
+//! A file system of ours in the kernel's tree: the requests of FUSE, answered by [`file::Files`].
+//!
+//! - [`Mount`]: mounted, until it is unmounted by whomever.
+//! - `face`: each request, from the kernel's thread to the reactor and back.
+//! - `told`: attributes as the kernel wants them.
+//!
+//! Invariants:
+//! - A request is answered once; one whose reactor is gone is answered by EIO.
+//! - The kernel's thread never waits for the pool: it hands requests on.
+//! - What a close or fsync has acknowledged is stable.
+
+mod face;
+mod mount;
+mod serve;
+mod told;
+
+pub use mount::{Mount, MountError, MountOptions};

@@ -1,0 +1,167 @@
+//! `yagura file …`
+
+mod mount;
+mod reach;
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+use std::rc::Rc;
+
+use ::client::members::NewMember;
+use ::file::data::{LabelError, Layout, REGION_BYTES_MAX, REGION_BYTES_MIN};
+use ::file::meta::{Meta, StoreMeta};
+use ::file::record::root::{MemberRecord, MemberState};
+use ::file::{CreateOptions, FileSystem, layout_of};
+use device::Namespace;
+use serde::Serialize;
+
+use crate::cli::{FileCreateArgs, FileVerb};
+use crate::exit::Failure;
+use crate::size::Size;
+use crate::{client, member, output, reactors};
+
+/// Regions of the smallest member, at least. Chosen: every client that writes holds some.
+const REGIONS_WANTED: u64 = 256;
+/// What a region may have of bytes.
+const REGIONS: RangeInclusive<u64> = REGION_BYTES_MIN as u64..=REGION_BYTES_MAX as u64;
+/// Permissions of a new file system's root.
+const ROOT_MODE: u16 = 0o755;
+
+/// Runs a verb.
+pub fn run(verb: &FileVerb) -> Result<(), Failure> {
+    match verb {
+        FileVerb::Create(args) => reactors::run_one(create(args)),
+        FileVerb::Mount(args) => mount::run(args),
+    }
+}
+
+/// A file system's failure as an exit status.
+pub fn failure(error: ::file::Error) -> Failure {
+    use ::file::Error;
+    match error {
+        Error::Unavailable(_) | Error::Lost { .. } => Failure::unavailable(error),
+        Error::NoSpace(_) => Failure::out_of_space(error.to_string()),
+        Error::Damaged(_) => Failure::check(error),
+        Error::Exists(_) => Failure::refused(error),
+        other => Failure::usage(other),
+    }
+}
+
+#[derive(Serialize)]
+struct Created {
+    name: String,
+    data: u8,
+    parity: u8,
+    members: usize,
+    domains: usize,
+    region_bytes: u64,
+    bytes: u64,
+}
+
+async fn create(args: &FileCreateArgs) -> Result<(), Failure> {
+    let way = client::way(&args.address.host)?;
+    let store = client::open(&args.address).await?;
+    let meta: Rc<dyn Meta> = Rc::new(StoreMeta::new(Rc::new(store.clone())));
+    let found = member::find_all(&way, &args.members).await?;
+    let options = options(args, &found)?;
+    FileSystem::check_free(&meta, &args.name).await.map_err(failure)?;
+    let root = FileSystem::draw_root(&options);
+    // Labels come first: a file system that can be found has all its members.
+    format(args.force, &layout_of(&root).map_err(failure)?, &found).await?;
+    FileSystem::create_with(meta, &args.name, &options, root).await.map_err(failure)?;
+    crate::kv::settle(&store).await;
+    let bytes: u64 = options.members.iter().map(|member| member.bytes).sum();
+    let created = Created {
+        name: args.name.clone(),
+        data: args.data,
+        parity: args.parity,
+        members: options.members.len(),
+        domains: domains(&found).len(),
+        region_bytes: options.region_bytes,
+        bytes: bytes / columns(args) as u64 * u64::from(args.data),
+    };
+    let pool_flag = match args.address.pool.as_slice() {
+        [] => String::new(),
+        addresses => format!("--pool={}", addresses.join(",")),
+    };
+    output::report(args.common.json, &created, |created| {
+        format!(
+            "file system {}: {} + {} columns over {} in {}, room for {}; mount it by\n  yagura file mount {} DIRECTORY {}",
+            created.name,
+            created.data,
+            created.parity,
+            output::many(created.members as u64, "member"),
+            output::many(created.domains as u64, "failure domain"),
+            Size(created.bytes),
+            created.name,
+            pool_flag,
+        )
+    })
+}
+
+fn columns(args: &FileCreateArgs) -> usize {
+    usize::from(args.data) + usize::from(args.parity)
+}
+
+fn domains(found: &[NewMember]) -> BTreeSet<String> {
+    found.iter().map(reach::domain_of).collect()
+}
+
+/// What the file system is to be, where that can be.
+fn options(args: &FileCreateArgs, found: &[NewMember]) -> Result<CreateOptions, Failure> {
+    let (columns, domains) = (columns(args), domains(found).len());
+    if domains < columns {
+        return Err(Failure::usage(format!(
+            "{} columns of data and {} of parity need {columns} failure domains, and these members are in {domains}: give more \
+             members, or say which are apart by `machine=NAME` behind their addresses",
+            args.data, args.parity,
+        )));
+    }
+    // Some targets name nothing.
+    let same = |a: &NewMember, b: &NewMember| {
+        let [a, b] = [a, b].map(|found| found.namespace.info().nguid);
+        a == b && a != [0; 16]
+    };
+    if let Some(again) = (1..found.len()).find(|&at| found[..at].iter().any(|other| same(other, &found[at]))) {
+        return Err(Failure::usage(format!("{}: this namespace is given twice", reach::place_of(&found[again]))));
+    }
+    let member = |found: &NewMember| MemberRecord {
+        place: reach::place_of(found),
+        bytes: found.namespace.info().bytes(),
+        state: MemberState::Active,
+        domain: reach::domain_of(found),
+    };
+    let members: Vec<MemberRecord> = found.iter().map(member).collect();
+    let smallest = members.iter().map(|member| member.bytes).min().unwrap_or(0);
+    let region_bytes = match args.region {
+        Some(Size(bytes)) if !bytes.is_power_of_two() || !REGIONS.contains(&bytes) => {
+            let (least, most) = (Size(*REGIONS.start()), Size(*REGIONS.end()));
+            return Err(Failure::usage(format!("--region is a power of two from {least} to {most}")));
+        }
+        Some(Size(bytes)) => bytes,
+        None => (smallest / REGIONS_WANTED).next_power_of_two().clamp(*REGIONS.start(), *REGIONS.end()),
+    };
+    Ok(CreateOptions {
+        data: args.data,
+        parity: args.parity,
+        region_bytes,
+        members,
+        mode: ROOT_MODE,
+        uid: rustix::process::getuid().as_raw(),
+        gid: rustix::process::getgid().as_raw(),
+    })
+}
+
+async fn format(force: bool, layout: &Layout, found: &[NewMember]) -> Result<(), Failure> {
+    for (index, found) in found.iter().enumerate() {
+        let label = layout.label(index as u16, found.namespace.info().bytes());
+        label.format(&*reach::erased(&found.namespace), force).await.map_err(|error| {
+            let place = reach::place_of(found);
+            Failure::refused(match error {
+                LabelError::NotBlank(_) => format!("{place}: it is not blank; --force destroys what it holds"),
+                error => format!("{place}: {error}"),
+            })
+        })?;
+    }
+    Ok(())
+}
