@@ -3,6 +3,7 @@
 //!
 //! **An unknown outcome ends here**: the record is read again until the change is found in it, or something that keeps it out.
 
+use std::fmt::Display;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -81,36 +82,47 @@ impl Access {
             None => crate::record::Stamps::first(stamp),
         };
         let value = new.encode();
-        let (mut tries, mut was_unknown) = (Tries::new(), false);
+        let expected = old.map(|old| old.version);
+        match self.meta.swap(key, expected, Some(value.clone())).await? {
+            Swapped::Done(version) => return Ok(Some(Held { record: new, version })),
+            Swapped::Changed => return Ok(None),
+            Swapped::Unknown => {}
+        }
+        // From here on it may come at any time: whatever fails says nothing of it.
+        let mut tries = Tries::new();
         loop {
-            match self.meta.swap(key, old.map(|old| old.version), Some(value.clone())).await? {
-                Swapped::Done(version) => return Ok(Some(Held { record: new, version })),
-                Swapped::Changed if !was_unknown => return Ok(None),
-                Swapped::Changed | Swapped::Unknown => was_unknown = true,
-            }
-            match (self.get::<R>(key).await?, old) {
+            let found = self.get::<R>(key).await.map_err(lost_sight)?;
+            match (found, old) {
                 (Some(found), old) => match tell(&found.record, stamp, old.map(|old| &old.record)) {
                     Mine::Yes => return Ok(Some(found)), // with what others have made of it since
                     Mine::No => return Ok(None),
                     Mine::NotYet => {}
-                    Mine::Forgotten => return Err(lost_sight()),
+                    Mine::Forgotten => return Err(lost_sight("others have changed the same since")),
                 },
-                (None, Some(_)) => return Err(lost_sight()), // removed by others, before it or after it
+                (None, Some(_)) => return Err(lost_sight("others have removed it, before that or after")),
                 (None, None) => {}
             }
             tries.again("the store did not say what became of a change").await?;
+            if let Swapped::Done(version) =
+                self.meta.swap(key, expected, Some(value.clone())).await.map_err(lost_sight)?
+            {
+                return Ok(Some(Held { record: new, version }));
+            }
         }
     }
 
     /// Takes `old` away. Whether it is gone, by whomever; `false`: something else is there.
     pub(crate) async fn remove<R: Record>(&self, key: &[u8], old: &Held<R>) -> Result<bool, Error> {
-        let mut tries = Tries::new();
+        let (mut tries, mut is_unknown) = (Tries::new(), false);
+        let fault = |error, is_unknown| if is_unknown { lost_sight(error) } else { error };
         loop {
-            match self.meta.swap(key, Some(old.version), None).await? {
+            let swapped = self.meta.swap(key, Some(old.version), None).await;
+            match swapped.map_err(|error| fault(error, is_unknown))? {
                 Swapped::Done(_) => return Ok(true),
-                Swapped::Changed | Swapped::Unknown => {}
+                Swapped::Changed => {}
+                Swapped::Unknown => is_unknown = true,
             }
-            match self.get::<R>(key).await? {
+            match self.get::<R>(key).await.map_err(|error| fault(error, is_unknown))? {
                 None => return Ok(true),
                 Some(found) if found.version != old.version => return Ok(false),
                 Some(_) => {}
@@ -128,6 +140,6 @@ fn tell<R: Record>(found: &R, stamp: u64, old: Option<&R>) -> Mine {
     }
 }
 
-fn lost_sight() -> Error {
-    Error::Unavailable("whether a change took effect is unknown: others have changed the same since".to_owned())
+fn lost_sight(why: impl Display) -> Error {
+    Error::Unavailable(format!("whether a change took effect is unknown: {why}"))
 }

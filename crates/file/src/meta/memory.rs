@@ -2,6 +2,7 @@
 //!
 //! - every call takes up to a time, so that those of several clients interleave;
 //! - a swap may answer "unknown" and have taken effect, or not, or take effect later, as long as nothing else has changed its key;
+//! - a swap may be refused for want of room, which has no effect;
 //! - a client can be stopped dead at any of its swaps, before it takes effect or after that.
 
 use std::cell::{Cell, RefCell};
@@ -23,6 +24,10 @@ pub struct Faults {
     pub delay: Duration,
     /// Of a million swaps, so many answer "unknown".
     pub unknown_ppm: u32,
+    /// The longest time after which one of these takes effect that does so later; zero: four times the longest of a call.
+    pub late: Duration,
+    /// Of a million swaps, so many are refused.
+    pub refused_ppm: u32,
 }
 
 /// What a client's next death is.
@@ -53,6 +58,11 @@ struct Shared {
 /// A map in memory.
 #[derive(Clone, Default)]
 pub struct MemoryMeta(Rc<Shared>);
+
+/// Chance, which is not asked where nothing can happen.
+fn happens(ppm: u32) -> bool {
+    ppm > 0 && task::random_u64() % 1_000_000 < u64::from(ppm)
+}
 
 fn version(number: u64) -> Version {
     Version::new(Timestamp { counter: number, ..Timestamp::ZERO }, &[])
@@ -111,7 +121,7 @@ impl MemoryMeta {
     }
 
     /// The outcome is unknown: chance says which.
-    fn swap_unknown(&self, key: &[u8], expected: Option<Version>, new: Option<Vec<u8>>, delay: Duration) {
+    fn swap_unknown(&self, key: &[u8], expected: Option<Version>, new: Option<Vec<u8>>, late: Duration) {
         match task::random_u64() % 3 {
             0 => {}
             1 => {
@@ -120,7 +130,7 @@ impl MemoryMeta {
             _ => {
                 let (meta, key, before) = (self.clone(), key.to_vec(), self.last_change(key));
                 let late = async move {
-                    time::sleep_within(delay * 4).await;
+                    time::sleep_within(late).await;
                     if meta.last_change(&key) == before {
                         meta.swap(&key, expected, new);
                     }
@@ -199,8 +209,12 @@ impl Meta for MemoryClient {
                 }
             }
             let faults = self.meta.0.faults.get();
-            if faults.unknown_ppm > 0 && task::random_u64() % 1_000_000 < u64::from(faults.unknown_ppm) {
-                self.meta.swap_unknown(key, expected, new, faults.delay);
+            if happens(faults.refused_ppm) {
+                return Err(Error::NoSpace("a store in memory that refuses by chance".to_owned()));
+            }
+            if happens(faults.unknown_ppm) {
+                let late = if faults.late.is_zero() { faults.delay * 4 } else { faults.late };
+                self.meta.swap_unknown(key, expected, new, late);
                 return Ok(Swapped::Unknown);
             }
             let swapped = self.meta.swap(key, expected, new);

@@ -12,4 +12,5 @@ mod operations;
 mod random;
 mod records;
 mod store;
+mod unknown;
 mod world;

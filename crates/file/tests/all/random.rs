@@ -163,7 +163,7 @@ impl Pair {
 fn one_client(seed: u64, steps: u32, unknown_ppm: u32) {
     run(seed, async move {
         let meta = fresh().await;
-        meta.set_faults(Faults { delay: Duration::from_micros(100), unknown_ppm });
+        meta.set_faults(Faults { delay: Duration::from_micros(100), unknown_ppm, ..Faults::default() });
         let (_, fs) = client(&meta).await;
         let mut pair = Pair { fs, model: Model::new(), inodes: vec![ROOT], draw: SplitMix(seed) };
         for step in 0..steps {
@@ -238,7 +238,7 @@ async fn disturb(fs: &FileSystem, draw: &mut SplitMix, dirs: &mut Vec<u64>) {
 fn several_clients(seed: u64, unknown_ppm: u32, deaths: bool) {
     run(seed, async move {
         let meta = fresh().await;
-        meta.set_faults(Faults { delay: Duration::from_micros(200), unknown_ppm });
+        meta.set_faults(Faults { delay: Duration::from_micros(200), unknown_ppm, ..Faults::default() });
         let mut tasks = Vec::new();
         for which in 0..3 {
             let (dying, fs) = client(&meta).await;
