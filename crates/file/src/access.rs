@@ -76,6 +76,10 @@ impl Access {
         old: Option<&Held<R>>,
         mut new: R,
     ) -> Result<Option<Held<R>>, Error> {
+        // A copy of what others have seen go since.
+        if old.is_some_and(|old| old.record.is_going()) {
+            return Ok(None);
+        }
         let stamp = draw();
         *new.stamps_mut() = match old {
             Some(old) => old.record.stamps().next(stamp),
@@ -142,4 +146,33 @@ fn tell<R: Record>(found: &R, stamp: u64, old: Option<&R>) -> Mine {
 
 fn lost_sight(why: impl Display) -> Error {
     Error::Unavailable(format!("whether a change took effect is unknown: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::sim::{SimConfig, World};
+
+    use super::*;
+    use crate::fs::blank;
+    use crate::meta::MemoryMeta;
+    use crate::record::inode::Inode;
+    use crate::record::{Kind, Time};
+
+    /// Of a file that goes its remover alone frees what was there: a writer who came late and put other content would free that
+    /// once more.
+    #[test]
+    fn what_is_going_is_not_changed_but_removed() {
+        let ended = World::new(1, SimConfig::default()).run_until(async {
+            let access = Access { meta: MemoryMeta::new().client(), keys: Keys([1; 16]) };
+            let key = access.keys.inode(7);
+            let inode = Inode { links: vec![3], ..blank(Kind::File, Time::default()) };
+            let held = access.put(&key, None, inode.clone()).await?.expect("nothing was there");
+            let going = Inode { links: Vec::new(), ..inode.clone() };
+            let held = access.put(&key, Some(&held), going).await?.expect("it was not changed meanwhile");
+            assert!(access.put(&key, Some(&held), inode).await?.is_none());
+            assert!(access.remove(&key, &held).await?);
+            Ok::<(), Error>(())
+        });
+        ended.expect("it ends").expect("no fault");
+    }
 }

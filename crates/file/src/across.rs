@@ -214,7 +214,7 @@ impl FileSystem {
             let intent = &held.record;
             match intent.replaced() {
                 Some(target) if target.kind == Kind::Directory => self.bury(target.ino).await?,
-                Some(target) => self.drop_link(target.ino, target.link, intent.keeper).await?,
+                Some(target) => self.drop_link(target.ino, target.link).await?,
                 None => {}
             }
             for (ino, _, to) in intent.moved() {

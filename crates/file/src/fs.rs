@@ -13,11 +13,12 @@ use crate::access::{Access, Held, Tries, draw};
 use crate::error::Error;
 use crate::meta::Meta;
 use crate::name::known::Known;
+use crate::ops::Turns;
 use crate::record::inode::{Content, Inode};
 use crate::record::node::{Leaf, Node, RootPart, Shape};
 use crate::record::root::{MemberRecord, RootRecord, check_fs_name};
 use crate::record::small::{ClientRecord, NextInode};
-use crate::record::{Keys, Kind, Path, Stamps, Time, key};
+use crate::record::{Keys, Kind, Path, Record as _, Stamps, Time, key};
 
 /// The inode of the directory that is in no other.
 pub const ROOT: u64 = 1;
@@ -43,7 +44,8 @@ pub struct CreateOptions {
     pub gid: u32,
 }
 
-/// Frees what an inode's content holds outside of its record. Called before the inode goes, and again if whoever did it died.
+/// Frees what an inode's content holds outside of its record. Called once for an inode that goes, by whoever took its last link or
+/// keeper; if that one dies, by nobody: what was freed twice could be another file's by then. `fsck` finds what is left.
 pub trait Reap: 'static {
     /// Frees it.
     fn reap<'a>(&'a self, ino: u64, inode: &'a Inode) -> LocalFuture<'a, Result<(), Error>>;
@@ -60,8 +62,9 @@ pub struct FileSystem {
     pub(crate) host: String,
     /// What this client has open, and how many times.
     pub(crate) opened: RefCell<BTreeMap<u64, u64>>,
-    /// What this client's record lists as open and without a name, or about to be.
+    /// What this client's record lists as open and without a name, or about to be; also where that failed half-way.
     pub(crate) orphans: RefCell<BTreeSet<u64>>,
+    pub(crate) turns: Turns,
     reap: RefCell<Option<Rc<dyn Reap>>>,
 }
 
@@ -138,6 +141,7 @@ impl FileSystem {
             host: crate::record::small::host_name(host),
             opened: RefCell::default(),
             orphans: RefCell::default(),
+            turns: Turns::default(),
             reap: RefCell::new(None),
         };
         file_system.put_client(ClientRecord::default()).await?;
@@ -197,9 +201,10 @@ impl FileSystem {
         }
     }
 
-    /// The inode, if it is there.
+    /// The inode, if it is there, and not going.
     pub(crate) async fn inode(&self, ino: u64) -> Result<Option<Held<Inode>>, Error> {
-        self.access.get(&self.access.keys.inode(ino)).await
+        let held = self.access.get::<Inode>(&self.access.keys.inode(ino)).await?;
+        Ok(held.filter(|held| !held.record.is_going()))
     }
 
     /// The inode, or that it is gone.
@@ -248,6 +253,7 @@ pub(crate) fn blank(kind: Kind, now: Time) -> Inode {
         moved: 0,
         size: 0,
         links: Vec::new(),
+        keepers: Vec::new(),
         attributes: BTreeMap::new(),
         content: Content::Inline(Vec::new()),
     }

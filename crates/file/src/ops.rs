@@ -8,11 +8,13 @@ mod make;
 mod open;
 mod remove;
 mod rename;
+mod turns;
 
 pub use attributes::{Attributes, Change};
 pub use extended::SetMode;
 pub use make::New;
 pub use rename::RenameFlags;
+pub(crate) use turns::Turns;
 
 use crate::error::Error;
 

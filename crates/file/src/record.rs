@@ -27,6 +27,10 @@ pub trait Record: Sized {
     fn stamps(&self) -> &Stamps;
     /// The same, to be changed.
     fn stamps_mut(&mut self) -> &mut Stamps;
+    /// Whether nothing changes it any more: it is only removed, by whoever made it so.
+    fn is_going(&self) -> bool {
+        false
+    }
 }
 
 /// What all records have alike.

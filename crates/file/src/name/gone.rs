@@ -1,77 +1,74 @@
-//! Links whose names are gone: their inodes hear of it, and go with the last one.
+//! Links whose names are gone: their inodes hear of it, and go with the last one, unless somebody keeps them.
 
-use crate::access::Tries;
+use crate::access::{Held, Tries};
 use crate::error::Error;
 use crate::fs::FileSystem;
-use crate::record::Time;
 use crate::record::inode::{Content, Inode};
 use crate::record::node::Gone;
+use crate::record::{Record as _, Time};
 
 impl FileSystem {
     /// Tells inodes that links are gone. Those that could not be told stay.
     pub(crate) async fn finish_gone(&self, gone: &[Gone]) -> Vec<Gone> {
         let mut left = Vec::new();
         for &gone in gone {
-            if self.drop_link(gone.ino, gone.link, gone.keeper).await.is_err() {
+            if self.drop_link(gone.ino, gone.link).await.is_err() {
                 left.push(gone);
             }
         }
         left
     }
 
-    /// Takes a link out of an inode, which goes with its last one unless `keeper` has it open.
-    pub(crate) async fn drop_link(&self, ino: u64, link: u64, keeper: u64) -> Result<(), Error> {
+    /// Takes a link out of an inode that may not have it any more.
+    pub(crate) async fn drop_link(&self, ino: u64, link: u64) -> Result<(), Error> {
         if self.known.borrow().is_told(ino, link) {
             return Ok(());
         }
-        let key = self.access.keys.inode(ino);
-        let mut tries = Tries::new();
-        loop {
-            let Some(held) = self.inode(ino).await? else { break };
-            let mut new = held.record.clone();
-            let had_it = new.has_link(link);
-            new.remove_link(link);
-            new.changed = Time::now();
-            // Without links it may be somebody's orphan: it goes only with the link that was its last.
-            let goes = had_it && new.links.is_empty() && keeper == 0;
-            let is_done = match goes {
-                true if is_inline(&new) => self.access.remove(&key, &held).await?,
-                _ if had_it => self.access.put(&key, Some(&held), new).await?.is_some(),
-                _ => true,
-            };
-            if is_done && goes && !is_inline(&held.record) {
-                self.reap(ino).await?;
-            }
-            if is_done {
-                break;
-            }
-            tries.again("other clients change the inode").await?;
-        }
-        // Closed meanwhile, when it still had this link; or collected by others.
-        if keeper != 0 && !self.keeps(keeper, ino).await? {
-            self.reap(ino).await?;
-        }
+        self.take_out(ino, |inode| inode.remove_link(link)).await?;
         self.known.borrow_mut().tell(ino, link);
         Ok(())
     }
 
-    /// Frees an inode without links, and its content. One that has some stays.
-    pub(crate) async fn reap(&self, ino: u64) -> Result<(), Error> {
+    /// Takes a keeper out of an inode that may not have it any more.
+    pub(crate) async fn drop_keeper(&self, ino: u64, client: u64) -> Result<(), Error> {
+        self.take_out(ino, |inode| inode.remove_keeper(client)).await
+    }
+
+    /// Takes a link or a keeper out of an inode, which goes with the last of both. **One change makes it going, and whoever made
+    /// that frees its content**: nobody can tell of another's freeing how far it came.
+    async fn take_out(&self, ino: u64, take: impl Fn(&mut Inode) -> bool) -> Result<(), Error> {
         let key = self.access.keys.inode(ino);
         let mut tries = Tries::new();
         loop {
-            let Some(held) = self.inode(ino).await?.filter(|held| held.record.links.is_empty()) else { return Ok(()) };
-            if !is_inline(&held.record) {
-                self.reap_content(ino, &held.record).await?;
+            let Some(held) = self.inode(ino).await? else { return Ok(()) };
+            let mut new = held.record.clone();
+            if !take(&mut new) {
+                return Ok(());
             }
-            if self.access.remove(&key, &held).await? {
+            new.changed = Time::now();
+            let goes = new.is_going();
+            if goes && matches!(new.content, Content::Inline(_)) {
+                if self.access.remove(&key, &held).await? {
+                    return Ok(());
+                }
+            } else if let Some(held) = self.access.put(&key, Some(&held), new).await? {
+                if goes {
+                    self.bury_file(ino, &held).await;
+                }
                 return Ok(());
             }
             tries.again("other clients change the inode").await?;
         }
     }
-}
 
-fn is_inline(inode: &Inode) -> bool {
-    matches!(inode.content, Content::Inline(_))
+    /// Frees the content of an inode that this client made going, and removes it.
+    async fn bury_file(&self, ino: u64, held: &Held<Inode>) {
+        let buried = async {
+            self.reap_content(ino, &held.record).await?;
+            self.access.remove(&self.access.keys.inode(ino), held).await
+        };
+        if let Err(error) = buried.await {
+            tracing::warn!(%error, ino, "the content of a file that is gone is left to fsck");
+        }
+    }
 }

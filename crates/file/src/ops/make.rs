@@ -112,7 +112,7 @@ impl FileSystem {
     async fn unmake(&self, target: Target) {
         let removed = match target.kind {
             Kind::Directory => self.bury(target.ino).await,
-            _ => self.drop_link(target.ino, target.link, 0).await,
+            _ => self.drop_link(target.ino, target.link).await,
         };
         if let Err(error) = removed {
             tracing::debug!(%error, ino = target.ino, "an inode without a name is left");

@@ -1,10 +1,15 @@
 //! Open files: what is open keeps its inode when its last name goes, as long as this client lives. Another client's removal ends
 //! it.
+//!
+//! **Whoever takes a name away from what it has open is in the inode's keepers before**, and an inode goes only when it has neither
+//! links nor keepers. A client's record lists what it keeps, so that others find it when the client is no more; it lists an inode
+//! before that has the keeper, and until it has it no longer.
 
+use super::turns::Turn;
 use crate::access::Tries;
 use crate::error::Error;
 use crate::fs::FileSystem;
-use crate::record::inode::Inode;
+use crate::record::inode::{Inode, KEEPERS_MAX};
 use crate::record::small::{ClientRecord, ORPHANS_MAX};
 use crate::record::{Stamps, Time};
 
@@ -16,38 +21,39 @@ impl FileSystem {
 
     /// Opens an inode, once more if it is open: each takes a [`FileSystem::release`].
     pub async fn open_inode(&self, ino: u64) -> Result<Inode, Error> {
-        // First, so that a removal that runs meanwhile knows.
+        let _turn = self.turns.share(ino).await;
         *self.opened.borrow_mut().entry(ino).or_default() += 1;
         let opened = self.get_inode(ino).await;
         if opened.is_err() {
-            self.release(ino).await?;
+            self.uncount(ino);
         }
         opened
     }
 
+    fn uncount(&self, ino: u64) {
+        let mut opened = self.opened.borrow_mut();
+        if let Some(count) = opened.get_mut(&ino) {
+            *count -= 1;
+            if *count == 0 {
+                opened.remove(&ino);
+            }
+        }
+    }
+
     /// Closes an inode; with the last close goes one that has no name any more.
     pub async fn release(&self, ino: u64) -> Result<(), Error> {
-        {
-            let mut opened = self.opened.borrow_mut();
-            let Some(count) = opened.get_mut(&ino) else { return Ok(()) };
-            *count -= 1;
-            if *count > 0 {
-                return Ok(());
-            }
-            opened.remove(&ino);
-        }
-        if !self.orphans.borrow().contains(&ino) {
+        self.uncount(ino);
+        // A removal that runs and found it open has it among the orphans already.
+        if self.is_open(ino) || !self.orphans.borrow().contains(&ino) {
             return Ok(());
         }
-        self.reap(ino).await?;
-        // Also one that still has a link: a removal that runs sees that it is not open any more, and ends it.
-        self.change_client(|record| {
-            record.orphans.retain(|&orphan| orphan != ino);
-            Ok(())
-        })
-        .await?;
-        self.orphans.borrow_mut().remove(&ino);
-        Ok(())
+        let turn = self.turns.alone(ino).await;
+        // Opened again meanwhile: that one's close does it. Or it is done.
+        if self.is_open(ino) || !self.orphans.borrow().contains(&ino) {
+            return Ok(());
+        }
+        self.drop_keeper(ino, self.client.get()).await?;
+        self.unlist(&turn).await
     }
 
     /// Whether this client has it open.
@@ -55,20 +61,13 @@ impl FileSystem {
         self.opened.borrow().contains_key(&ino)
     }
 
-    /// Whether a client that had the inode open when a name of it went still keeps it.
-    pub(crate) async fn keeps(&self, keeper: u64, ino: u64) -> Result<bool, Error> {
-        if keeper == self.client.get() {
-            return Ok(self.is_open(ino));
-        }
-        let held = self.access.get::<ClientRecord>(&self.access.keys.client(keeper)).await?;
-        Ok(held.is_some_and(|held| held.record.orphans.binary_search(&ino).is_ok()))
-    }
-
-    /// Before the last name may go: lists an inode that is open as an orphan. The keeper: this client, or 0 for nobody.
-    pub(crate) async fn keep(&self, ino: u64) -> Result<u64, Error> {
+    /// Before a name of it goes: an inode that is open here gets this client as a keeper.
+    pub(crate) async fn keep(&self, turn: &Turn<'_>) -> Result<(), Error> {
+        let (ino, client) = (turn.ino(), self.client.get());
         if !self.is_open(ino) {
-            return Ok(0);
+            return Ok(());
         }
+        self.orphans.borrow_mut().insert(ino);
         self.change_client(|record| {
             if let Err(at) = record.orphans.binary_search(&ino) {
                 if record.orphans.len() >= ORPHANS_MAX {
@@ -79,8 +78,29 @@ impl FileSystem {
             Ok(())
         })
         .await?;
-        self.orphans.borrow_mut().insert(ino);
-        Ok(self.client.get())
+        let kept = self.change_inode(ino, |inode| {
+            inode.add_keeper(client);
+            match inode.keepers.len() > KEEPERS_MAX {
+                true => Err(Error::NoSpace(format!("too many clients keep inode {ino}, which they have open"))),
+                false => Ok(()),
+            }
+        });
+        match kept.await {
+            Err(Error::Stale) => self.unlist(turn).await, // another client was faster
+            kept => kept.map(drop),
+        }
+    }
+
+    /// Takes an inode that has not this client as a keeper, or is gone, out of its list.
+    async fn unlist(&self, turn: &Turn<'_>) -> Result<(), Error> {
+        let ino = turn.ino();
+        self.change_client(|record| {
+            record.orphans.retain(|&orphan| orphan != ino);
+            Ok(())
+        })
+        .await?;
+        self.orphans.borrow_mut().remove(&ino);
+        Ok(())
     }
 
     /// Puts this client's record, which is not there.
@@ -134,13 +154,9 @@ impl FileSystem {
         let mut tries = Tries::new();
         while let Some(held) = self.access.get::<ClientRecord>(&key).await? {
             for &ino in &held.record.orphans {
-                self.reap(ino).await?;
+                self.drop_keeper(ino, client).await?;
             }
             if self.access.remove(&key, &held).await? {
-                // Those whose last link went since: whoever took it out found the client's record still there.
-                for &ino in &held.record.orphans {
-                    self.reap(ino).await?;
-                }
                 break;
             }
             tries.again("the client's record changes").await?;

@@ -20,8 +20,9 @@ impl FileSystem {
             if target.kind == Kind::Directory {
                 return Err(Error::IsDirectory(shown(name)));
             }
-            let keeper = self.keep(target.ino).await?;
-            let gone = Gone { ino: target.ino, link: target.link, keeper };
+            let turn = self.turns.alone(target.ino).await;
+            self.keep(&turn).await?;
+            let gone = Gone { ino: target.ino, link: target.link };
             let is_removed = self.change_leaf(dir, name, |leaf, _| {
                 match leaf.get(name).map(|entry| (entry.target, entry.intent)) {
                     Some((_, Some(intent))) => return Ok(Step::Resolve(intent)),
@@ -37,6 +38,7 @@ impl FileSystem {
                 self.finish_gone(&[gone]).await;
                 return Ok(());
             }
+            drop(turn);
             tries.again("other clients change the name").await?;
         }
     }
@@ -52,7 +54,7 @@ impl FileSystem {
             }
             self.look_empty(target, (dir, name)).await?;
             let sides = vec![Side { dir, name: name.to_vec(), before: Some(target), after: None }];
-            match self.carry_out(Intent::new(sides, 0)).await {
+            match self.carry_out(Intent::new(sides)).await {
                 Ok(Outcome::Done) => return Ok(()),
                 Ok(Outcome::Again) => {}
                 Err(Error::NotEmpty(_)) => return Err(Error::NotEmpty(shown(name))),

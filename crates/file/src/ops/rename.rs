@@ -52,17 +52,20 @@ impl FileSystem {
                 self.look_empty(other, (new_dir, new_name)).await?;
             }
             let replaced = other.filter(|other| !flags.exchange && other.kind != Kind::Directory);
-            let keeper = match replaced {
-                Some(replaced) => self.keep(replaced.ino).await?,
-                None => 0,
+            let turn = match replaced {
+                Some(replaced) => Some(self.turns.alone(replaced.ino).await),
+                None => None,
             };
+            if let Some(turn) = &turn {
+                self.keep(turn).await?;
+            }
             let sides = vec![
                 Side { dir, name: name.to_vec(), before: Some(target), after: other.filter(|_| flags.exchange) },
                 Side { dir: new_dir, name: new_name.to_vec(), before: other, after: Some(target) },
             ];
-            let is_done = match self.rename_in_leaf(&sides, keeper).await? {
+            let is_done = match self.rename_in_leaf(&sides).await? {
                 Some(is_done) => is_done,
-                None => match self.carry_out(Intent::new(sides, keeper)).await {
+                None => match self.carry_out(Intent::new(sides)).await {
                     Ok(outcome) => matches!(outcome, Outcome::Done),
                     Err(Error::NotEmpty(_)) => return Err(Error::NotEmpty(shown(new_name))),
                     Err(error) => return Err(error),
@@ -71,18 +74,19 @@ impl FileSystem {
             if is_done {
                 return Ok(());
             }
+            drop(turn);
             tries.again("other clients change the names").await?;
         }
     }
 
     /// A rename within a leaf is one change of it. `None`: it is not within one, or removes a directory.
-    async fn rename_in_leaf(&self, sides: &[Side], keeper: u64) -> Result<Option<bool>, Error> {
+    async fn rename_in_leaf(&self, sides: &[Side]) -> Result<Option<bool>, Error> {
         let [source, goal] = sides else { return Ok(None) };
         let replaced = goal.before.filter(|_| source.after.is_none());
         if source.dir != goal.dir || replaced.is_some_and(|replaced| replaced.kind == Kind::Directory) {
             return Ok(None);
         }
-        let gone = replaced.map(|replaced| Gone { ino: replaced.ino, link: replaced.link, keeper });
+        let gone = replaced.map(|replaced| Gone { ino: replaced.ino, link: replaced.link });
         let hash = self.hash(goal.dir, &goal.name);
         let is_done = self.change_leaf(source.dir, &source.name, |leaf, path| {
             if !(path.first()..=path.last()).contains(&hash) {

@@ -11,6 +11,7 @@
 //!   move        u64    of a directory: the number of the last move that it has heard of; else 0
 //!   size        u64
 //!   links       u16, then each u64: the names' links, ascending
+//!   keepers     u16, then each u64: clients that have it open and took a name of it away, ascending
 //!   attributes  u16, then each: name (8 bits of length), value (16 bits of length), by name
 //!   content     u8: 0 inline, 1 in stripes; 16 bits of length, and so many bytes: what they mean is said in `data::content`
 //! ```
@@ -25,6 +26,8 @@ use crate::error::Error;
 
 /// Names of an inode. Chosen: the record stays within the store's shorter values.
 pub const LINKS_MAX: usize = 1000;
+/// Clients that may keep an inode without a name at once. Chosen: as many as there are names to take away.
+pub const KEEPERS_MAX: usize = LINKS_MAX;
 /// Bytes of content in an inode. Chosen: with all else the value usually stays within a page of the store.
 pub const INLINE_BYTES_MAX: usize = 2048;
 /// Bytes of a symbolic link, as Linux's PATH_MAX without its NUL.
@@ -76,6 +79,8 @@ pub struct Inode {
     pub size: u64,
     /// The names' links: a set, ascending.
     pub links: Vec<u64>,
+    /// Clients that keep it though its names go, until they have closed it: a set, ascending.
+    pub keepers: Vec<u64>,
     /// Extended attributes.
     pub attributes: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Where its bytes are.
@@ -90,16 +95,22 @@ impl Inode {
 
     /// Adds a link that it may have already.
     pub fn add_link(&mut self, link: u64) {
-        if let Err(at) = self.links.binary_search(&link) {
-            self.links.insert(at, link);
-        }
+        add(&mut self.links, link);
     }
 
-    /// Takes out a link that it may not have any more.
-    pub fn remove_link(&mut self, link: u64) {
-        if let Ok(at) = self.links.binary_search(&link) {
-            self.links.remove(at);
-        }
+    /// Takes out a link; whether it had it.
+    pub fn remove_link(&mut self, link: u64) -> bool {
+        remove(&mut self.links, link)
+    }
+
+    /// Adds a keeper that it may have already.
+    pub fn add_keeper(&mut self, client: u64) {
+        add(&mut self.keepers, client);
+    }
+
+    /// Takes out a keeper; whether it had it.
+    pub fn remove_keeper(&mut self, client: u64) -> bool {
+        remove(&mut self.keepers, client)
     }
 
     /// Bytes of attributes.
@@ -117,6 +128,17 @@ impl Inode {
     }
 }
 
+fn add(set: &mut Vec<u64>, number: u64) {
+    if let Err(at) = set.binary_search(&number) {
+        set.insert(at, number);
+    }
+}
+
+fn remove(set: &mut Vec<u64>, number: u64) -> bool {
+    let found = set.binary_search(&number);
+    found.map(|at| set.remove(at)).is_ok()
+}
+
 impl Record for Inode {
     fn encode(&self) -> Vec<u8> {
         let mut to = Writer::default();
@@ -124,10 +146,12 @@ impl Record for Inode {
         to.u8(self.kind as u8).u16(self.mode).u32(self.uid).u32(self.gid).u64(self.device);
         [self.accessed, self.modified, self.changed, self.created].into_iter().for_each(|time| time.write(&mut to));
         to.u64(self.parent).u64(self.moved).u64(self.size);
-        to.u16(self.links.len() as u16);
-        self.links.iter().for_each(|&link| {
-            to.u64(link);
-        });
+        for set in [&self.links, &self.keepers] {
+            to.u16(set.len() as u16);
+            set.iter().for_each(|&number| {
+                to.u64(number);
+            });
+        }
         to.u16(self.attributes.len() as u16);
         self.attributes.iter().for_each(|(name, value)| {
             to.short(name).counted(value);
@@ -150,7 +174,7 @@ impl Record for Inode {
         let (accessed, modified, changed, created) = (time()?, time()?, time()?, time()?);
         let (parent, moved, size) = (from.u64()?, from.u64()?, from.u64()?);
         from.check((kind == Kind::Directory) == (parent != 0), "a directory, and no other, is in one")?;
-        let links = read_links(&mut from)?;
+        let (links, keepers) = (read_set(&mut from, LINKS_MAX)?, read_set(&mut from, KEEPERS_MAX)?);
         let attributes = read_attributes(&mut from)?;
         let content = read_content(&mut from, kind, size)?;
         from.end()?;
@@ -169,6 +193,7 @@ impl Record for Inode {
             moved,
             size,
             links,
+            keepers,
             attributes,
             content,
         };
@@ -176,14 +201,19 @@ impl Record for Inode {
     }
 
     stamped!(Inode);
+
+    /// It has neither a name nor a keeper, and gets none any more.
+    fn is_going(&self) -> bool {
+        self.links.is_empty() && self.keepers.is_empty()
+    }
 }
 
-fn read_links(from: &mut Reader<'_>) -> Result<Vec<u64>, Error> {
+fn read_set(from: &mut Reader<'_>, most: usize) -> Result<Vec<u64>, Error> {
     let count = from.u16()?;
-    from.check(usize::from(count) <= LINKS_MAX, "too many links")?;
-    let links = (0..count).map(|_| from.number()).collect::<Result<Vec<u64>, Error>>()?;
-    from.check(links.is_sorted_by(|a, b| a < b), "links out of order")?;
-    Ok(links)
+    from.check(usize::from(count) <= most, "too many links or keepers")?;
+    let set = (0..count).map(|_| from.number()).collect::<Result<Vec<u64>, Error>>()?;
+    from.check(set.is_sorted_by(|a, b| a < b), "links or keepers out of order")?;
+    Ok(set)
 }
 
 fn read_attributes(from: &mut Reader<'_>) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Error> {

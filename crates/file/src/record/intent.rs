@@ -4,7 +4,6 @@
 //!   stamps   33 B   `stamps.rs`
 //!   state    u8     1 pending, 2 committed, 3 aborted
 //!   move     u64    committed moves of directories: their number
-//!   keeper   u64    the client that has open what is replaced; 0: nobody
 //!   sides    u8     1 or 2, and of each:
 //!     directory u64, name (8 bits of length), before, after   (a kind, 0: nothing, then inode and link)
 //! ```
@@ -48,16 +47,14 @@ pub struct Intent {
     pub state: State,
     /// The number of a committed move of directories: an inode that has heard of a later one stays as it is.
     pub number: u64,
-    /// The client that has open what is replaced.
-    pub keeper: u64,
     /// One or two.
     pub sides: Vec<Side>,
 }
 
 impl Intent {
     /// An intent that nobody has heard of.
-    pub fn new(sides: Vec<Side>, keeper: u64) -> Intent {
-        Intent { stamps: Stamps::default(), state: State::Pending, number: 0, keeper, sides }
+    pub fn new(sides: Vec<Side>) -> Intent {
+        Intent { stamps: Stamps::default(), state: State::Pending, number: 0, sides }
     }
 
     /// What no name leads to afterwards.
@@ -97,7 +94,7 @@ impl Record for Intent {
             State::Committed => 2,
             State::Aborted => 3,
         };
-        to.u8(state).u64(self.number).u64(self.keeper).u8(self.sides.len() as u8);
+        to.u8(state).u64(self.number).u8(self.sides.len() as u8);
         for side in &self.sides {
             to.u64(side.dir).short(&side.name);
             write_target(side.before, &mut to);
@@ -115,7 +112,7 @@ impl Record for Intent {
             3 => State::Aborted,
             _ => return Err(from.damaged("a state that is none")),
         };
-        let (number, keeper, count) = (from.u64()?, from.u64()?, from.u8()?);
+        let (number, count) = (from.u64()?, from.u8()?);
         from.check(matches!(count, 1 | 2), "it has neither one side nor two")?;
         let mut sides = Vec::new();
         for _ in 0..count {
@@ -126,7 +123,7 @@ impl Record for Intent {
             sides.push(Side { dir, name, before, after });
         }
         from.end()?;
-        Ok(Intent { stamps, state, number, keeper, sides })
+        Ok(Intent { stamps, state, number, sides })
     }
 
     stamped!(Intent);

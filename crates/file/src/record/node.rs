@@ -10,7 +10,7 @@
 //!   gone                  u16, then each   (leaf)
 //! ```
 //! An entry is its name (8 bits of length), a byte (low: kind, 0: the place is only held; bit 7: an intent), then inode and
-//! link, then the intent. A gone link is inode, link and keeper.
+//! link, then the intent. A gone link is inode and link.
 
 use super::stamps::Stamps;
 use super::{Kind, Record, Time, stamped};
@@ -51,8 +51,6 @@ pub struct Gone {
     pub ino: u64,
     /// The link.
     pub link: u64,
-    /// The client that has the inode open and listed, and removes it at its last close; 0: nobody.
-    pub keeper: u64,
 }
 
 /// Names.
@@ -91,7 +89,7 @@ impl Leaf {
     }
 }
 
-const GONE_BYTES: usize = 24;
+const GONE_BYTES: usize = 16;
 const HELD: u8 = 0x80;
 
 impl Entry {
@@ -209,7 +207,7 @@ impl Record for Node {
         if let Shape::Leaf(Leaf { gone, .. }) = &self.shape {
             to.u16(gone.len() as u16);
             gone.iter().for_each(|gone| {
-                to.u64(gone.ino).u64(gone.link).u64(gone.keeper);
+                to.u64(gone.ino).u64(gone.link);
             });
         }
         to.0
@@ -258,5 +256,5 @@ fn read_entries(from: &mut Reader<'_>) -> Result<Vec<Entry>, Error> {
 
 fn read_gone(from: &mut Reader<'_>) -> Result<Vec<Gone>, Error> {
     let count = from.u16()?;
-    (0..count).map(|_| Ok(Gone { ino: from.number()?, link: from.number()?, keeper: from.u64()? })).collect()
+    (0..count).map(|_| Ok(Gone { ino: from.number()?, link: from.number()? })).collect()
 }

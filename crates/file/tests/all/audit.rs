@@ -32,6 +32,12 @@ struct Records {
     clients: BTreeMap<u64, ClientRecord>,
 }
 
+impl Records {
+    fn keeps(&self, client: u64, ino: u64) -> bool {
+        self.clients.get(&client).is_some_and(|client| client.orphans.contains(&ino))
+    }
+}
+
 /// Bytes of a key before its kind.
 const HEAD: usize = "yagura-file:".len() + 16;
 
@@ -121,10 +127,13 @@ pub async fn audit(meta: &MemoryMeta) -> Leaks {
     }
     let mut leaks = Leaks { intents: records.intents.len(), ..Leaks::default() };
     let kept: BTreeSet<u64> = records.clients.values().flat_map(|client| client.orphans.iter().copied()).collect();
+    for ino in &kept {
+        assert!(records.inodes.contains_key(ino), "inode {ino} is gone, which a client keeps");
+    }
     for (ino, inode) in records.inodes.iter().filter(|(ino, _)| **ino != ROOT) {
         match links.get(ino) {
             Some(named) => leaks.links += inode.links.len() - named.len(),
-            None if kept.contains(ino) => leaks.orphans += 1,
+            None if inode.keepers.iter().any(|keeper| records.keeps(*keeper, *ino)) => leaks.orphans += 1,
             None => leaks.inodes += 1,
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use engine::task::{self, LocalFuture};
 use engine::time;
 use file::meta::{Death, MemoryMeta};
+use file::record::inode::{Content, Inode};
 use file::{Error, FileSystem, ROOT, RenameFlags};
 
 use crate::audit::{Leaks, audit};
@@ -154,8 +155,16 @@ acts! {
         fs.link(inode(&fs, "a/one").await, inode(&fs, "b").await, b"new").await.map(drop)
     };
     a_file_is_removed: 2, NONE, |fs| fs.unlink(inode(&fs, "a").await, b"one").await;
+    a_file_with_content_elsewhere_is_removed: 4, Leaks { inodes: 1, ..NONE }, |fs| {
+        let stripes = |inode: &mut Inode| {
+            (inode.content, inode.size) = (Content::Stripes(vec![7; 9]), 5000);
+            Ok(())
+        };
+        fs.change_inode(inode(&fs, "a/one").await, stripes).await?;
+        fs.unlink(inode(&fs, "a").await, b"one").await
+    };
     one_of_two_links_is_removed: 2, NONE, |fs| fs.unlink(inode(&fs, "b").await, b"three").await;
-    an_open_file_is_removed: 5, NONE, |fs| {
+    an_open_file_is_removed: 6, NONE, |fs| {
         let ino = inode(&fs, "a/one").await;
         fs.open_inode(ino).await?;
         fs.unlink(inode(&fs, "a").await, b"one").await?;
@@ -170,7 +179,7 @@ acts! {
     two_names_of_a_leaf_change_places: 1, NONE, |fs| rename(&fs, ("a", "one"), ("a", "full"), EXCHANGE).await;
     a_file_moves: 7, INTENT, |fs| rename(&fs, ("a", "one"), ("b", "new"), PLAIN).await;
     a_file_moves_over_another: 8, INTENT, |fs| rename(&fs, ("b", "three"), ("a", "one"), PLAIN).await;
-    a_file_moves_over_one_that_is_open: 9, INTENT, |fs| {
+    a_file_moves_over_one_that_is_open: 10, INTENT, |fs| {
         let ino = inode(&fs, "a/one").await;
         fs.open_inode(ino).await?;
         rename(&fs, ("b", "three"), ("a", "one"), PLAIN).await?;

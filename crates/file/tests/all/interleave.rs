@@ -2,99 +2,16 @@
 //! afterwards is as if one had come before the other. (Almost all faults of such protocols need no more than two switches:
 //! Musuvathi and Qadeer, PLDI 2007.)
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::Duration;
 
-use engine::sync::Notify;
-use engine::task::{self, LocalFuture, Task};
-use engine::time;
-use file::meta::{KeyPage, MemoryClient, MemoryMeta, Meta, Seen, Swapped, Version};
+use engine::task::{self, Task};
+use file::meta::MemoryMeta;
 use file::{Error, FileSystem, ROOT, RenameFlags};
 
 use crate::audit::{Leaks, audit};
+use crate::gates::{Both, Gated, Plan, drive};
 use crate::world::{Tree, at, client, create, file, fresh, mkdir, names, over, run, tree};
-
-/// Switches from a client that could go on.
-const SWITCHES_MAX: u32 = 2;
-
-/// Holds every call of a client until it is let through.
-struct Gated {
-    inner: Rc<MemoryClient>,
-    is_open: Cell<bool>,
-    waits: Cell<bool>,
-    go: Notify,
-}
-
-impl Gated {
-    async fn pass(&self) {
-        if !self.is_open.get() {
-            self.waits.set(true);
-            self.go.notified().await;
-        }
-    }
-
-    fn step(&self) {
-        self.waits.set(false);
-        self.go.notify_one();
-    }
-}
-
-impl Meta for Gated {
-    fn get<'a>(&'a self, key: &'a [u8]) -> LocalFuture<'a, Result<Option<Seen>, Error>> {
-        Box::pin(async move {
-            self.pass().await;
-            self.inner.get(key).await
-        })
-    }
-
-    fn swap<'a>(
-        &'a self,
-        key: &'a [u8],
-        expected: Option<Version>,
-        new: Option<Vec<u8>>,
-    ) -> LocalFuture<'a, Result<Swapped, Error>> {
-        Box::pin(async move {
-            self.pass().await;
-            self.inner.swap(key, expected, new).await
-        })
-    }
-
-    fn list<'a>(&'a self, prefix: &'a [u8], cursor: u64, limit: usize) -> LocalFuture<'a, Result<KeyPage, Error>> {
-        self.inner.list(prefix, cursor, limit)
-    }
-}
-
-/// What is decided at one place: of so many, this one.
-#[derive(Default)]
-struct Plan {
-    taken: Vec<(usize, usize)>,
-    at: usize,
-}
-
-impl Plan {
-    fn choose(&mut self, count: usize) -> usize {
-        if self.at == self.taken.len() {
-            self.taken.push((0, count));
-        }
-        let (taken, of) = self.taken[self.at];
-        assert_eq!(of, count, "the same choices lead to the same place");
-        self.at += 1;
-        taken
-    }
-
-    /// The next one; `false`: that was all.
-    fn next(&mut self) -> bool {
-        self.at = 0;
-        while let Some((taken, count)) = self.taken.pop() {
-            if taken + 1 < count {
-                self.taken.push((taken + 1, count));
-                return true;
-            }
-        }
-        false
-    }
-}
 
 /// What the directory `a/e` has.
 #[derive(Clone, Copy, PartialEq)]
@@ -115,6 +32,12 @@ enum Op {
     Link(&'static str, &'static str, &'static str),
     Rename(&'static str, &'static str, &'static str, &'static str),
     Exchange(&'static str, &'static str, &'static str, &'static str),
+    /// The file is open; and then another is made.
+    UnlinkOpen(&'static str, &'static str, &'static str),
+    /// Opens a file, looks at it, and closes it.
+    Use(&'static str),
+    /// The file is open, and its names are gone if it says so.
+    Close(&'static str, &'static str, bool),
 }
 
 /// An operation with its directories by number, as a kernel calls it.
@@ -125,8 +48,32 @@ async fn ready(fs: &FileSystem, op: Op) -> Ready {
         Op::Create(dir, _) | Op::Mkdir(dir, _) | Op::Unlink(dir, _) | Op::Rmdir(dir, _) => (dir, dir),
         Op::Link(inode, dir, _) => (inode, dir),
         Op::Rename(from, _, to, _) | Op::Exchange(from, _, to, _) => (from, to),
+        Op::Use(path) => (path, path),
+        Op::UnlinkOpen(dir, name, _) | Op::Close(dir, name, _) => {
+            let dir = at(fs, dir).await.unwrap().ino;
+            let ino = fs.lookup(dir, name.as_bytes()).await.unwrap().ino;
+            fs.open_inode(ino).await.unwrap();
+            if let Op::Close(.., true) = op {
+                fs.unlink(dir, name.as_bytes()).await.unwrap();
+            }
+            return (op, ino, dir);
+        }
     };
     (op, at(fs, from).await.unwrap().ino, at(fs, to).await.unwrap().ino)
+}
+
+/// After all has come to rest: what is open is there, and what is not, and has no name, is gone.
+async fn rest(fs: &FileSystem, (op, ino, _): Ready, code: i32, tree: &Tree) {
+    match op {
+        Op::UnlinkOpen(..) => {
+            assert!(code != 0 || fs.getattr(ino).await.is_ok(), "the inode of an open file is gone");
+            fs.release(ino).await.unwrap();
+        }
+        Op::Close(..) if !fs.is_open(ino) && tree.values().all(|(_, named)| *named != ino) => {
+            assert_eq!(fs.getattr(ino).await, Err(Error::Stale), "a file that is closed and has no name is there");
+        }
+        _ => {}
+    }
 }
 
 /// 0, or why not.
@@ -144,6 +91,18 @@ async fn act(fs: &FileSystem, (op, from, to): Ready) -> i32 {
             let exchange = RenameFlags { exchange: true, ..RenameFlags::default() };
             fs.rename((from, name.as_bytes()), (to, new.as_bytes()), exchange).await
         }
+        Op::UnlinkOpen(_, name, new) => match fs.unlink(to, name.as_bytes()).await {
+            Ok(()) if !new.is_empty() => fs.create(ROOT, new.as_bytes(), &file(), true).await.map(drop),
+            done => done,
+        },
+        Op::Use(_) => match fs.open_inode(from).await {
+            Ok(_) => {
+                assert!(fs.getattr(from).await.is_ok(), "a file that was just opened is gone");
+                fs.release(from).await
+            }
+            Err(error) => Err(error),
+        },
+        Op::Close(..) => fs.release(from).await,
     };
     match done {
         Ok(()) => 0,
@@ -212,17 +171,22 @@ async fn serially(ops: [Op; 2], first: usize, leaves: Leaves) -> End {
     for which in [first, 1 - first] {
         codes[which] = act(&fs, both[which]).await;
     }
-    (codes, alike(tree(&fs).await, &before))
+    let found = tree(&fs).await;
+    for which in 0..2 {
+        rest(&fs, both[which], codes[which], &found).await;
+    }
+    (codes, alike(found, &before))
 }
 
-async fn interleaved(ops: [Op; 2], leaves: Leaves, plan: &mut Plan) -> End {
+/// Of two clients, or of two tasks of one.
+async fn interleaved(ops: [Op; 2], leaves: Leaves, is_one: bool, plan: &mut Plan) -> End {
     let meta = fresh().await;
     prepare(&meta, leaves).await;
-    let gated = [(); 2].map(|()| {
-        let (inner, go) = (meta.client(), Notify::new());
-        Rc::new(Gated { inner, is_open: Cell::new(true), waits: Cell::new(false), go })
-    });
-    let clients = [over(gated[0].clone()).await, over(gated[1].clone()).await];
+    let gated = [Gated::new(&meta), Gated::new(&meta)];
+    let both_tasks = Both::new(&gated);
+    let first = if is_one { over(both_tasks.clone()).await } else { over(gated[0].clone()).await };
+    let second = if is_one { first.clone() } else { over(gated[1].clone()).await };
+    let clients = [first, second];
     let before = tree(&clients[0]).await;
     let both = [ready(&clients[0], ops[0]).await, ready(&clients[1], ops[1]).await];
     gated.iter().for_each(|gated| gated.is_open.set(false));
@@ -230,88 +194,56 @@ async fn interleaved(ops: [Op; 2], leaves: Leaves, plan: &mut Plan) -> End {
     let tasks: Vec<Task<()>> = (0..2)
         .map(|which| {
             let (fs, codes, ready) = (clients[which].clone(), codes.clone(), both[which]);
-            task::spawn(async move {
+            task::spawn(both_tasks.task(which, async move {
                 let code = act(&fs, ready).await;
                 codes.borrow_mut()[which] = code;
-            })
+            }))
         })
         .collect();
     drive(&gated, &tasks, plan).await;
     gated.iter().for_each(|gated| gated.is_open.set(true));
-    let found = alike(tree(&clients[0]).await, &before);
-    for fs in &clients {
+    let (found, codes) = (tree(&clients[0]).await, *codes.borrow());
+    for which in 0..2 {
+        rest(&clients[which], both[which], codes[which], &found).await;
+    }
+    for fs in &clients[usize::from(is_one)..] {
         fs.close().await.unwrap();
     }
     assert_eq!(audit(&meta).await, Leaks::default());
-    let codes = *codes.borrow();
-    (codes, found)
+    (codes, alike(found, &before))
 }
 
-/// Lets one client's calls through after another, and switches as planned. One that pauses leaves its turn to the other for
-/// nothing; that it pauses on until the other's intent is too old costs a switch.
-async fn drive(gated: &[Rc<Gated>; 2], tasks: &[Task<()>], plan: &mut Plan) {
-    let mut left = SWITCHES_MAX;
-    let mut turn = plan.choose(2);
-    let mut insists = false;
-    loop {
-        time::sleep(Duration::from_nanos(1)).await; // all that can run has run then
-        let other = 1 - turn;
-        let (is_done, is_other_done) = (tasks[turn].is_finished(), tasks[other].is_finished());
-        if is_done {
-            if is_other_done {
-                return;
-            }
-            (turn, insists) = (other, false);
-            continue;
-        }
-        if gated[turn].waits.get() {
-            let may_switch = left > 0 && !is_other_done && gated[other].waits.get();
-            if may_switch && plan.choose(2) == 1 {
-                left -= 1;
-                (turn, insists) = (other, false);
-                continue;
-            }
-            gated[turn].step();
-        } else if !insists && !is_other_done && gated[other].waits.get() {
-            if left > 0 && plan.choose(2) == 1 {
-                left -= 1;
-                insists = true;
-            } else {
-                turn = other;
-            }
-        } else {
-            time::sleep(Duration::from_millis(1)).await;
-        }
-    }
-}
-
-fn all(first: Op, second: Op, leaves: Leaves) {
+fn all(first: Op, second: Op, leaves: Leaves, is_one: bool) {
     let ops = [first, second];
-    let ends = [run(1, serially(ops, 0, leaves)), run(1, serially(ops, 1, leaves))];
+    let mut ends = vec![run(1, serially(ops, 0, leaves)), run(1, serially(ops, 1, leaves))];
+    if matches!(first, Op::UnlinkOpen(.., new) if !new.is_empty()) {
+        ends.push(([0, libc::ENOENT], ends[0].1.clone())); // the second one between the removal and what is made then
+    }
     let (mut plan, mut runs) = (Plan::default(), 0);
     loop {
-        let end = run(1, interleaved(ops, leaves, &mut plan));
+        let end = run(1, interleaved(ops, leaves, is_one, &mut plan));
         assert!(ends.contains(&end), "{:?}: {end:#?} is neither of {ends:#?}", plan.taken);
         runs += 1;
         if !plan.next() {
             break;
         }
     }
-    assert!(runs > 20, "{runs} interleavings");
+    assert!(runs > if is_one { 1 } else { 20 }, "{runs} interleavings");
 }
 
 macro_rules! pairs {
-    ($($name:ident: $first:expr, $second:expr, $leaves:expr;)*) => {
+    ($is_one:literal; $($name:ident: $first:expr, $second:expr, $leaves:expr;)*) => {
         $(#[test]
         fn $name() {
-            all($first, $second, $leaves);
+            all($first, $second, $leaves, $is_one);
         })*
     };
 }
 
-use Op::{Create, Exchange, Link, Mkdir, Rename, Rmdir, Unlink};
+use Op::{Close, Create, Exchange, Link, Mkdir, Rename, Rmdir, Unlink, UnlinkOpen, Use};
 
 pairs! {
+    false;
     two_make_one_name: Create("a", "n"), Mkdir("a", "n"), One;
     two_make_two_names: Create("a", "n"), Create("a", "m"), One;
     two_remove_one_name: Unlink("a", "f"), Unlink("a", "f"), One;
@@ -342,4 +274,24 @@ pairs! {
     directories_change_places_and_one_moves: Exchange("a", "d", "b", "e"), Rename("", "b", "a/e", "n"), One;
     a_name_in_its_leaf_and_out_of_it: Rename("a", "f", "a", "n"), Rename("a", "f", "b", "n"), One;
     a_directory_moves_and_its_goal_goes: Rename("a", "d", "b/e", "n"), Rmdir("b", "e"), One;
+    two_remove_both_links_of_what_they_have_open: UnlinkOpen("b", "g", ""), UnlinkOpen("b", "h", ""), One;
+    two_remove_one_name_of_what_they_have_open: UnlinkOpen("a", "f", ""), UnlinkOpen("a", "f", ""), One;
+    two_remove_both_links_and_one_has_it_open: UnlinkOpen("b", "g", ""), Unlink("b", "h"), One;
+    a_link_fails_when_the_name_is_gone_of_what_is_open: UnlinkOpen("a", "f", "n"), Link("a/f", "", "n"), One;
+    the_removal_of_another_link_and_a_close: UnlinkOpen("b", "h", ""), Close("b", "g", true), One;
+}
+
+// Two tasks of one client.
+pairs! {
+    true;
+    an_open_and_the_last_removal: Use("a/f"), Unlink("a", "f"), One;
+    an_open_and_a_rename_over_it: Use("a/f"), Rename("b", "g", "a", "f"), One;
+    an_open_and_a_rename_over_it_in_its_leaf: Use("b/g"), Rename("b", "h", "b", "g"), One;
+    a_close_and_the_last_removal: Close("a", "f", false), Unlink("a", "f"), One;
+    an_open_of_what_has_no_name_and_a_close: Use("a/f"), Close("a", "f", true), One;
+    two_closes_of_what_has_no_name: Close("b", "g", true), Close("b", "h", true), One;
+    a_close_and_the_removal_of_the_other_link: Close("b", "g", true), Unlink("b", "h"), One;
+    two_removals_of_what_is_open: UnlinkOpen("b", "g", ""), UnlinkOpen("b", "h", ""), One;
+    two_tasks_make_one_name: Create("a", "n"), Create("a", "n"), One;
+    two_tasks_rename_over_each_other: Rename("a", "f", "b", "g"), Rename("b", "g", "a", "f"), One;
 }

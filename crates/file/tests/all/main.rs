@@ -4,7 +4,9 @@
 mod audit;
 mod crash;
 mod data;
+mod gates;
 mod interleave;
+mod keepers;
 mod large;
 mod model;
 mod opened;

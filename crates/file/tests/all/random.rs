@@ -7,7 +7,7 @@ use std::time::Duration;
 use engine::rng::SplitMix;
 use engine::task;
 use engine::time;
-use file::meta::{Death, Faults};
+use file::meta::{Death, Faults, MemoryMeta};
 use file::record::Kind;
 use file::{Change, Error, FileSystem, ROOT, RenameFlags};
 
@@ -217,6 +217,10 @@ async fn disturb(fs: &FileSystem, draw: &mut SplitMix, dirs: &mut Vec<u64>) {
                 async {
                     fs.open_inode(told.ino).await?;
                     let done = fs.unlink(dir, one.as_bytes()).await;
+                    if fs.get_inode(told.ino).await.is_ok_and(|inode| inode.keepers.contains(&fs.client())) {
+                        time::sleep(Duration::from_millis(draw.below(5))).await;
+                        assert_ne!(fs.getattr(told.ino).await, Err(Error::Stale), "it is gone, and kept by a client");
+                    }
                     fs.release(told.ino).await?;
                     done
                 }
@@ -235,38 +239,52 @@ async fn disturb(fs: &FileSystem, draw: &mut SplitMix, dirs: &mut Vec<u64>) {
     }
 }
 
-fn several_clients(seed: u64, unknown_ppm: u32, deaths: bool) {
+async fn collect(meta: &MemoryMeta, ended: impl Iterator<Item = u64>) {
+    let (_, other) = client(meta).await;
+    for client in ended {
+        other.collect_client(client).await.unwrap();
+    }
+    other.close().await.unwrap();
+}
+
+/// Each client does two things at once.
+fn several_clients(seed: u64, faults: Faults, deaths: bool) {
     run(seed, async move {
         let meta = fresh().await;
-        meta.set_faults(Faults { delay: Duration::from_micros(200), unknown_ppm, ..Faults::default() });
-        let mut tasks = Vec::new();
-        for which in 0..3 {
-            let (dying, fs) = client(&meta).await;
+        let clients = [client(&meta).await, client(&meta).await, client(&meta).await];
+        meta.set_faults(Faults { delay: Duration::from_micros(200), ..faults });
+        let (mut tasks, mut ended) = (Vec::new(), Vec::new());
+        for (which, (dying, fs)) in (0..).zip(clients) {
             let mut draw = SplitMix(seed * 10 + which);
             if deaths && which < 2 {
                 dying.die_at(Some(Death { swaps: 20 + draw.below(200), takes_effect: draw.below(2) == 0 }));
             }
-            let acting = fs.clone();
-            let task = task::spawn(async move {
-                let mut dirs = vec![ROOT];
-                for _ in 0..120 {
-                    disturb(&acting, &mut draw, &mut dirs).await;
-                }
+            let both = [0, 1].map(|_| {
+                let (acting, mut draw) = (fs.clone(), SplitMix(draw.draw()));
+                task::spawn(async move {
+                    let mut dirs = vec![ROOT];
+                    for _ in 0..60 {
+                        disturb(&acting, &mut draw, &mut dirs).await;
+                    }
+                })
             });
-            tasks.push((dying, fs, task));
+            tasks.push((dying, fs, both));
         }
-        for (dying, fs, task) in tasks {
-            while !task.is_finished() && !dying.is_dead() {
+        for (dying, fs, both) in tasks {
+            while !both.iter().all(|task| task.is_finished()) && !dying.is_dead() {
                 time::sleep(Duration::from_millis(10)).await;
             }
-            let (_, other) = client(&meta).await;
-            drop(task);
-            other.collect_client(fs.client()).await.unwrap();
-            other.close().await.unwrap();
+            drop(both);
+            ended.push(fs.client());
+            if faults.refused_ppm == 0 {
+                collect(&meta, ended.drain(..)).await;
+            }
         }
-        time::sleep(Duration::from_secs(1)).await; // what is late has come
+        meta.set_faults(Faults::default());
+        collect(&meta, ended.into_iter()).await;
+        time::sleep(Duration::from_secs(1) + 2 * faults.late).await; // what is late has come
         let leaks = audit(&meta).await;
-        if !deaths && unknown_ppm == 0 {
+        if !deaths && faults.unknown_ppm == 0 && faults.refused_ppm == 0 {
             assert_eq!(leaks, Leaks::default(), "seed {seed}");
         }
     });
@@ -275,20 +293,29 @@ fn several_clients(seed: u64, unknown_ppm: u32, deaths: bool) {
 #[test]
 fn what_several_clients_leave_fits_together() {
     for seed in 0..25 {
-        several_clients(seed, 0, false);
+        several_clients(seed, Faults::default(), false);
     }
 }
 
 #[test]
 fn what_several_clients_leave_with_unknown_outcomes_fits_together() {
     for seed in 100..120 {
-        several_clients(seed, 30_000, false);
+        several_clients(seed, Faults { unknown_ppm: 30_000, ..Faults::default() }, false);
     }
 }
 
 #[test]
 fn what_clients_leave_that_die_fits_together() {
     for seed in 200..220 {
-        several_clients(seed, 10_000, true);
+        several_clients(seed, Faults { unknown_ppm: 10_000, ..Faults::default() }, true);
+    }
+}
+
+/// Also what comes when others have long given up on it, and where there is no room.
+#[test]
+fn what_several_clients_leave_with_late_changes_and_refusals_fits_together() {
+    for seed in 300..320 {
+        let late = Duration::from_secs(4);
+        several_clients(seed, Faults { unknown_ppm: 20_000, refused_ppm: 5_000, late, ..Faults::default() }, false);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use file::record::inode::{ATTRIBUTES_BYTES_MAX, Content, INLINE_BYTES_MAX, Inode, LINKS_MAX};
+use file::record::inode::{ATTRIBUTES_BYTES_MAX, Content, INLINE_BYTES_MAX, Inode, KEEPERS_MAX, LINKS_MAX};
 use file::record::intent::{Intent, Side, State};
 use file::record::node::{Entry, Gone, Leaf, Node, RootPart, Shape, Target};
 use file::record::root::{MemberRecord, MemberState, RootRecord};
@@ -46,7 +46,7 @@ fn entries() -> impl Strategy<Value = Vec<Entry>> {
 }
 
 fn node() -> impl Strategy<Value = Node> {
-    let gone = (1u64.., 1u64.., any::<u64>()).prop_map(|(ino, link, keeper)| Gone { ino, link, keeper });
+    let gone = (1u64.., 1u64..).prop_map(|(ino, link)| Gone { ino, link });
     let shape = prop_oneof![
         (entries(), vec(gone, 0..4)).prop_map(|(entries, gone)| Shape::Leaf(Leaf { entries, gone })),
         entries().prop_map(Shape::Splitting),
@@ -75,10 +75,10 @@ fn intent() -> impl Strategy<Value = Intent> {
     let side = (1u64.., name(), proptest::option::of(target()), proptest::option::of(target()))
         .prop_map(|(dir, name, before, after)| Side { dir, name, before, after });
     let state = prop_oneof![Just(State::Pending), Just(State::Committed), Just(State::Aborted)];
-    (vec(side, 1..=2), any::<u64>(), any::<u64>(), state).prop_map(|(sides, keeper, number, state)| Intent {
+    (vec(side, 1..=2), any::<u64>(), state).prop_map(|(sides, number, state)| Intent {
         state,
         number,
-        ..Intent::new(sides, keeper)
+        ..Intent::new(sides)
     })
 }
 
@@ -93,9 +93,9 @@ fn inode() -> impl Strategy<Value = Inode> {
     let attributes = btree_map(vec(any::<u8>(), 1..=255), vec(any::<u8>(), 0..400), 0..6);
     let owner = (0..=0o7777u16, any::<u32>(), any::<u32>(), any::<u64>());
     let times = (time(), time(), time(), time());
-    let links = btree_set(1u64.., 0..20).prop_map(|links| links.into_iter().collect::<Vec<u64>>());
-    (kind(), owner, times, (1u64.., any::<u64>(), any::<u64>()), links, attributes, content()).prop_map(
-        |(kind, owner, times, (parent, moved, size), links, attributes, content)| {
+    let set = || btree_set(1u64.., 0..20).prop_map(|set| set.into_iter().collect::<Vec<u64>>());
+    (kind(), owner, times, (1u64.., any::<u64>(), any::<u64>()), (set(), set()), attributes, content()).prop_map(
+        |(kind, owner, times, (parent, moved, size), (links, keepers), attributes, content)| {
             let content = if kind == Kind::File { content } else { Content::Inline(Vec::new()) };
             let size = if let Content::Inline(bytes) = &content { bytes.len() as u64 } else { size };
             Inode {
@@ -113,6 +113,7 @@ fn inode() -> impl Strategy<Value = Inode> {
                 moved,
                 size,
                 links,
+                keepers,
                 attributes,
                 content,
             }
@@ -201,7 +202,7 @@ proptest! {
 
 #[test]
 fn what_is_too_much_is_damaged() {
-    let bytes = |links: usize, attribute: usize| {
+    let bytes = |links: usize, keepers: usize, attribute: usize| {
         let inode = Inode {
             stamps: Stamps::default(),
             kind: Kind::File,
@@ -217,12 +218,14 @@ fn what_is_too_much_is_damaged() {
             moved: 0,
             size: 0,
             links: (1..=links as u64).collect(),
+            keepers: (1..=keepers as u64).collect(),
             attributes: BTreeMap::from([(b"n".to_vec(), vec![0; attribute - 1])]),
             content: Content::Inline(Vec::new()),
         };
         inode.encode()
     };
-    assert!(Inode::decode(&bytes(LINKS_MAX, ATTRIBUTES_BYTES_MAX)).is_ok());
-    assert!(Inode::decode(&bytes(LINKS_MAX + 1, 10)).is_err());
-    assert!(Inode::decode(&bytes(1, ATTRIBUTES_BYTES_MAX + 1)).is_err());
+    assert!(Inode::decode(&bytes(LINKS_MAX, KEEPERS_MAX, ATTRIBUTES_BYTES_MAX)).is_ok());
+    assert!(Inode::decode(&bytes(LINKS_MAX + 1, 0, 10)).is_err());
+    assert!(Inode::decode(&bytes(1, 0, ATTRIBUTES_BYTES_MAX + 1)).is_err());
+    assert!(Inode::decode(&bytes(1, KEEPERS_MAX + 1, 10)).is_err());
 }
