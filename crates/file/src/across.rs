@@ -12,10 +12,10 @@ use engine::time;
 use crate::access::{Held, Tries, draw};
 use crate::error::Error;
 use crate::fs::FileSystem;
-use crate::name::Step;
-use crate::record::Kind;
+use crate::name::{Step, spared};
 use crate::record::intent::{Intent, Side, State};
 use crate::record::small::Moves;
+use crate::record::{Kind, Time};
 
 /// How long a pending intent is left to its author. Chosen: many times what one takes, and less than people wait.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -34,39 +34,47 @@ impl FileSystem {
         let number = draw();
         let key = self.access.keys.intent(number);
         let Some(held) = self.access.put(&key, None, intent).await? else { return Ok(Outcome::Again) };
-        let committed = match self.prepare(number, &held.record).await {
+        let committed = match held.record.state {
+            State::Pending => self.prepare(number, &held.record).await,
+            // It is found much later that it was put: others took its author for dead.
+            State::Aborted | State::Committed => Ok(None),
+        };
+        let committed = match committed {
             Ok(Some(move_number)) => {
                 let new = Intent { state: State::Committed, number: move_number, ..held.record.clone() };
-                // An error: what became of it is unknown. Whoever meets a name finds out.
-                self.access.put(&key, Some(&held), new).await?
+                match self.access.put(&key, Some(&held), new).await {
+                    Err(error @ Error::NoSpace(_)) => Err(error),
+                    // What became of it is unknown. Whoever meets a name finds out.
+                    Err(error) => return Err(error),
+                    committed => committed,
+                }
             }
-            Ok(None) => None,
-            Err(error) => {
-                // What was found is so for sure only if all that has the number had it until now.
-                let is_ours = self.abort(number, &held).await?;
-                return if is_ours { Err(error) } else { Ok(Outcome::Again) };
-            }
+            Ok(None) => Ok(None),
+            Err(error) => Err(error),
         };
         match committed {
             // That it took place is sure; what could not be finished is by whoever meets a name.
-            Some(held) => {
+            Ok(Some(held)) => {
                 let finished = self.finish(number, &held).await;
                 if let Err(error) = finished {
                     tracing::debug!(%error, "an intent is left to be finished");
                 }
                 Ok(Outcome::Done)
             }
-            None => {
+            Ok(None) => {
                 self.abort(number, &held).await?;
                 Ok(Outcome::Again)
+            }
+            Err(error) => {
+                // What was found is so for sure only if all that has the number had it until now.
+                let is_ours = self.abort(number, &held).await?;
+                if is_ours { Err(error) } else { Ok(Outcome::Again) }
             }
         }
     }
 
     /// Puts the number wherever it belongs. `None`: something is not as it was; else the number of the move, 0 for what is none.
     async fn prepare(&self, number: u64, intent: &Intent) -> Result<Option<u64>, Error> {
-        let is_move = intent.moved().next().is_some();
-        let move_number = if is_move { self.claim_moves(number).await? } else { 0 };
         let mut sides: Vec<&Side> = intent.sides.iter().collect();
         sides.sort_by(|a, b| (a.dir, &a.name).cmp(&(b.dir, &b.name))); // so that two intents never wait for each other
         for side in sides {
@@ -77,6 +85,9 @@ impl FileSystem {
         if let Some(target) = intent.replaced().filter(|target| target.kind == Kind::Directory) {
             self.make_dying(target.ino, number).await?;
         }
+        // Last, as all other moves wait for it: what comes before may take long. Nobody who has it waits for a name.
+        let is_move = intent.moved().next().is_some();
+        let move_number = if is_move { self.claim_moves(number).await? } else { 0 };
         for (ino, _, to) in intent.moved() {
             if self.is_above(ino, to).await? {
                 return Err(Error::Invalid("a directory can't be moved into itself"));
@@ -182,12 +193,13 @@ impl FileSystem {
     fn abort<'a>(&'a self, number: u64, held: &'a Held<Intent>) -> LocalFuture<'a, Result<bool, Error>> {
         Box::pin(async move {
             let key = self.access.keys.intent(number);
-            let (mut now, mut is_ours) = (Some(held.clone()), false);
-            if held.record.state == State::Pending {
-                let new = Intent { state: State::Aborted, ..held.record.clone() };
-                now = self.access.put(&key, Some(held), new).await?;
+            let (mut now, mut is_ours, mut tries) = (Some(held.clone()), false, Tries::new());
+            while let Some(pending) = now.as_ref().filter(|now| now.record.state == State::Pending) {
+                let new = Intent { state: State::Aborted, ..pending.record.clone() };
+                now = self.access.put(&key, Some(pending), new).await?;
                 is_ours = now.is_some();
                 if now.is_none() {
+                    tries.again("other clients change these names").await?;
                     now = self.intent(number).await?;
                 }
             }
@@ -202,7 +214,7 @@ impl FileSystem {
             if let Some(target) = held.record.replaced().filter(|target| target.kind == Kind::Directory) {
                 self.revive(target.ino, number).await?;
             }
-            self.forget_intent(number, now).await?;
+            self.forget_intent(number, State::Aborted, now).await?;
             Ok(is_ours)
         })
     }
@@ -221,19 +233,22 @@ impl FileSystem {
                 let hear = self.change_inode(ino, |inode| {
                     // One that was moved again since has heard of that.
                     if inode.moved < intent.number {
-                        (inode.parent, inode.moved) = (to, intent.number);
+                        (inode.parent, inode.moved, inode.changed) = (to, intent.number, Time::now());
                     }
                     Ok(())
                 });
-                match hear.await {
+                match spared(hear.await, ino) {
                     Ok(_) | Err(Error::Stale) => {}
                     Err(error) => return Err(error),
                 }
             }
+            let mut settled = Ok(());
             for side in &intent.sides {
-                self.settle_name(number, side.dir, &side.name, Some(side)).await?;
+                // One that can't be told does not hold up the other.
+                settled = settled.and(self.settle_name(number, side.dir, &side.name, Some(side)).await);
             }
-            self.forget_intent(number, Some(held.clone())).await
+            settled?;
+            self.forget_intent(number, State::Committed, Some(held.clone())).await
         })
     }
 
@@ -263,13 +278,15 @@ impl FileSystem {
         }
     }
 
-    async fn forget_intent(&self, number: u64, mut held: Option<Held<Intent>>) -> Result<(), Error> {
+    /// Removes an intent that is done with in this state, and in no other.
+    async fn forget_intent(&self, number: u64, state: State, held: Option<Held<Intent>>) -> Result<(), Error> {
+        let mut held = held.filter(|held| held.record.state == state);
         if held.as_ref().is_some_and(|held| held.record.moved().next().is_some()) {
             self.release_moves(number).await?;
         }
         let key = self.access.keys.intent(number);
         let mut tries = Tries::new();
-        while let Some(last) = held {
+        while let Some(last) = held.filter(|held| held.record.state == state) {
             if self.access.remove(&key, &last).await? {
                 break;
             }

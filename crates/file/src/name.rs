@@ -8,4 +8,5 @@ pub(crate) mod known;
 mod list;
 
 pub(crate) use change::Step;
+pub(crate) use gone::spared;
 pub use list::{Cursor, DirEntry};

@@ -45,6 +45,7 @@ pub use key::FsId;
 pub use label::{Label, LabelError, REGION_BYTES_MAX, REGION_BYTES_MIN};
 pub use map::{Extent, FILE_BYTES_MAX, MAP_BYTES_MAX, Map, Moved, Piece, SPAN_BYTES};
 pub use member::{Layout, Member, MemberSpec, Members};
+pub(crate) use pending::Few;
 pub use rope::Rope;
 pub use rows::ChunkPlace;
 pub use shape::{COLUMN_ROWS_MAX, Cut, PARITY_COLUMNS_MAX, ROW_BYTES, SUMS_MAX, Shape};

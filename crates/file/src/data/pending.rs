@@ -1,4 +1,4 @@
-//! [`Pending`]: a few futures at once in one task, whose results come as they are there.
+//! [`Few`]: a few futures at once in one task, whose results come as they are there.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -8,16 +8,19 @@ use engine::task::LocalFuture;
 use engine::time::{self, Instant};
 
 /// For a bounded few: each turn polls all that are not done. Dropping it drops them.
-pub(crate) struct Pending<K, T> {
-    futures: Vec<(K, LocalFuture<'static, T>)>,
+pub(crate) struct Few<'a, K, T> {
+    futures: Vec<(K, LocalFuture<'a, T>)>,
 }
 
-impl<K, T> Pending<K, T> {
-    pub(crate) fn new() -> Pending<K, T> {
-        Pending { futures: Vec::new() }
+/// A few that borrow nothing.
+pub(crate) type Pending<K, T> = Few<'static, K, T>;
+
+impl<'a, K, T> Few<'a, K, T> {
+    pub(crate) fn new() -> Few<'a, K, T> {
+        Few { futures: Vec::new() }
     }
 
-    pub(crate) fn push(&mut self, key: K, future: impl Future<Output = T> + 'static) {
+    pub(crate) fn push(&mut self, key: K, future: impl Future<Output = T> + 'a) {
         self.futures.push((key, Box::pin(future)));
     }
 

@@ -1,7 +1,5 @@
 //! Changing names: one leaf by one compare-and-set, after what is in the way was finished.
 
-use engine::time;
-
 use super::find::deeper;
 use crate::access::{Held, Tries};
 use crate::error::Error;
@@ -194,34 +192,31 @@ impl FileSystem {
     /// Notes in the root of a split directory when its entries changed, if that has waited for `after`. What comes of it is not
     /// asked: it waits on.
     pub(crate) async fn note_times(&self, dir: u64, after: std::time::Duration) {
-        let touched = self.known.borrow().touched.get(&dir).copied();
-        let Some(touched) = touched.filter(|touched| !touched.is_noted && touched.noted.elapsed() >= after) else {
-            return;
+        let touched = {
+            let known = self.known.borrow();
+            known.touched.get(&dir).copied().filter(|_| !known.closing.contains(&dir))
         };
-        if let Ok(Some(held)) = self.node(dir, Path::ROOT).await
-            && let Some(root) = held.record.root
-        {
-            let (modified, changed) = (root.modified.max(touched.at), root.changed.max(touched.at));
-            let node = Node { root: Some(RootPart { modified, changed, ..root }), ..held.record.clone() };
-            let is_split = held.record.shape == Shape::Split;
-            if is_split
-                && !matches!(
-                    self.access.put(&self.access.keys.node(dir, Path::ROOT), Some(&held), node).await,
-                    Ok(Some(_))
-                )
-            {
-                return;
-            }
+        let Some(touched) = touched.filter(|touched| touched.noted.elapsed() >= after) else { return };
+        if self.note_time(dir, touched.at).await.unwrap_or(false) {
+            self.known.borrow_mut().note(dir, touched.at);
         }
-        if let Some(entry) = self.known.borrow_mut().touched.get_mut(&dir) {
-            (entry.is_noted, entry.noted) = (entry.at <= touched.at, time::now());
+    }
+
+    /// Whether there is nothing to note any more.
+    async fn note_time(&self, dir: u64, at: Time) -> Result<bool, Error> {
+        let Some(held) = self.node(dir, Path::ROOT).await? else { return Ok(true) };
+        // What was set since, by whomever, stays.
+        let Some(root) = held.record.root.filter(|root| root.changed < at) else { return Ok(true) };
+        if held.record.shape != Shape::Split {
+            return Ok(false);
         }
+        let node = Node { root: Some(RootPart { modified: at, changed: at, ..root }), ..held.record.clone() };
+        Ok(self.access.put(&self.access.keys.node(dir, Path::ROOT), Some(&held), node).await?.is_some())
     }
 
     /// Notes all times that wait. Whoever mounts calls this about every second, and at the end.
     pub async fn note_all_times(&self) {
-        let waiting: Vec<u64> =
-            self.known.borrow().touched.iter().filter(|(_, touched)| !touched.is_noted).map(|(dir, _)| *dir).collect();
+        let waiting: Vec<u64> = self.known.borrow().touched.keys().copied().collect();
         for dir in waiting {
             self.note_times(dir, std::time::Duration::ZERO).await;
         }

@@ -2,17 +2,25 @@
 //! root that it saw.** Who opens a closed leaf changes the root first. So either the remover finds the root changed, or the
 //! other finds its leaf closed anew: a name never comes to be in a directory that is removed.
 
-use engine::task::LocalFuture;
+use std::future::Future;
 
+use super::gone::spared;
 use crate::access::Tries;
+use crate::data::Few;
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::record::Path;
 use crate::record::node::{Leaf, Node, RootPart, Shape};
 
-/// What became of closing a node.
-enum Closed {
-    Yes,
+/// Nodes of one directory that are read or changed at once. Chosen: the children of one, and little beside what a client has under way
+/// else.
+pub(super) const NODES_AT_ONCE: usize = 16;
+
+/// What became of a node that something was to be done with.
+enum Met {
+    Done,
+    /// It is split: first its children.
+    Split,
     /// Something was in the way, or has changed: begin anew.
     Again,
 }
@@ -34,10 +42,7 @@ impl FileSystem {
                     let dying = Some(RootPart { dying: Some(intent), ..root });
                     let shape = match &held.record.shape {
                         Shape::Leaf(leaf) => self.emptied(dir, leaf).await?.map(Shape::Leaf),
-                        Shape::Split => match self.close_below(dir, Path::ROOT).await? {
-                            Closed::Yes => Some(Shape::Split),
-                            Closed::Again => None,
-                        },
+                        Shape::Split => self.close_below(dir).await?.then_some(Shape::Split),
                         Shape::Splitting(_) => {
                             self.finish_split(dir, Path::ROOT, &held).await?;
                             None
@@ -72,33 +77,61 @@ impl FileSystem {
         Ok(Some(Leaf::default()))
     }
 
-    fn close_below(&self, dir: u64, path: Path) -> LocalFuture<'_, Result<Closed, Error>> {
-        Box::pin(async move {
-            for child in path.children() {
-                let Some(held) = self.node(dir, child).await? else { return Err(self.why_absent(dir).await) };
-                match &held.record.shape {
-                    Shape::Leaf(leaf) if self.emptied(dir, leaf).await?.is_none() => return Ok(Closed::Again),
-                    // Also one that is closed: who is about to open it must find it changed.
-                    Shape::Leaf(_) | Shape::Dead => {
-                        let node = Node { shape: Shape::Dead, ..held.record.clone() };
-                        let key = self.access.keys.node(dir, child);
-                        if self.access.put(&key, Some(&held), node).await?.is_none() {
-                            return Ok(Closed::Again);
-                        }
-                    }
-                    Shape::Splitting(_) => {
-                        self.finish_split(dir, child, &held).await?;
-                        return Ok(Closed::Again);
-                    }
-                    Shape::Split => {
-                        if let Closed::Again = self.close_below(dir, child).await? {
-                            return Ok(Closed::Again);
-                        }
-                    }
-                }
+    /// Closes all leaves of a directory whose root is split; `false`: begin anew.
+    async fn close_below(&self, dir: u64) -> Result<bool, Error> {
+        // A time that is noted in the root would be a change of it, and all this would begin anew.
+        self.known.borrow_mut().closing.insert(dir);
+        let closed = self.each_node(Path::ROOT.children().collect(), |path| self.close_node(dir, path)).await;
+        self.known.borrow_mut().closing.remove(&dir);
+        closed.map(|split| split.is_some())
+    }
+
+    /// Does something with these nodes and all below them, some at once: the split ones, in an order in which they come before those
+    /// below them; `None`: begin anew. All that was begun is brought to its end.
+    async fn each_node<F: Future<Output = Result<Met, Error>>>(
+        &self,
+        mut waiting: Vec<Path>,
+        act: impl Fn(Path) -> F,
+    ) -> Result<Option<Vec<Path>>, Error> {
+        let (mut few, mut split, mut ended) = (Few::new(), Vec::new(), Ok(true));
+        loop {
+            while ended == Ok(true)
+                && few.keys().count() < NODES_AT_ONCE
+                && let Some(path) = waiting.pop()
+            {
+                few.push(path, act(path));
             }
-            Ok(Closed::Yes)
-        })
+            let Some((path, met)) = few.next().await else { break };
+            match met {
+                Ok(Met::Done) => {}
+                Ok(Met::Split) => {
+                    split.push(path);
+                    waiting.extend(path.children());
+                }
+                Ok(Met::Again) => ended = ended.map(|_| false),
+                Err(error) => ended = Err(error),
+            }
+        }
+        ended.map(|is_done| is_done.then_some(split))
+    }
+
+    async fn close_node(&self, dir: u64, path: Path) -> Result<Met, Error> {
+        let Some(held) = self.node(dir, path).await? else { return Err(self.why_absent(dir).await) };
+        match &held.record.shape {
+            Shape::Leaf(leaf) if self.emptied(dir, leaf).await?.is_none() => Ok(Met::Again),
+            // Also one that is closed: who is about to open it must find it changed.
+            Shape::Leaf(_) | Shape::Dead => {
+                let node = Node { shape: Shape::Dead, ..held.record.clone() };
+                let key = self.access.keys.node(dir, path);
+                let is_put = self.access.put(&key, Some(&held), node).await?.is_some();
+                Ok(if is_put { Met::Done } else { Met::Again })
+            }
+            Shape::Splitting(_) => {
+                self.finish_split(dir, path, &held).await?;
+                Ok(Met::Again)
+            }
+            Shape::Split => Ok(Met::Split),
+        }
     }
 
     /// Takes the number of an intent that did not come to pass out of a directory's root.
@@ -118,10 +151,13 @@ impl FileSystem {
 
     /// Removes a directory whose removal is committed: nodes, the root last of them, then the inode. May be done again.
     pub(crate) async fn bury(&self, dir: u64) -> Result<(), Error> {
-        self.bury_below(dir, Path::ROOT).await?;
+        let split = self.each_node(vec![Path::ROOT], |path| self.bury_node(dir, path, false)).await?;
+        for path in split.into_iter().flatten().rev() {
+            self.bury_node(dir, path, true).await?;
+        }
         let key = self.access.keys.inode(dir);
         let mut tries = Tries::new();
-        while let Some(held) = self.inode(dir).await? {
+        while let Some(held) = spared(self.inode(dir).await, dir)?.flatten() {
             if self.access.remove(&key, &held).await? {
                 break;
             }
@@ -131,21 +167,18 @@ impl FileSystem {
         Ok(())
     }
 
-    fn bury_below(&self, dir: u64, path: Path) -> LocalFuture<'_, Result<(), Error>> {
-        Box::pin(async move {
-            let mut tries = Tries::new();
-            while let Some(held) = self.node(dir, path).await? {
-                if held.record.shape == Shape::Split {
-                    for child in path.children() {
-                        self.bury_below(dir, child).await?;
-                    }
-                }
-                if self.access.remove(&self.access.keys.node(dir, path), &held).await? {
-                    break;
-                }
-                tries.again("other clients change the directory").await?;
+    /// Removes a node; one that is split only if nothing is below it any more.
+    async fn bury_node(&self, dir: u64, path: Path, is_bare: bool) -> Result<Met, Error> {
+        let mut tries = Tries::new();
+        while let Some(held) = spared(self.node(dir, path).await, dir)?.flatten() {
+            if held.record.shape == Shape::Split && !is_bare {
+                return Ok(Met::Split);
             }
-            Ok(())
-        })
+            if self.access.remove(&self.access.keys.node(dir, path), &held).await? {
+                break;
+            }
+            tries.again("other clients change the directory").await?;
+        }
+        Ok(Met::Done)
     }
 }

@@ -40,7 +40,7 @@ impl FileSystem {
         let key = self.access.keys.inode(ino);
         let mut tries = Tries::new();
         loop {
-            let Some(held) = self.inode(ino).await? else { return Ok(()) };
+            let Some(held) = spared(self.inode(ino).await, ino)?.flatten() else { return Ok(()) };
             let mut new = held.record.clone();
             if !take(&mut new) {
                 return Ok(());
@@ -70,5 +70,16 @@ impl FileSystem {
         if let Err(error) = buried.await {
             tracing::warn!(%error, ino, "the content of a file that is gone is left to fsck");
         }
+    }
+}
+
+/// What can't be read is left to `fsck`, `None`: nobody waits for it who is to remove it, or comes by a name of it.
+pub(crate) fn spared<T>(done: Result<T, Error>, ino: u64) -> Result<Option<T>, Error> {
+    match done {
+        Err(error @ Error::Damaged(_)) => {
+            tracing::warn!(%error, ino, "what is damaged is left to fsck");
+            Ok(None)
+        }
+        done => done.map(Some),
     }
 }

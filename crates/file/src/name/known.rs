@@ -11,14 +11,12 @@ const SPLIT_MAX: usize = 1 << 16;
 /// Directories with a time that waits to be noted. Chosen: likewise; with more, the oldest are not noted any more.
 const TOUCHED_MAX: usize = 1 << 12;
 
-/// Times of a directory whose root is split.
+/// Times of a directory whose root is split, which does not say them yet.
 #[derive(Clone, Copy)]
 pub(crate) struct Touched {
     /// When an entry was last changed by this client.
     pub(crate) at: Time,
-    /// Whether the root says so.
-    pub(crate) is_noted: bool,
-    /// When the root was last told.
+    /// When the root was last told, or this began.
     pub(crate) noted: Instant,
 }
 
@@ -27,6 +25,8 @@ pub(crate) struct Touched {
 pub(crate) struct Known {
     split: BTreeSet<(u64, Path)>,
     pub(crate) touched: BTreeMap<u64, Touched>,
+    /// Directories that this client is about to remove, and whose roots it leaves alone.
+    pub(crate) closing: BTreeSet<u64>,
     /// Gone links that this client has told their inodes of.
     told: BTreeSet<(u64, u64)>,
 }
@@ -62,9 +62,17 @@ impl Known {
         if self.touched.len() >= TOUCHED_MAX {
             self.touched.pop_first();
         }
-        let fresh = Touched { at, is_noted: false, noted: time::now() };
-        let touched = self.touched.entry(dir).or_insert(fresh);
-        (touched.at, touched.is_noted) = (at.max(touched.at), false);
+        let touched = self.touched.entry(dir).or_insert(Touched { at, noted: time::now() });
+        touched.at = at.max(touched.at);
+    }
+
+    /// The root of a directory says that an entry was changed then, or something later.
+    pub(crate) fn note(&mut self, dir: u64, at: Time) {
+        let Some(touched) = self.touched.get_mut(&dir) else { return };
+        touched.noted = time::now();
+        if touched.at <= at {
+            self.touched.remove(&dir);
+        }
     }
 
     /// The inode knows that the link is gone.

@@ -1,11 +1,16 @@
 //! Reading a directory: names in the order of their hashes, which changes of others do not move.
 
+use std::collections::BTreeMap;
+
+use super::close::NODES_AT_ONCE;
+use super::find::Seen;
 use crate::access::Tries;
+use crate::data::Few;
 use crate::error::Error;
 use crate::fs::{FileSystem, ROOT};
+use crate::record::Kind;
 use crate::record::intent::State;
 use crate::record::node::Entry;
-use crate::record::{Kind, Path};
 
 /// Where a reader of a directory goes on: positive as a signed number, for those who have only that. 0 is the start.
 pub type Cursor = u64;
@@ -31,6 +36,14 @@ fn cursor(hash: u64) -> Cursor {
     (hash >> 1).max(BEHIND_PARENT + 1)
 }
 
+/// Leaves that were read before it was their turn, by where they begin, and how many names leaves had.
+#[derive(Default)]
+struct Ahead {
+    leaves: BTreeMap<u64, Seen>,
+    read: usize,
+    names: usize,
+}
+
 impl FileSystem {
     /// Names of a directory behind `from`, at least one and about `limit` of them (whole leaves); none: that was all. A name that
     /// is there throughout comes once, whatever else changes; one that is not there throughout may come or not.
@@ -48,15 +61,48 @@ impl FileSystem {
             ..=BEHIND_PARENT => Some(0),
             _ => from.checked_add(1).filter(|next| next >> 63 == 0).map(|next| next << 1),
         };
+        let mut ahead = Ahead::default();
         while let Some(hash) = next.filter(|_| found.len() < limit.max(1)) {
-            next = self.read_leaf(dir, hash, &mut found).await?.last().checked_add(1);
+            let seen = match ahead.leaves.remove(&hash) {
+                Some(seen) => seen,
+                None => self.read_ahead(dir, hash, limit.saturating_sub(found.len()), &mut ahead).await?,
+            };
+            next = seen.path.last().checked_add(1);
+            let before = found.len();
+            self.add_names(dir, hash, seen, &mut found).await?;
+            (ahead.read, ahead.names) = (ahead.read + 1, ahead.names + found.len() - before);
         }
         Ok(found)
     }
 
-    /// Adds the names of the leaf of `hash` from that one on.
-    async fn read_leaf(&self, dir: u64, hash: u64, found: &mut Vec<DirEntry>) -> Result<Path, Error> {
-        let seen = self.see(dir, hash).await?;
+    /// The leaf of `hash`; and those behind it at once, as far as they are known: as many as `wanted` names take by what leaves
+    /// before had. A directory that was large once has many leaves that are empty.
+    async fn read_ahead(&self, dir: u64, hash: u64, wanted: usize, ahead: &mut Ahead) -> Result<Seen, Error> {
+        let count = match ahead.read {
+            0 => 1,
+            read => (wanted * read / ahead.names.max(1)).clamp(1, (2 * read).min(NODES_AT_ONCE)),
+        };
+        let starts: Vec<u64> = {
+            let known = self.known.borrow();
+            let behind = |hash: &u64| known.begin(dir, *hash).last().checked_add(1);
+            std::iter::successors(Some(hash), behind).take(count).collect()
+        };
+        let mut few = Few::new();
+        for start in starts.into_iter().skip(1).filter(|start| !ahead.leaves.contains_key(start)) {
+            few.push(start, self.see(dir, start));
+        }
+        few.push(hash, self.see(dir, hash));
+        while let Some((start, seen)) = few.next().await {
+            ahead.leaves.insert(start, seen?);
+        }
+        match ahead.leaves.remove(&hash) {
+            Some(seen) => Ok(seen),
+            None => self.see(dir, hash).await,
+        }
+    }
+
+    /// Adds the names of a leaf from `hash` on.
+    async fn add_names(&self, dir: u64, hash: u64, seen: Seen, found: &mut Vec<DirEntry>) -> Result<(), Error> {
         let mut entries: Vec<(u64, Entry)> = seen
             .entries
             .into_iter()
@@ -76,7 +122,7 @@ impl FileSystem {
             let cursor = cursors[at] - u64::from(cursors.get(at + 1) == Some(&cursors[at]));
             found.push(DirEntry { name: entry.name, ino: target.ino, kind: target.kind, cursor });
         }
-        Ok(seen.path)
+        Ok(())
     }
 
     /// The directory that a directory is in.

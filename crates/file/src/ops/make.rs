@@ -3,6 +3,10 @@
 //! What has a name was whole before: the inode is put first, the entry last. Whoever dies between leaves an inode that nothing
 //! names.
 
+use std::time::Duration;
+
+use engine::time::{self, Instant};
+
 use super::attributes::Attributes;
 use super::shown;
 use crate::access::draw;
@@ -14,6 +18,25 @@ use crate::record::node::{Target, check_name};
 use crate::record::{Kind, Path, Time};
 
 const SET_GROUP: u16 = 0o2000;
+/// How long an inode that nothing names is safe from `fsck`, at least, by the clock of whoever made it. Derived: `fsck` waits an hour.
+const SAFE: Duration = Duration::from_secs(600);
+
+/// When something without a name was made, by both clocks: one of them may have stood still.
+struct Made {
+    at: Instant,
+    unix: Duration,
+}
+
+impl Made {
+    fn now() -> Made {
+        Made { at: time::now(), unix: time::unix_time() }
+    }
+
+    /// Whether `fsck` may have taken it by now.
+    fn is_unsafe(&self) -> bool {
+        self.at.elapsed() > SAFE || time::unix_time().abs_diff(self.unix) > SAFE
+    }
+}
 
 /// What a new inode is to be.
 #[derive(Clone, Debug)]
@@ -77,12 +100,15 @@ impl FileSystem {
             return Err(Error::Exists(shown(name)));
         }
         let ino = self.next_ino().await?;
+        let made = Made::now();
         if new.kind == Kind::Directory {
             self.access.put(&self.access.keys.node(ino, Path::ROOT), None, empty_directory(inode.created)).await?;
         }
-        self.access.put(&self.access.keys.inode(ino), None, inode.clone()).await?;
+        if self.access.put(&self.access.keys.inode(ino), None, inode.clone()).await?.is_none() {
+            return Err(Error::Damaged(format!("inode {ino} is there, and its number was given out as a new one")));
+        }
         let target = Target { ino, kind: new.kind, link };
-        match self.put_name(dir, name, target).await {
+        match self.put_name_of(dir, name, target, &made).await {
             // Perhaps it is there, or will be: then the inode must be.
             Err(error @ (Error::Unavailable(_) | Error::Damaged(_))) => Err(error),
             Err(error) => {
@@ -91,6 +117,34 @@ impl FileSystem {
             }
             Ok(()) => Ok(Attributes::of(ino, &inode)),
         }
+    }
+
+    /// Gives a free name a target that was made for it. If that was long ago `fsck` may have taken it, so that the name leads nowhere
+    /// and goes again.
+    async fn put_name_of(&self, dir: u64, name: &[u8], target: Target, made: &Made) -> Result<(), Error> {
+        self.put_name(dir, name, target).await?;
+        if !made.is_unsafe() {
+            return Ok(());
+        }
+        // By a change: whoever was about to remove it finds it as it was not.
+        let there = self.change_inode(target.ino, |inode| {
+            inode.changed = Time::now();
+            inode.has_link(target.link).then_some(()).ok_or(Error::Stale)
+        });
+        match there.await {
+            Err(Error::Stale) => {}
+            there => return there.map(drop),
+        }
+        self.change_leaf(dir, name, |leaf, _| {
+            match leaf.get(name).map(|entry| (entry.target, entry.intent)) {
+                Some((_, Some(intent))) => return Ok(Step::Resolve(intent)),
+                Some((Some(there), None)) if there == target => leaf.set(name, None, None),
+                _ => return Ok(Step::Keep(())),
+            }
+            Ok(Step::Put((), true))
+        })
+        .await?;
+        Err(Error::Unavailable(format!("{} came so late that what it led to was taken for left over", shown(name))))
     }
 
     /// Gives a free name a target.
@@ -125,7 +179,7 @@ impl FileSystem {
         if self.find(dir, name).await?.is_some() {
             return Err(Error::Exists(shown(name)));
         }
-        let link = draw();
+        let (link, made) = (draw(), Made::now());
         let (inode, ()) = self
             .change_inode(ino, |inode| {
                 if inode.kind == Kind::Directory {
@@ -143,7 +197,7 @@ impl FileSystem {
             })
             .await?;
         let target = Target { ino, kind: inode.kind, link };
-        match self.put_name(dir, name, target).await {
+        match self.put_name_of(dir, name, target, &made).await {
             Err(error @ (Error::Unavailable(_) | Error::Damaged(_))) => Err(error),
             Err(error) => {
                 self.unmake(target).await;

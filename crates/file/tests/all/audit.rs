@@ -21,6 +21,8 @@ pub struct Leaks {
     pub nodes: usize,
     pub intents: usize,
     pub orphans: usize,
+    /// Keepers that do not list what they keep.
+    pub keepers: usize,
 }
 
 #[derive(Default)]
@@ -131,6 +133,7 @@ pub async fn audit(meta: &MemoryMeta) -> Leaks {
         assert!(records.inodes.contains_key(ino), "inode {ino} is gone, which a client keeps");
     }
     for (ino, inode) in records.inodes.iter().filter(|(ino, _)| **ino != ROOT) {
+        leaks.keepers += inode.keepers.iter().filter(|keeper| !records.keeps(**keeper, *ino)).count();
         match links.get(ino) {
             Some(named) => leaks.links += inode.links.len() - named.len(),
             None if inode.keepers.iter().any(|keeper| records.keeps(*keeper, *ino)) => leaks.orphans += 1,

@@ -8,6 +8,7 @@ mod gates;
 mod interleave;
 mod keepers;
 mod large;
+mod late;
 mod model;
 mod opened;
 mod operations;
