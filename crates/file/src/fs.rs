@@ -13,7 +13,7 @@ use crate::access::{Access, Held, Tries, draw};
 use crate::error::Error;
 use crate::meta::Meta;
 use crate::name::known::Known;
-use crate::ops::Turns;
+use crate::ops::{OpenDir, Turns};
 use crate::record::inode::{Content, Inode};
 use crate::record::node::{Leaf, Node, RootPart, Shape};
 use crate::record::root::{MemberRecord, RootRecord, check_fs_name};
@@ -65,6 +65,7 @@ pub struct FileSystem {
     /// What this client's record lists as open and without a name, or about to be; also where that failed half-way.
     pub(crate) orphans: RefCell<BTreeSet<u64>>,
     pub(crate) turns: Turns,
+    pub(crate) open_dirs: RefCell<BTreeMap<u64, OpenDir>>,
     reap: RefCell<Option<Rc<dyn Reap>>>,
 }
 
@@ -142,6 +143,7 @@ impl FileSystem {
             opened: RefCell::default(),
             orphans: RefCell::default(),
             turns: Turns::default(),
+            open_dirs: RefCell::default(),
             reap: RefCell::new(None),
         };
         file_system.put_client(ClientRecord::default()).await?;

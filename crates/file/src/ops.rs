@@ -1,6 +1,7 @@
 //! What can be done with files, by inode numbers.
 
 mod attributes;
+mod directories;
 mod extended;
 mod inline;
 mod lookup;
@@ -11,6 +12,7 @@ mod rename;
 mod turns;
 
 pub use attributes::{Attributes, Change};
+pub(crate) use directories::OpenDir;
 pub use extended::SetMode;
 pub use make::New;
 pub use rename::RenameFlags;

@@ -87,8 +87,18 @@ impl Attributes {
 impl FileSystem {
     /// What `stat` tells.
     pub async fn getattr(&self, ino: u64) -> Result<Attributes, Error> {
-        let inode = self.get_inode(ino).await?;
-        self.attributes_of(ino, &inode).await
+        let told = match self.get_inode(ino).await {
+            Ok(inode) => self.attributes_of(ino, &inode).await,
+            Err(error) => Err(error),
+        };
+        match told {
+            Err(Error::Stale) => self.attributes_of_removed(ino),
+            Ok(told) => {
+                self.see_open_dir(&told);
+                Ok(told)
+            }
+            told => told,
+        }
     }
 
     pub(super) async fn attributes_of(&self, ino: u64, inode: &Inode) -> Result<Attributes, Error> {
@@ -97,8 +107,10 @@ impl FileSystem {
             let root = self.node(ino, Path::ROOT).await?.ok_or(Error::Stale)?.record.root;
             let root = root.ok_or_else(|| Error::Damaged(format!("the root of directory {ino} is none")))?;
             (told.modified, told.changed) = (root.modified, told.changed.max(root.changed));
-            if let Some(touched) = self.known.borrow().touched.get(&ino) {
-                (told.modified, told.changed) = (told.modified.max(touched.at), told.changed.max(touched.at));
+            // What was set since is newer, though it may be an older time.
+            let touched = self.known.borrow().touched.get(&ino).map(|touched| touched.at);
+            if let Some(touched) = touched.filter(|touched| *touched > root.changed) {
+                (told.modified, told.changed) = (touched, told.changed.max(touched));
             }
         }
         Ok(told)
@@ -128,7 +140,6 @@ impl FileSystem {
             } else {
                 let node = Node { root: Some(RootPart { modified, changed: now, ..root }), ..held.record.clone() };
                 if self.access.put(&self.access.keys.node(dir, Path::ROOT), Some(&held), node).await?.is_some() {
-                    self.known.borrow_mut().touched.remove(&dir);
                     return Ok(());
                 }
             }

@@ -86,7 +86,8 @@ impl FileSystem {
             }
         });
         match kept.await {
-            Err(Error::Stale) => self.unlist(turn).await, // another client was faster
+            // Another client was faster; or it can't be read, and is left to fsck.
+            Err(Error::Stale | Error::Damaged(_)) => self.unlist(turn).await,
             kept => kept.map(drop),
         }
     }
@@ -145,6 +146,7 @@ impl FileSystem {
     pub async fn close(&self) -> Result<(), Error> {
         self.note_all_times().await;
         self.opened.borrow_mut().clear();
+        self.open_dirs.borrow_mut().clear();
         self.collect_client(self.client.get()).await
     }
 

@@ -6,9 +6,9 @@ use crate::across::Outcome;
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::name::Step;
-use crate::record::Kind;
 use crate::record::intent::{Intent, Side};
 use crate::record::node::{Entry, Gone, Target, check_name};
+use crate::record::{Kind, Time};
 
 /// What may become of a name that is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -63,19 +63,38 @@ impl FileSystem {
                 Side { dir, name: name.to_vec(), before: Some(target), after: other.filter(|_| flags.exchange) },
                 Side { dir: new_dir, name: new_name.to_vec(), before: other, after: Some(target) },
             ];
-            let is_done = match self.rename_in_leaf(&sides).await? {
+            let intent = Intent::new(sides);
+            // Those that come below another directory hear of it anyway.
+            let moved: Vec<u64> = intent.moved().map(|(ino, ..)| ino).collect();
+            let is_done = match self.rename_in_leaf(&intent.sides).await? {
                 Some(is_done) => is_done,
-                None => match self.carry_out(Intent::new(sides)).await {
+                None => match self.carry_out(intent).await {
                     Ok(outcome) => matches!(outcome, Outcome::Done),
                     Err(Error::NotEmpty(_)) => return Err(Error::NotEmpty(shown(new_name))),
                     Err(error) => return Err(error),
                 },
             };
             if is_done {
+                let exchanged = other.filter(|_| flags.exchange);
+                for target in [Some(target), exchanged].into_iter().flatten().filter(|of| !moved.contains(&of.ino)) {
+                    self.note_rename(target.ino).await;
+                }
                 return Ok(());
             }
             drop(turn);
             tries.again("other clients change the names").await?;
+        }
+    }
+
+    /// An inode that has another name now was changed then. That the rename took place is sure, whatever comes of this.
+    async fn note_rename(&self, ino: u64) {
+        let now = Time::now();
+        let noted = self.change_inode(ino, |inode| {
+            inode.changed = now;
+            Ok(())
+        });
+        if let Err(error) = noted.await {
+            tracing::debug!(%error, ino, "the time of a rename is not noted");
         }
     }
 

@@ -4,6 +4,7 @@
 mod audit;
 mod crash;
 mod data;
+mod directories;
 mod gates;
 mod interleave;
 mod keepers;
