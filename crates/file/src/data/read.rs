@@ -3,6 +3,8 @@
 //! The plain way asks the data columns that hold what is wanted. A column that is missing, fails, does not verify or is late costs
 //! the same granules of as many others as make up `k`; where a member is known to be slow, that way is taken at once.
 
+use std::time::Duration;
+
 use engine::time::{self, Instant};
 
 use super::balance::{hedge_after, left_out};
@@ -50,22 +52,23 @@ impl Reading<'_> {
     async fn run(&mut self) -> Result<(), String> {
         let begun = time::now();
         self.begin(begun);
-        let mut is_hedged = false;
+        // Until then those that were asked last are waited for. Nothing is left to ask: until the end.
+        let mut limit = self.hedge_at(begun);
         // Columns that are needed to make up for another one; more, where what was made does not verify.
         let mut needed = self.gather.cut.shape().data();
         if !self.gather.wanted().all(|column| self.gather.is_usable(column)) || self.leaves_out() {
             self.widen(needed);
+            limit = self.hedge_at(begun);
         }
         loop {
-            let limit = if is_hedged { PATIENCE } else { hedge_after(self.expected) };
             match self.pending.next_until(begun + limit).await {
                 Some(((column, from), result)) => {
                     self.gather.absorb(column, from, result);
                     if self.gather.is_done() {
                         return Ok(());
                     }
-                    if !self.gather.is_usable(column) {
-                        self.widen(needed);
+                    if !self.gather.is_usable(column) && self.widen(needed) {
+                        limit = limit.max(self.hedge_at(begun));
                     }
                     if self.gather.there(self.gather.all_open()) >= needed {
                         self.gather.solve();
@@ -74,12 +77,14 @@ impl Reading<'_> {
                 None if self.pending.is_empty() => {
                     self.gather.solve();
                     needed = if self.gather.is_done() || self.widen(needed) { needed } else { needed + 1 };
+                    limit = limit.max(self.hedge_at(begun));
                 }
-                None if !is_hedged => {
-                    is_hedged = true;
+                // Whoever is asked instead may hang, too.
+                None if limit < PATIENCE => {
                     let late: Vec<usize> = self.pending.keys().map(|(column, _)| *column).collect();
                     self.gather.mark_late(late.into_iter());
-                    self.widen(needed);
+                    let is_wider = self.widen(needed);
+                    limit = if is_wider { self.hedge_at(begun) } else { PATIENCE };
                 }
                 None => return Err("members did not answer in time".into()),
             }
@@ -90,6 +95,11 @@ impl Reading<'_> {
                 return Err(self.told());
             }
         }
+    }
+
+    /// When help is called for what was asked now, from the begin on.
+    fn hedge_at(&self, begun: Instant) -> Duration {
+        (begun.elapsed() + hedge_after(self.expected)).min(PATIENCE)
     }
 
     /// Asks the columns of the plain way, but those that are too slow.

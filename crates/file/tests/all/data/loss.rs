@@ -195,3 +195,32 @@ fn a_member_that_hangs_is_helped_and_then_passed_over() {
         assert!(took < Duration::from_millis(300), "{took:?}");
     });
 }
+
+/// The one that is asked instead hangs, too: help is called for again.
+#[test]
+fn two_members_that_hang_are_helped() {
+    in_world(7, async {
+        let mut rng = SplitMix(7);
+        let bed = Bed::new(7, (4, 2), 6, 8).await;
+        bed.shelves.iter().for_each(|shelf| shelf.delay.set(Duration::from_micros(100)));
+        let host = bed.host();
+        let node = Node::new(&host, 1);
+        node.create().await;
+        let bytes = drawn(&mut rng, 1 << 20);
+        host.contents.write(&*node, 0, rope(&bytes)).await.unwrap();
+        for hang in 0..6 {
+            // As whoever knows nothing of these members' speed.
+            let reader = bed.host();
+            let node = Node::new(&reader, 1);
+            let two = [hang, (hang + 1) % 6];
+            two.into_iter().for_each(|member| bed.shelves[member].hangs.set(true));
+            let begun = time::now();
+            for at in (0..bytes.len()).step_by(64 << 10) {
+                let read = reader.contents.read(&*node, at as u64..at as u64 + 4096, false).await.unwrap();
+                assert_eq!(read.to_vec(), bytes[at..at + 4096]);
+            }
+            assert!(begun.elapsed() < Duration::from_millis(300), "{two:?}: {:?}", begun.elapsed());
+            two.into_iter().for_each(|member| bed.shelves[member].hangs.set(false));
+        }
+    });
+}
