@@ -8,9 +8,11 @@
 use std::rc::Rc;
 
 use super::content::{Content, Inode, State};
-use super::file::{Contents, Step, TRIES_MAX, Write};
+use super::cut::Behind;
+use super::file::{Contents, TRIES_MAX};
 use super::map::FILE_BYTES_MAX;
 use super::rope::Rope;
+use super::writer::{Step, Write};
 use crate::error::Error;
 
 impl Contents {
@@ -19,15 +21,14 @@ impl Contents {
     /// # Errors
     /// As [`Contents::write`].
     pub async fn append(self: &Rc<Self>, inode: &dyn Inode, data: Rope) -> Result<u64, Error> {
-        // The cut of ours, after which bytes from this size on are zeroes.
-        let mut cut = None;
+        let mut behind = Behind::default();
         for _ in 0..TRIES_MAX {
             let (state, version) = inode.load(true).await?;
             let (at, size) = (state.size, state.size.saturating_add(data.len() as u64));
             if size > FILE_BYTES_MAX {
                 return Err(Error::TooLong(FILE_BYTES_MAX));
             }
-            let mut write = Write { at, data: data.clone(), written: None, cut: None };
+            let mut write = Write::new(at, data.clone());
             let step = match &state.content {
                 Content::Inline(bytes) => self.write_inline(inode, &state, version, bytes, &mut write).await?,
                 Content::Extents(map) => self.write_extents(inode, &state, version, map, &mut write).await?,
@@ -35,8 +36,8 @@ impl Contents {
                     self.finish_cut(inode, &state, version, *spans).await?;
                     Step::Again
                 }
-                Content::Spans(spans) if at < spans.reach && cut != Some((spans.map, spans.cuts, at)) => {
-                    cut = self.begin_cut(inode, &state, version, *spans, at).await?;
+                Content::Spans(spans) if at < spans.reach && !behind.is_nothing(spans) => {
+                    self.begin_cut(inode, &state, version, *spans, at).await?;
                     Step::Again
                 }
                 Content::Spans(_) => {

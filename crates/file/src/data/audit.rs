@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use super::chunk::{Chunk, DYING, Marks, NOBODY, REGIONS_PER_PAGE, Region, RegionPage, Run};
+use super::chunk::{After, Chunk, DYING, Marks, NOBODY, REGIONS_PER_PAGE, Region, RegionPage, Run};
+use super::chunks::Chunks;
 use super::key;
 use super::member::Members;
 use super::record::{self, Next};
 use super::stripe::Stripe;
 use crate::error::Error;
-use crate::meta::Meta;
+use crate::meta::{Meta, Version};
 
 /// Keys that are asked for at once.
 const KEYS_LISTED: usize = 256;
@@ -19,6 +20,8 @@ const KEYS_LISTED: usize = 256;
 pub struct ChunkAudit {
     /// Its number.
     pub number: u32,
+    /// Of its record, as it was seen.
+    pub version: Version,
     /// The client that marks rows of it, if there is one.
     pub owner: Option<u64>,
     /// It gives its regions back, and whoever did that may be gone.
@@ -44,12 +47,14 @@ pub struct Audit {
 pub struct Auditor {
     meta: Rc<dyn Meta>,
     members: Rc<Members>,
+    chunks: Chunks,
 }
 
 impl Auditor {
     /// Of a file system.
     pub fn new(meta: Rc<dyn Meta>, members: Rc<Members>) -> Auditor {
-        Auditor { meta, members }
+        let chunks = Chunks::new(Rc::clone(&meta), Rc::clone(&members));
+        Auditor { meta, members, chunks }
     }
 
     /// Compares all records of space with the stripes that maps name.
@@ -58,7 +63,9 @@ impl Auditor {
     /// What the store says, and records that do not parse.
     pub async fn audit(&self, named: &[Rc<Stripe>]) -> Result<Audit, Error> {
         let mut audit = Audit::default();
-        let chunks = self.chunks().await?;
+        let seen = self.all_chunks().await?;
+        let versions: BTreeMap<u32, Version> = seen.iter().map(|(number, (_, version))| (*number, *version)).collect();
+        let chunks: BTreeMap<u32, Chunk> = seen.into_iter().map(|(number, (chunk, _))| (number, chunk)).collect();
         let mut by_chunk: BTreeMap<u32, Vec<Run>> = BTreeMap::new();
         for stripe in named {
             let run = Run { row: stripe.id.row, rows: stripe.rows(self.members.layout().shape) };
@@ -73,32 +80,36 @@ impl Auditor {
         }
         for (number, chunk) in &chunks {
             let named = by_chunk.get(number).map_or(&[][..], Vec::as_slice);
-            audit.chunks.push(audit_of(*number, chunk, named));
+            audit.chunks.push(audit_of(*number, versions[number], chunk, named));
         }
         self.audit_regions(&chunks, &mut audit).await?;
         Ok(audit)
     }
 
     /// Clears marks of rows that no stripe has, of a chunk whose owner is gone or whose rows have had no change for an hour; with
-    /// `disowns` the chunk is nobody's then.
+    /// `disowns` the chunk is nobody's then. One that has room then is listed, one without marks gives its regions back, and so
+    /// does one that is dying. False: the chunk has been changed since it was looked at, and stays.
     ///
     /// # Errors
     /// What the store says.
-    pub async fn clear(&self, number: u32, rows: &[(u32, u32)], disowns: bool) -> Result<(), Error> {
-        let key = key::chunk(&self.members.layout().fs, number);
-        let cleared = record::change(&*self.meta, &key, |body| {
-            let Some(body) = body else { return Ok(Next::Keep(())) };
-            let mut chunk = Chunk::decode(body)?;
-            rows.iter().for_each(|(row, rows)| chunk.marks.clear(Run { row: *row, rows: *rows }));
-            if disowns && chunk.owner != DYING {
-                chunk.owner = NOBODY;
+    pub async fn clear(&self, chunk: &ChunkAudit, rows: &[(u32, u32)], disowns: bool) -> Result<bool, Error> {
+        let (number, key) = (chunk.number, self.chunks.key(chunk.number));
+        let runs: Vec<Run> = rows.iter().map(|(row, rows)| Run { row: *row, rows: *rows }).collect();
+        // At any other version somebody may have taken these rows, or the chunk.
+        let cleared = record::change_at(&*self.meta, &key, chunk.version, |body| {
+            let mut chunk = self.chunks.decode(body)?;
+            if chunk.owner == DYING {
+                return Ok(Next::Keep(After::Bury));
             }
-            Ok(Next::Put(chunk.encode(), ()))
+            let after = chunk.clear(number, &runs, disowns);
+            Ok(Next::Put(chunk.encode(), after))
         });
-        cleared.await.map_err(|failed| failed.error)
+        let Some(after) = cleared.await.map_err(|failed| failed.error)? else { return Ok(false) };
+        self.chunks.see_to(number, after).await?;
+        Ok(true)
     }
 
-    async fn chunks(&self) -> Result<BTreeMap<u32, Chunk>, Error> {
+    async fn all_chunks(&self) -> Result<BTreeMap<u32, (Chunk, Version)>, Error> {
         let prefix = key::chunks(&self.members.layout().fs);
         let (mut chunks, mut cursor) = (BTreeMap::new(), 0);
         loop {
@@ -108,7 +119,7 @@ impl Auditor {
                     key.strip_prefix(&*prefix).and_then(|rest| Some(u32::from_be_bytes(rest.try_into().ok()?)));
                 let number = number.ok_or_else(|| Error::Damaged("the key of a chunk".into()))?;
                 if let Some(found) = record::load(&*self.meta, &key).await? {
-                    chunks.insert(number, Chunk::decode(&found.body)?);
+                    chunks.insert(number, (self.chunks.decode(&found.body)?, found.version));
                 }
             }
             if next == 0 {
@@ -163,11 +174,11 @@ fn faults_of(number: u32, chunk: &Chunk, runs: &[Run]) -> Vec<String> {
     twice.chain(unmarked).collect()
 }
 
-fn audit_of(number: u32, chunk: &Chunk, named: &[Run]) -> ChunkAudit {
+fn audit_of(number: u32, version: Version, chunk: &Chunk, named: &[Run]) -> ChunkAudit {
     let mut marks: Marks = chunk.marks.clone();
     named.iter().for_each(|run| marks.clear(*run));
     let is_dying = chunk.owner == DYING;
     let owner = Some(chunk.owner).filter(|owner| *owner != NOBODY && !is_dying);
     let unnamed = marks.marked_runs().into_iter().map(|run| (run.row, run.rows)).collect();
-    ChunkAudit { number, owner, is_dying, marked: chunk.marks.marked(), unnamed }
+    ChunkAudit { number, version, owner, is_dying, marked: chunk.marks.marked(), unnamed }
 }

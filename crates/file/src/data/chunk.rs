@@ -44,6 +44,11 @@ impl Marks {
         Marks { rows, words: vec![0; rows.div_ceil(64) as usize] }
     }
 
+    /// Of how many rows.
+    pub(crate) fn rows(&self) -> u32 {
+        self.rows
+    }
+
     fn is_marked(&self, row: u32) -> bool {
         self.words[row as usize / 64] >> (row % 64) & 1 == 1
     }

@@ -21,11 +21,10 @@ impl Contents {
         if size > FILE_BYTES_MAX {
             return Err(Error::TooLong(FILE_BYTES_MAX));
         }
-        // The cut of ours, after which bytes from this size on are zeroes.
-        let mut cut: Option<(u64, u32, u64)> = None;
-        let mut has_shrunk = false;
-        for attempt in 0..TRIES_MAX {
-            let (state, version) = inode.load(attempt > 0).await?;
+        let (mut behind, mut has_shrunk) = (Behind::default(), false);
+        for _ in 0..TRIES_MAX {
+            // What this client has seen before says neither how long the file is nor where its bytes are.
+            let (state, version) = inode.load(true).await?;
             let Content::Spans(spans) = &state.content else {
                 if has_shrunk || self.truncate_short(inode, &state, version, size).await? {
                     self.space.tend().await;
@@ -42,9 +41,9 @@ impl Contents {
                 return Ok(());
             }
             if size < state.size {
-                has_shrunk = self.begin_cut(inode, &state, version, *spans, size).await?.is_some();
-            } else if state.size < spans.reach && cut != Some((spans.map, spans.cuts, state.size)) {
-                cut = self.begin_cut(inode, &state, version, *spans, state.size).await?;
+                has_shrunk = self.begin_cut(inode, &state, version, *spans, size).await?;
+            } else if state.size < spans.reach && !behind.is_nothing(spans) {
+                self.begin_cut(inode, &state, version, *spans, state.size).await?;
             } else if inode.store(version, State { size, ..(*state).clone() }).await? {
                 return Ok(());
             }
@@ -86,8 +85,7 @@ impl Contents {
         Ok(is_done)
     }
 
-    /// Notes in the inode that spans are to be emptied from `size` on, which is its size from now on. The cut's map, number and
-    /// place; `None`: the inode has changed.
+    /// Notes in the inode that spans are to be emptied from `size` on, which is its size from now on. False: the inode has changed.
     pub(crate) async fn begin_cut(
         &self,
         inode: &dyn Inode,
@@ -95,12 +93,11 @@ impl Contents {
         version: Version,
         spans: Spans,
         size: u64,
-    ) -> Result<Option<(u64, u32, u64)>, Error> {
+    ) -> Result<bool, Error> {
         debug_assert!(size <= state.size, "a cut raises no size");
         let cuts = spans.cuts.checked_add(1).ok_or(Error::Invalid("a file was cut too often: copy it"))?;
         let content = Content::Spans(Spans { cuts, cut: Some(size.min(spans.reach)), ..spans });
-        let is_done = inode.store(version, State { content, size }).await?;
-        Ok(is_done.then_some((spans.map, cuts, size)))
+        inode.store(version, State { content, size }).await
     }
 
     /// Empties spans behind a cut, and takes the cut out of the inode.
@@ -112,9 +109,7 @@ impl Contents {
         spans: Spans,
     ) -> Result<(), Error> {
         let Some(from) = spans.cut else { return Ok(()) };
-        let number = inode.number();
-        self.each_span(&(from..spans.reach), move |contents, span| async move {
-            let id = SpanId { inode: number, map: spans.map, span };
+        self.each_span(inode.number(), spans.map, &(from..spans.reach), move |contents, id| async move {
             contents.empty_span(id, spans.cuts, from).await
         })
         .await?;
@@ -126,34 +121,44 @@ impl Contents {
         inode.store(version, State { content, size: state.size }).await.map(drop)
     }
 
+    /// Does it with every span that may be there. One that comes while this is under way may be passed over: a writer that puts
+    /// one there looks at the inode after that, and finds the cut that was there before this began, or the map gone.
     async fn each_span<F: Future<Output = Result<(), Error>> + 'static>(
         self: &Rc<Self>,
+        inode: u64,
+        map: u64,
         range: &Range<u64>,
-        operation: impl Fn(Rc<Contents>, u64) -> F,
+        operation: impl Fn(Rc<Contents>, SpanId) -> F,
     ) -> Result<(), Error> {
-        let mut pending = Pending::new();
-        for span in touched(range) {
-            pending.push((), operation(Rc::clone(self), span));
-            if pending.keys().count() >= TOGETHER
-                && let Some(((), done)) = pending.next().await
-            {
+        let (mut pending, mut cursor) = (Pending::new(), 0);
+        loop {
+            let (numbers, next) = self.spans.numbers(inode, map, &touched(range), cursor).await?;
+            for span in numbers {
+                pending.push((), operation(Rc::clone(self), SpanId { inode, map, span }));
+                if pending.keys().count() >= TOGETHER
+                    && let Some(((), done)) = pending.next().await
+                {
+                    done?;
+                }
+            }
+            while let Some(((), done)) = pending.next().await {
                 done?;
             }
+            if next == 0 {
+                return Ok(());
+            }
+            cursor = next;
         }
-        while let Some(((), done)) = pending.next().await {
-            done?;
-        }
-        Ok(())
     }
 
     /// Empties a span from a place on, unless this or a later cut has passed there before.
     async fn empty_span(&self, id: SpanId, cuts: u32, from: u64) -> Result<(), Error> {
-        let edited = self.spans.edit(id, |span| {
+        let emptied = self.spans.ensure(id, |span| {
             let Some(mut span) = span.filter(|span| span.cuts < cuts) else { return Ok((None, Vec::new())) };
             let gone = span.map.truncate(from);
             Ok((Some(Span { cuts, map: span.map }), gone))
         });
-        let gone: Vec<Rc<Stripe>> = edited.await.map_err(|failed| failed.error)?;
+        let gone: Vec<Rc<Stripe>> = emptied.await?;
         self.space.free(&gone);
         Ok(())
     }
@@ -168,8 +173,10 @@ impl Contents {
     /// # Errors
     /// As [`Contents::write`].
     pub async fn punch(self: &Rc<Self>, inode: &dyn Inode, range: Range<u64>) -> Result<(), Error> {
-        for attempt in 0..TRIES_MAX {
-            let (state, version) = inode.load(attempt > 0).await?;
+        // The long map in which it is a hole, since which cut.
+        let mut punched: Option<(u64, u32)> = None;
+        for _ in 0..TRIES_MAX {
+            let (state, version) = inode.load(true).await?;
             let range = range.start.min(state.size)..range.end.min(state.size);
             if range.is_empty() {
                 return Ok(());
@@ -189,14 +196,16 @@ impl Contents {
                     self.finish_cut(inode, &state, version, *spans).await?;
                     continue;
                 }
-                Content::Spans(spans) => {
+                Content::Spans(spans) if punched != Some((spans.map, spans.cuts)) => {
                     self.punch_spans(inode.number(), *spans, range).await?;
-                    (state.content.clone(), Vec::new())
+                    punched = Some((spans.map, spans.cuts));
+                    // Another map, or what was written after a cut, may be the file's by now.
+                    continue;
                 }
+                // Of a long file the inode notes the time alone.
+                Content::Spans(_) => (state.content.clone(), Vec::new()),
             };
-            // Of a long file the store notes the time alone; had it been cut meanwhile, it was emptied there as well.
-            let is_long = matches!(content, Content::Spans(_));
-            if inode.store(version, State { content, size: state.size }).await? || is_long {
+            if inode.store(version, State { content, size: state.size }).await? {
                 self.space.free(&gone);
                 self.space.tend().await;
                 return Ok(());
@@ -207,43 +216,80 @@ impl Contents {
 
     async fn punch_spans(self: &Rc<Self>, inode: u64, spans: Spans, range: Range<u64>) -> Result<(), Error> {
         let range = range.start..range.end.min(spans.reach);
-        self.each_span(&range.clone(), move |contents, span| {
-            let range = range.clone();
-            async move {
-                let id = SpanId { inode, map: spans.map, span };
-                let edited = contents.spans.edit(id, |span| {
-                    // A later cut has emptied it, and what came there since is newer than this.
-                    let Some(mut span) = span.filter(|span| span.cuts <= spans.cuts) else {
-                        return Ok((None, Vec::new()));
-                    };
-                    let gone = span.map.punch(range.start.max(id.range().start)..range.end.min(id.range().end));
-                    Ok((Some(span), gone))
-                });
-                let gone = edited.await.map_err(|failed| failed.error)?;
-                contents.space.free(&gone);
-                Ok(())
-            }
+        self.each_span(inode, spans.map, &range.clone(), move |contents, id| {
+            let range = range.start.max(id.range().start)..range.end.min(id.range().end);
+            async move { contents.punch_span(id, spans.cuts, range).await }
         })
         .await
     }
 
-    /// Frees all that a file has, after its inode is gone, or is known to go for good.
+    async fn punch_span(self: &Rc<Self>, id: SpanId, cuts: u32, range: Range<u64>) -> Result<(), Error> {
+        for _ in 0..TRIES_MAX {
+            let punched = self.spans.ensure(id, |span| {
+                // A later cut has emptied it, and what came there since is newer than this: the inode will tell.
+                let Some(mut span) = span.filter(|span| span.cuts <= cuts) else {
+                    return Ok((None, Some(Vec::new())));
+                };
+                let gone = span.map.punch(range.clone());
+                Ok(if span.is_full(id) { (None, None) } else { (Some(span), Some(gone)) })
+            });
+            match punched.await? {
+                Some(gone) => {
+                    self.space.free(&gone);
+                    return Ok(());
+                }
+                None => self.shorten(id).await?,
+            }
+        }
+        Err(Error::Unavailable("others change the file all the time".into()))
+    }
+
+    /// Frees all that a file without links has outside of its inode, which says so then, and is to be removed; others may do the
+    /// same at once. Of a short file's map only whoever takes it out of the inode frees what it names.
     ///
     /// # Errors
     /// What the store says: the rest is left to `fsck`, or to whoever calls again.
-    pub async fn remove(self: &Rc<Self>, inode: u64, content: &Content) -> Result<(), Error> {
-        match content {
-            Content::Inline(_) => {}
-            Content::Extents(map) => self.space.free(&map.stripes()),
-            Content::Spans(spans) => {
-                let spans = *spans;
-                self.each_span(&(0..spans.reach), move |contents, span| async move {
-                    contents.drop_span(SpanId { inode, map: spans.map, span }).await
-                })
-                .await?;
+    pub async fn remove(self: &Rc<Self>, inode: &dyn Inode) -> Result<(), Error> {
+        for _ in 0..TRIES_MAX {
+            let (state, version) = match inode.load(true).await {
+                Err(Error::Stale) => return Ok(()),
+                loaded => loaded?,
+            };
+            match &state.content {
+                Content::Inline(_) => {}
+                Content::Extents(map) => {
+                    match inode.store(version, State { content: Content::empty(), size: 0 }).await {
+                        Ok(true) => self.space.free(&map.stripes()),
+                        Ok(false) => continue,
+                        Err(Error::Stale) => return Ok(()),
+                        Err(error) => return Err(error),
+                    }
+                }
+                Content::Spans(spans) => {
+                    let (map, all) = (spans.map, 0..spans.reach);
+                    let drop_span = |contents: Rc<Contents>, id| async move { contents.drop_span(id).await };
+                    self.each_span(inode.number(), map, &all, drop_span).await?;
+                }
             }
+            self.space.tend().await;
+            return Ok(());
         }
-        self.space.tend().await;
-        Ok(())
+        Err(Error::Unavailable("others change the file all the time".into()))
+    }
+}
+
+/// Whether anything may lie behind a file's end that is not to come into the file: what a writer has left that died before this
+/// operation began. A cut that was begun since, whoever's it is, has taken that; what came after it is of others at the same time.
+#[derive(Default)]
+pub(crate) struct Behind {
+    /// The map and the number of cuts when the operation first looked.
+    first: Option<(u64, u32)>,
+}
+
+impl Behind {
+    /// As the inode says now: not as it was seen before the operation.
+    pub(crate) fn is_nothing(&mut self, spans: &Spans) -> bool {
+        let now = (spans.map, spans.cuts);
+        *self.first.get_or_insert(now) != now
     }
 }

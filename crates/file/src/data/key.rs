@@ -14,6 +14,11 @@ pub(crate) fn span(fs: &FsId, inode: u64, map: u64, span: u64) -> Vec<u8> {
     key(fs, b'b', &[&inode.to_be_bytes(), &map.to_be_bytes(), &span.to_be_bytes()])
 }
 
+/// What the keys of all spans of a map begin with.
+pub(crate) fn spans(fs: &FsId, inode: u64, map: u64) -> Vec<u8> {
+    key(fs, b'b', &[&inode.to_be_bytes(), &map.to_be_bytes()])
+}
+
 /// What the keys of all chunks begin with.
 pub(crate) fn chunks(fs: &FsId) -> Vec<u8> {
     key(fs, b'k', &[])

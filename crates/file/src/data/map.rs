@@ -1,7 +1,8 @@
 //! [`Map`]: which bytes of a file lie in which stripes; of a whole file or of one of its spans.
 //!
-//! Invariants: extents are sorted and do not overlap; no stripe lies in two spans, so that whether a stripe is named is known from
-//! one map alone. What lies between extents is a hole, and reads as zeroes.
+//! Invariants: extents are sorted and do not overlap; those of one stripe do not overlap in the stripe either, and are in the same
+//! order there; no stripe lies in two spans, so that whether a stripe is named is known from one map alone. What lies between
+//! extents is a hole, and reads as zeroes.
 //!
 //! ```text
 //!  stripes   varint, then each stripe            in the order in which extents name them first
@@ -12,6 +13,7 @@
 //!     from   varint   where in the stripe
 //! ```
 
+use std::mem;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -257,6 +259,8 @@ impl Map {
         }
         let count = reader.varint_to(reader.rest() as u64, "the number of extents")?;
         let (mut extents, mut end, mut named) = (Vec::new(), range.start, 0);
+        // Of each stripe, where its next extent may begin.
+        let mut free = vec![0; stripes.len()];
         for _ in 0..count {
             let gap = reader.varint_to(range.end - end, "an extent behind the map's end")?;
             let at = end + gap;
@@ -265,6 +269,7 @@ impl Map {
             let stripe = stripes.get(number).ok_or_else(|| reader.damaged("a stripe that is not there"))?;
             let from = reader.varint_to(stripe.length.into(), "a place in a stripe")?;
             reader.check(length != 0 && from + length <= stripe.length.into(), "an extent behind its stripe's end")?;
+            reader.check(from >= mem::replace(&mut free[number], from + length), "bytes of a stripe in two extents")?;
             reader.check(at / SPAN_BYTES == (at + length - 1) / SPAN_BYTES, "an extent in two spans")?;
             named = named.max(number + 1);
             end = at + length;

@@ -184,3 +184,20 @@ fn eight_megabytes_written_by_one_fit_a_page() {
     }
     assert!(map.encoded_len(0) < 2400, "{}", map.encoded_len(0));
 }
+
+/// One that was made by nobody here: a rewrite of it would be longer than a stripe.
+#[test]
+fn a_map_that_names_bytes_of_a_stripe_twice_is_damage() {
+    let whole = stripe(1, 200);
+    let extent = |at, length, from| Extent { at, length, from, stripe: Rc::clone(&whole) };
+    let decoded = |extents: Vec<Extent>| {
+        let mut bytes = Vec::new();
+        Map { extents }.encode(0, &mut bytes);
+        Map::decode(&bytes, shape(), 0..FILE)
+    };
+    assert!(decoded(vec![extent(0, 100, 0), extent(300, 100, 100)]).is_ok());
+    for (first, second) in [(0, 0), (0, 99), (100, 0)] {
+        let twice = decoded(vec![extent(0, 100, first), extent(300, 100, second)]);
+        assert!(matches!(twice, Err(Error::Damaged(_))), "{first}, {second}: {twice:?}");
+    }
+}

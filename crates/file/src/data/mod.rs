@@ -3,16 +3,18 @@
 //! - `shape`, `stripe`, `map`: how data is cut into columns, what is known of what was written, which bytes of a file that is.
 //! - `record`, `key`: records in the store, changed once each.
 //! - `label`, `member`: the namespaces that the bytes are on.
-//! - `chunk`, `regions`, `place`, `unowned`, `rows`, `space`: room, taken and given back.
+//! - `chunk`, `regions`, `place`, `unowned`, `chunks`, `rows`, `space`: room, taken and given back.
 //! - `rope`, `write`, `gather`, `read`, `balance`, `pending`: stripes, written and read.
 //! - `audit`: what records of space say, beside what maps name.
 //! - `append`: bytes behind what others append.
-//! - `content`, `span`: what inode and spans say of a file's bytes; `file`, `reader`, `cut`, `rewrite`: what is done with them.
+//! - `content`, `span`: what inode and spans say of a file's bytes; `file`, `reader`, `writer`, `under_way`, `cut`,
+//!   `rewrite`: what is done with them.
 
 mod append;
 mod audit;
 mod balance;
 mod chunk;
+mod chunks;
 mod content;
 mod cut;
 mod file;
@@ -34,8 +36,10 @@ mod shape;
 mod space;
 mod span;
 mod stripe;
+mod under_way;
 mod unowned;
 mod write;
+mod writer;
 
 pub use audit::{Audit, Auditor, ChunkAudit};
 pub use chunk::Region;

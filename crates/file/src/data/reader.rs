@@ -5,12 +5,12 @@ use std::rc::Rc;
 
 use engine::View;
 
-use super::content::{Content, Inode};
+use super::content::{Content, Inode, Spans, State};
 use super::file::{Contents, TOGETHER, TRIES_MAX};
 use super::map::{Extent, Piece};
 use super::pending::Pending;
 use super::rope::Rope;
-use super::span::{SpanId, touched};
+use super::span::{SpanId, Stood, touched};
 use crate::error::Error;
 use crate::meta::Version;
 
@@ -19,6 +19,27 @@ struct Found {
     pieces: Vec<Piece>,
     inline: Option<View>,
     basis: Vec<Option<Version>>,
+    /// Spans that say nothing unless the inode still has this map, and no later cut.
+    doubtful: Vec<(SpanId, Rc<Stood>)>,
+}
+
+/// Why bytes were not read.
+#[derive(Debug)]
+pub(crate) enum Unread {
+    /// They can't be had from the members: which columns failed, and how.
+    Lost(String),
+    /// Nobody knows where they are, as the store says.
+    Unplaced(Error),
+}
+
+impl Unread {
+    /// As whoever asked for an extent of a file is told.
+    pub(crate) fn told(self, inode: u64, extent: &Extent) -> Error {
+        match self {
+            Unread::Lost(reason) => Error::Lost { inode, from: extent.at, to: extent.end(), reason },
+            Unread::Unplaced(error) => error,
+        }
+    }
 }
 
 impl Contents {
@@ -31,19 +52,17 @@ impl Contents {
         let mut last: Option<Vec<Option<Version>>> = None;
         for attempt in 0..TRIES_MAX {
             let fresh = fresh || attempt > 0;
-            let (state, version) = inode.load(fresh).await?;
-            let range = range.start.min(state.size)..range.end.min(state.size);
-            let found = self.find(inode.number(), &state.content, version, &range, fresh).await?;
+            let Some(found) = self.find(inode, &range, fresh).await? else { continue };
             if let Some(view) = found.inline {
                 return Ok(view.into());
             }
             match self.fetch(found.pieces).await {
                 Ok(rope) => return Ok(rope),
+                Err((_, Unread::Unplaced(error))) => return Err(error),
                 // What lies there may be somebody else's by now: then the map has changed.
                 Err((extent, reason)) => {
                     if fresh && last.as_ref() == Some(&found.basis) {
-                        let (from, to) = (extent.at, extent.end());
-                        return Err(Error::Lost { inode: inode.number(), from, to, reason });
+                        return Err(reason.told(inode.number(), &extent));
                     }
                     self.space.forget_place(extent.stripe.id.chunk);
                     last = fresh.then_some(found.basis);
@@ -58,48 +77,94 @@ impl Contents {
     /// # Errors
     /// What inode or store say.
     pub async fn pieces(&self, inode: &dyn Inode, range: Range<u64>) -> Result<Vec<Piece>, Error> {
-        let (state, version) = inode.load(true).await?;
-        let range = range.start.min(state.size)..range.end.min(state.size);
-        Ok(self.find(inode.number(), &state.content, version, &range, true).await?.pieces)
+        for _ in 0..TRIES_MAX {
+            if let Some(found) = self.find(inode, &range, true).await? {
+                return Ok(found.pieces);
+            }
+        }
+        Err(Error::Unavailable("others change the file all the time".into()))
     }
 
-    async fn find(
-        &self,
-        inode: u64,
-        content: &Content,
-        version: Version,
-        range: &Range<u64>,
-        fresh: bool,
-    ) -> Result<Found, Error> {
-        let mut found = Found { pieces: Vec::new(), inline: None, basis: vec![Some(version)] };
-        match content {
+    /// Where a range lies; `None`: the file was cut, or got another map, while it was looked for.
+    async fn find(&self, inode: &dyn Inode, range: &Range<u64>, fresh: bool) -> Result<Option<Found>, Error> {
+        let (state, version) = inode.load(fresh).await?;
+        let range = range.start.min(state.size)..range.end.min(state.size);
+        let (pieces, basis) = (Vec::new(), vec![Some(version)]);
+        let mut found = Found { pieces, inline: None, basis, doubtful: Vec::new() };
+        match &state.content {
             Content::Inline(bytes) => {
                 let bytes = bytes.get(range.start as usize..range.end as usize).unwrap_or_default();
                 found.inline = Some(engine::Buf::copy_from(bytes).freeze());
             }
             Content::Extents(map) => found.pieces = map.lookup(range.clone()),
             Content::Spans(spans) => {
-                let mapped = range.start..range.end.min(spans.reach);
-                for span in touched(&mapped) {
-                    let id = SpanId { inode, map: spans.map, span };
-                    let stood = self.spans.load(id, fresh).await?;
-                    let part = mapped.start.max(id.range().start)..mapped.end.min(id.range().end);
-                    match &stood.0 {
-                        Some(span) => found.pieces.extend(span.map.lookup(part)),
-                        None => found.pieces.push(Piece::Hole(part)),
-                    }
-                    found.basis.push(stood.1);
-                }
-                if range.end > mapped.end.max(range.start) {
-                    found.pieces.push(Piece::Hole(mapped.end.max(range.start)..range.end));
-                }
+                self.find_in_spans(inode.number(), &state, spans, &range, fresh, &mut found).await?
             }
         }
-        Ok(found)
+        if found.doubtful.is_empty() {
+            return Ok(Some(found));
+        }
+        // Zeroes that nobody wrote are read from spans that are gone with their map, or have been emptied by a cut.
+        let (now, _) = inode.load(true).await?;
+        let (Content::Spans(now), Content::Spans(then)) = (&now.content, &state.content) else { return Ok(None) };
+        if (now.map, now.cuts) != (then.map, then.cuts) {
+            return Ok(None);
+        }
+        self.spans.confirm(&found.doubtful);
+        Ok(Some(found))
+    }
+
+    async fn find_in_spans(
+        &self,
+        inode: u64,
+        state: &State,
+        spans: &Spans,
+        range: &Range<u64>,
+        fresh: bool,
+        found: &mut Found,
+    ) -> Result<(), Error> {
+        let mapped = range.start..range.end.min(spans.reach);
+        let mut at = range.start;
+        for span in self.numbers(inode, spans.map, &touched(&mapped)).await? {
+            let id = SpanId { inode, map: spans.map, span };
+            let part = mapped.start.max(id.range().start)..mapped.end.min(id.range().end);
+            let look = self.spans.look(id, spans, state.size, part.end, fresh).await?;
+            if part.start > at {
+                found.pieces.push(Piece::Hole(at..part.start));
+            }
+            at = part.end;
+            match &look.stood.0 {
+                Some(span) => found.pieces.extend(span.map.lookup(part)),
+                None => found.pieces.push(Piece::Hole(part)),
+            }
+            found.basis.push(look.stood.1);
+            if look.is_doubtful {
+                found.doubtful.push((id, look.stood));
+            }
+        }
+        if range.end > at {
+            found.pieces.push(Piece::Hole(at..range.end));
+        }
+        Ok(())
+    }
+
+    /// Numbers of all spans of a map that may be there, in a range of them, in their order.
+    pub(crate) async fn numbers(&self, inode: u64, map: u64, range: &Range<u64>) -> Result<Vec<u64>, Error> {
+        let (mut all, mut cursor) = (Vec::new(), 0);
+        loop {
+            let (numbers, next) = self.spans.numbers(inode, map, range, cursor).await?;
+            all.extend(numbers);
+            if next == 0 {
+                all.sort_unstable();
+                all.dedup();
+                return Ok(all);
+            }
+            cursor = next;
+        }
     }
 
     /// The bytes of pieces, one after the other.
-    async fn fetch(self: &Rc<Self>, pieces: Vec<Piece>) -> Result<Rope, (Extent, String)> {
+    async fn fetch(self: &Rc<Self>, pieces: Vec<Piece>) -> Result<Rope, (Extent, Unread)> {
         let mut ropes: Vec<Rope> = Vec::with_capacity(pieces.len());
         let mut pending = Pending::new();
         for (number, piece) in pieces.into_iter().enumerate() {
@@ -129,10 +194,10 @@ impl Contents {
         Ok(whole)
     }
 
-    pub(crate) async fn read_extent(&self, extent: &Extent) -> Result<Rope, String> {
-        let place = self.space.place(extent.stripe.id.chunk).await.map_err(|error| error.to_string())?;
-        let place = place.ok_or_else(|| format!("there is no chunk {}", extent.stripe.id.chunk))?;
+    pub(crate) async fn read_extent(&self, extent: &Extent) -> Result<Rope, Unread> {
+        let place = self.space.place(extent.stripe.id.chunk).await.map_err(Unread::Unplaced)?;
+        let place = place.ok_or_else(|| Unread::Lost(format!("there is no chunk {}", extent.stripe.id.chunk)))?;
         let (from, to) = (extent.from as usize, (extent.from + extent.length) as usize);
-        self.stripes.read(&extent.stripe, &place, from, to).await
+        self.stripes.read(&extent.stripe, &place, from, to).await.map_err(Unread::Lost)
     }
 }

@@ -11,7 +11,11 @@
 //!   effect then, and it is no matter which;
 //! - the number is there: it has taken effect;
 //! - the number is not there, and one that was there before it is: it has not, and never will, since a version does not return;
-//! - else nobody knows. Then it is not tried again: rows that nobody uses are found by `fsck`, rows that are used twice by nobody.
+//! - else nobody knows. So it is with all that is found absent, or was: absence has no version, and returns. What was put where
+//!   nothing was may have been taken out again by another, and what is gone another may have removed.
+//!
+//! What nobody knows of is not tried again by [`change`]: rows that nobody uses are found by `fsck`, rows that are used twice by
+//! nobody. [`ensure`] tries it again, where that does no harm.
 
 use std::time::Duration;
 
@@ -37,11 +41,13 @@ pub(crate) struct Failed {
     pub(crate) error: Error,
     /// It may have been made, or may yet be.
     pub(crate) may_be_done: bool,
+    /// So it may; but the record can be read, and whatever is done next is done after it.
+    pub(crate) is_past: bool,
 }
 
 impl From<Error> for Failed {
     fn from(error: Error) -> Failed {
-        Failed { error, may_be_done: false }
+        Failed { error, may_be_done: false, is_past: false }
     }
 }
 
@@ -53,6 +59,16 @@ pub(crate) enum Next<T> {
     Remove(T),
     /// It stays.
     Keep(T),
+}
+
+impl<T> Next<T> {
+    fn map<U>(self, map: impl FnOnce(T) -> U) -> Next<U> {
+        match self {
+            Next::Put(body, outcome) => Next::Put(body, map(outcome)),
+            Next::Remove(outcome) => Next::Remove(map(outcome)),
+            Next::Keep(outcome) => Next::Keep(map(outcome)),
+        }
+    }
 }
 
 /// A record as it stands.
@@ -103,20 +119,19 @@ impl<T> Attempt<T> {
     }
 
     fn judge(&self, now: Option<&Stands>) -> Verdict {
-        if now.map(|now| now.version) == self.version() {
-            return Verdict::Open;
-        }
-        let Some(now) = now else {
-            // A removal's outcome is the same whoever made it.
-            return if self.new.is_none() { Verdict::Made } else { Verdict::Unknown };
-        };
+        // Whose removal it was, or whether it was there for a while, nothing tells.
+        let Some(now) = now else { return Verdict::Unknown };
         if now.recent.contains(&self.number) {
             return Verdict::Made;
         }
-        // What is still remembered from before it would have been forgotten before it. A record that is new since may be a second
-        // one after it.
-        let is_remembered = |(_, recent): &(Version, Vec<u64>)| recent.iter().any(|number| now.recent.contains(number));
-        if self.before.as_ref().is_some_and(is_remembered) { Verdict::Never } else { Verdict::Unknown }
+        // A record that is new since may be a second one after it.
+        let Some((version, recent)) = &self.before else { return Verdict::Unknown };
+        if now.version == *version {
+            return Verdict::Open;
+        }
+        // What is still remembered from before it would have been forgotten before it.
+        let is_remembered = recent.iter().any(|number| now.recent.contains(number));
+        if is_remembered { Verdict::Never } else { Verdict::Unknown }
     }
 }
 
@@ -137,11 +152,44 @@ pub(crate) async fn change<T>(
     key: &[u8],
     mut apply: impl FnMut(Option<&[u8]>) -> Result<Next<T>, Error>,
 ) -> Result<T, Failed> {
+    settle(meta, key, false, |now| apply(now.map(|now| &*now.body))).await
+}
+
+/// The same, where it does no harm if it is made twice, or again after another has undone it: where nobody can tell, it begins
+/// anew. What it gives is what the last try has made, and of that alone it is sure: what one before it may have made is nobody's.
+pub(crate) async fn ensure<T>(
+    meta: &dyn Meta,
+    key: &[u8],
+    mut apply: impl FnMut(Option<&[u8]>) -> Result<Next<T>, Error>,
+) -> Result<T, Error> {
+    settle(meta, key, true, |now| apply(now.map(|now| &*now.body))).await.map_err(|failed| failed.error)
+}
+
+/// Changes a record that stands as it did at this version; `None`: it does not.
+pub(crate) async fn change_at<T>(
+    meta: &dyn Meta,
+    key: &[u8],
+    version: Version,
+    mut apply: impl FnMut(&[u8]) -> Result<Next<T>, Error>,
+) -> Result<Option<T>, Failed> {
+    settle(meta, key, false, |now| match now.filter(|now| now.version == version) {
+        Some(now) => Ok(apply(&now.body)?.map(Some)),
+        None => Ok(Next::Keep(None)),
+    })
+    .await
+}
+
+async fn settle<T>(
+    meta: &dyn Meta,
+    key: &[u8],
+    may_repeat: bool,
+    mut apply: impl FnMut(Option<&Stands>) -> Result<Next<T>, Error>,
+) -> Result<T, Failed> {
     let mut doubtful: Option<Attempt<T>> = None;
     let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_LAST);
     for _ in 0..TRIES_MAX {
         let may_be_done = doubtful.is_some();
-        let now = load(meta, key).await.map_err(|error| Failed { error, may_be_done })?;
+        let now = load(meta, key).await.map_err(|error| Failed { error, may_be_done, is_past: false })?;
         let again = match doubtful.take() {
             None => None,
             Some(attempt) => match attempt.judge(now.as_ref()) {
@@ -149,21 +197,22 @@ pub(crate) async fn change<T>(
                 // The very same again: whichever of the two is made, it is this one.
                 Verdict::Open => Some(attempt),
                 Verdict::Never => None,
+                Verdict::Unknown if may_repeat => None,
                 Verdict::Unknown => {
                     let error = Error::Unavailable("nobody can tell whether a change of a record was made".into());
-                    return Err(Failed { error, may_be_done: true });
+                    return Err(Failed { error, may_be_done: true, is_past: true });
                 }
             },
         };
         let mut attempt = match again {
             Some(attempt) => attempt,
-            None => match begin(now.as_ref(), apply(now.as_ref().map(|now| &*now.body))?) {
+            None => match begin(now.as_ref(), apply(now.as_ref())?) {
                 Ok(attempt) => attempt,
                 Err(outcome) => return Ok(outcome),
             },
         };
         let told = meta.swap(key, attempt.version(), attempt.new.clone()).await;
-        match told.map_err(|error| Failed { error, may_be_done: true })? {
+        match told.map_err(|error| Failed { error, may_be_done: true, is_past: false })? {
             Swapped::Done(_) => return Ok(attempt.outcome),
             Swapped::Changed => {}
             Swapped::Unknown => attempt.is_in_doubt = true,
@@ -172,7 +221,7 @@ pub(crate) async fn change<T>(
         time::sleep(jittered(backoff.pause())).await;
     }
     let error = Error::Unavailable("others change a record all the time".into());
-    Err(Failed { error, may_be_done: doubtful.is_some() })
+    Err(Failed { error, may_be_done: doubtful.is_some(), is_past: false })
 }
 
 /// A value: the numbers that are there with this one, and the body.

@@ -127,3 +127,73 @@ fn a_change_is_made_once_whatever_becomes_of_the_answers() {
     }
     assert!(unknown * 10 < all, "of {all} changes nobody knows of {unknown}");
 }
+
+/// One value, changes of which have the outcomes that are said; something happens meanwhile.
+struct Told {
+    one: Rc<One>,
+    /// Whether the first change takes effect; of it nobody learns.
+    takes_effect: bool,
+    /// What the value is then made, by another.
+    then: Option<Vec<u8>>,
+    swaps: std::cell::Cell<usize>,
+}
+
+impl Meta for Told {
+    fn get<'a>(&'a self, _: &'a [u8]) -> LocalFuture<'a, Result<Option<Seen>, Error>> {
+        let state = self.one.state.borrow();
+        let seen = state.0.clone().map(|value| Seen { value, version: version(state.1) });
+        Box::pin(async { Ok(seen) })
+    }
+
+    fn swap<'a>(
+        &'a self,
+        _: &'a [u8],
+        expected: Option<Version>,
+        new: Option<Vec<u8>>,
+    ) -> LocalFuture<'a, Result<Swapped, Error>> {
+        Box::pin(async move {
+            self.swaps.set(self.swaps.get() + 1);
+            if self.swaps.get() > 1 {
+                return Ok(self.one.apply(expected, new));
+            }
+            if self.takes_effect {
+                self.one.apply(expected, new);
+            }
+            let mut state = self.one.state.borrow_mut();
+            *state = (self.then.clone(), state.1 + 1);
+            Ok(Swapped::Unknown)
+        })
+    }
+
+    fn list<'a>(&'a self, _: &'a [u8], _: u64, _: usize) -> LocalFuture<'a, Result<(Vec<Vec<u8>>, u64), Error>> {
+        Box::pin(async { Ok((Vec::new(), 0)) })
+    }
+}
+
+fn told(value: Option<Vec<u8>>, takes_effect: bool, then: Option<Vec<u8>>) -> Told {
+    let one = One { state: RefCell::new((value, 1)), ..One::default() };
+    Told { one: Rc::new(one), takes_effect, then, swaps: std::cell::Cell::new(0) }
+}
+
+/// Absence has no version, and comes again: whoever finds nothing knows neither that it was nothing all the time, nor who has
+/// removed what was there.
+#[test]
+fn nothing_tells_nobody_whose_doing_it_is() {
+    let world = World::new(1, SimConfig::default());
+    let tested = world.run_until(async {
+        for takes_effect in [false, true] {
+            let there = told(Some(sealed(None, 7, b"there")), takes_effect, None);
+            let removed = change(&there, b"key", |body| {
+                Ok(if body.is_some() { Next::Remove("mine") } else { Next::Keep("another's") })
+            });
+            let failed = removed.await.expect_err("it may be another's removal");
+            assert!(failed.may_be_done);
+            let hole = told(None, takes_effect, None);
+            let put = change(&hole, b"key", |_| Ok(Next::Put(b"rows".to_vec(), ())));
+            let failed = put.await.expect_err("it may have been there, and been taken out");
+            assert!(failed.may_be_done);
+            assert_eq!(hole.swaps.get(), 1, "it is not sent again");
+        }
+    });
+    tested.expect("it comes to its end");
+}

@@ -14,7 +14,7 @@ use engine::time::{self, Instant};
 use super::chunk::{REGIONS_PER_PAGE, Region, RegionPage};
 use super::key;
 use super::member::{Member, Members};
-use super::place::{Candidate, Fit, place};
+use super::place::{Candidate, Fit, Reach, Resort, place};
 use super::record::{self, Next};
 use crate::error::Error;
 use crate::meta::Meta;
@@ -46,12 +46,12 @@ impl Regions {
     }
 
     /// A region for each column of a new chunk.
-    pub(crate) async fn take(&self, chunk: u32) -> Result<Vec<Region>, Error> {
+    pub(crate) async fn take(&self, chunk: u32, resort: Resort) -> Result<Vec<Region>, Error> {
         let count = self.members.layout().shape.columns();
         // Each round without success has found a member full that was thought to have room.
         for _ in 0..=self.members.all().len() {
             let candidates = self.candidates().await?;
-            let chosen = place(&candidates, count, task::random_u64)?;
+            let chosen = place(&candidates, count, resort, task::random_u64)?;
             let mut taken = Vec::with_capacity(count);
             let mut fault = None;
             for index in chosen {
@@ -77,19 +77,20 @@ impl Regions {
         let mut candidates = Vec::new();
         for member in self.members.all() {
             let spec = member.spec();
+            let reach = match (member.is_reachable(), member.is_well()) {
+                (false, _) => Reach::Away,
+                (true, false) => Reach::Failed,
+                (true, true) => Reach::Well,
+            };
             let fit = if spec.is_out {
                 Err("is out")
-            } else if !member.is_reachable() {
-                Err("can't be reached")
-            } else if !member.is_well() {
-                Err("failed just now")
             } else {
                 match self.free_of(&member).await? {
                     0 => Err("has no free region"),
                     free => Ok(Fit { free, load: member.pace().load() }),
                 }
             };
-            candidates.push(Candidate { index: member.index(), domain: spec.domain, fit });
+            candidates.push(Candidate { index: member.index(), domain: spec.domain, fit, reach });
         }
         Ok(candidates)
     }
@@ -144,7 +145,8 @@ impl Regions {
         for page in (first..pages).chain(0..first) {
             let count = on_page(regions, page);
             let key = self.key(index, page);
-            let taken = record::change(&*self.meta, &key, |body| {
+            // Where nobody can tell whether one was taken, another is: the first is found by `fsck`.
+            let taken = record::ensure(&*self.meta, &key, |body| {
                 let mut page = RegionPage::decode(body)?;
                 let taken = page.take(chunk, count, 0);
                 Ok(match taken {
@@ -152,7 +154,7 @@ impl Regions {
                     None => Next::Keep(None),
                 })
             });
-            if let Some(region) = taken.await.map_err(|failed| failed.error)? {
+            if let Some(region) = taken.await? {
                 self.estimates.borrow_mut().entry(index).and_modify(|(_, free)| *free = free.saturating_sub(1).max(1));
                 return Ok(Some(page * REGIONS_PER_PAGE + region));
             }
@@ -165,7 +167,7 @@ impl Regions {
     pub(crate) async fn give_back(&self, chunk: u32, columns: &[Region]) -> Result<(), Error> {
         for Region { member, region } in columns.iter().copied() {
             let key = self.key(member, region / REGIONS_PER_PAGE);
-            let given = record::change(&*self.meta, &key, |body| {
+            let given = record::ensure(&*self.meta, &key, |body| {
                 let mut page = RegionPage::decode(body)?;
                 let is_changed = page.give_back(chunk, region % REGIONS_PER_PAGE);
                 Ok(match (is_changed, page.is_empty()) {
@@ -174,7 +176,7 @@ impl Regions {
                     (true, false) => Next::Put(page.encode(), ()),
                 })
             });
-            given.await.map_err(|failed| failed.error)?;
+            given.await?;
             self.estimates.borrow_mut().remove(&member);
         }
         Ok(())

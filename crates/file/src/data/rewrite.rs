@@ -8,7 +8,7 @@ use super::file::{Contents, TRIES_MAX, Written, offer, recall};
 use super::map::{Extent, Map, Moved, Piece};
 use super::record::Failed;
 use super::rope::Rope;
-use super::span::{SpanId, touched};
+use super::span::{Span, SpanId, too_many_pieces, touched};
 use super::stripe::{Stripe, StripeId};
 use crate::error::Error;
 
@@ -33,9 +33,9 @@ impl Contents {
             Content::Inline(_) => {}
             Content::Extents(map) => add(map),
             Content::Spans(spans) => {
-                for span in touched(&(0..spans.reach)) {
+                for span in self.numbers(inode.number(), spans.map, &touched(&(0..spans.reach))).await? {
                     let id = SpanId { inode: inode.number(), map: spans.map, span };
-                    if let (Some(span), _) = &*self.spans.load(id, true).await? {
+                    if let (Some(span), _) = &*self.spans.load(id).await? {
                         add(&span.map);
                     }
                 }
@@ -62,7 +62,7 @@ impl Contents {
             };
             let map = match (&state.content, span) {
                 (Content::Extents(map), _) => map.clone(),
-                (Content::Spans(_), Some(id)) => self.spans.load(id, true).await?.0.clone().unwrap_or_default().map,
+                (Content::Spans(_), Some(id)) => self.spans.load(id).await?.0.clone().unwrap_or_default().map,
                 _ => Map::default(),
             };
             let named: Vec<Extent> =
@@ -75,15 +75,15 @@ impl Contents {
                     (Rc::clone(&first.stripe), moved, self.put_stripe(first.at, &data).await?)
                 }
             };
-            offer([&mut new].into_iter())?;
             let outcome = match span {
                 None => {
                     let mut map = map;
                     let gone = map.replace(&old, &new.stripe, &moved)?;
+                    offer([&mut new].into_iter())?;
                     let state = State { content: Content::Extents(map), size: state.size };
                     inode.store(version, state).await?.then_some(gone)
                 }
-                Some(id) => self.replace(id, &old, &new, &moved).await?,
+                Some(id) => Some(self.replace(id, &old, &mut new, &moved).await?),
             };
             match outcome {
                 Some(gone) if gone.iter().all(|stripe| stripe.id != new.stripe.id) => {
@@ -109,9 +109,10 @@ impl Contents {
         &self,
         id: SpanId,
         old: &Rc<Stripe>,
-        new: &Written,
+        new: &mut Written,
         moved: &[Moved],
-    ) -> Result<Option<Vec<Rc<Stripe>>>, Error> {
+    ) -> Result<Vec<Rc<Stripe>>, Error> {
+        offer([&mut *new].into_iter())?;
         let edited = self.spans.edit(id, |span| {
             let Some(mut span) = span.filter(|span| span.map.names(old.id)) else {
                 return Ok((None, vec![Rc::clone(&new.stripe)]));
@@ -119,7 +120,11 @@ impl Contents {
             let gone = span.map.replace(old, &new.stripe, moved)?;
             Ok((Some(span), gone))
         });
-        edited.await.map(Some).map_err(|failed| failed.error)
+        let edited = edited.await;
+        if matches!(&edited, Err(Failed { may_be_done: false, .. })) {
+            recall([new].into_iter());
+        }
+        edited.map_err(|failed| failed.error)
     }
 
     /// The bytes of extents of one stripe, one behind the other, and where each comes to be.
@@ -127,8 +132,7 @@ impl Contents {
         let (mut moved, mut data) = (Vec::new(), Rope::default());
         for extent in extents {
             moved.push(Moved { from: extent.from, length: extent.length, to: data.len() as u32 });
-            let lost = |reason| Error::Lost { inode, from: extent.at, to: extent.end(), reason };
-            let read = self.read_extent(extent).await.map_err(lost)?;
+            let read = self.read_extent(extent).await.map_err(|unread| unread.told(inode, extent))?;
             read.parts().iter().for_each(|part| data.push(part.clone()));
         }
         Ok((moved, data))
@@ -136,19 +140,45 @@ impl Contents {
 
     /// Puts a part of a span together, where its map has grown too long. What fails is tried again with the next write.
     pub(crate) async fn compact(self: &Rc<Self>, id: SpanId) {
-        match self.try_compact(id).await {
-            Ok(false) => {}
-            Ok(true) => self.figures.compactions.set(self.figures.compactions.get() + 1),
-            Err(error) => tracing::debug!(inode = id.inode, span = id.span, %error, "a span stays in many pieces"),
+        if let Err(error) = self.try_compact(id).await {
+            tracing::debug!(inode = id.inode, span = id.span, %error, "a span stays in many pieces");
         }
     }
 
-    async fn try_compact(self: &Rc<Self>, id: SpanId) -> Result<bool, Error> {
-        let stood = self.spans.load(id, false).await?;
-        let Some(span) = &stood.0 else { return Ok(false) };
-        if !span.is_long(id) {
-            return Ok(false);
+    /// Puts a part of a span together whose map is full.
+    ///
+    /// # Errors
+    /// There is none that could be.
+    pub(crate) async fn shorten(self: &Rc<Self>, id: SpanId) -> Result<(), Error> {
+        match self.try_compact(id).await? {
+            Compacted::Made | Compacted::Overtaken => Ok(()),
+            Compacted::Nothing => Err(too_many_pieces()),
         }
+    }
+
+    async fn try_compact(self: &Rc<Self>, id: SpanId) -> Result<Compacted, Error> {
+        let stood = self.spans.load(id).await?;
+        let Some(span) = stood.0.as_ref().filter(|span| span.is_long(id)) else { return Ok(Compacted::Overtaken) };
+        for window in self.windows(id, span) {
+            let written = match self.put_together(&span.map, window.clone()).await {
+                Ok(written) => written,
+                // Another part can be read, perhaps.
+                Err(Error::Lost { reason, .. }) => {
+                    tracing::debug!(inode = id.inode, from = window.start, reason, "a part can't be put together");
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let is_made = self.name_together(id, span, written).await?;
+            let made = self.figures.compactions.get() + u64::from(is_made);
+            self.figures.compactions.set(made);
+            return Ok(if is_made { Compacted::Made } else { Compacted::Overtaken });
+        }
+        Ok(Compacted::Nothing)
+    }
+
+    /// Parts of a span whose maps are shorter when they are put together, the one that saves most first.
+    fn windows(&self, id: SpanId, span: &Span) -> Vec<Range<u64>> {
         let shape = self.members().layout().shape;
         let saved = |window: &Range<u64>| {
             let part = span.map.part(window.clone());
@@ -157,25 +187,33 @@ impl Contents {
         };
         let size = WINDOW_BYTES.min(shape.stripe_bytes_max() as u64);
         let windows = id.range().step_by(size as usize).map(|from| from..(from + size).min(id.range().end));
-        let best = windows.map(|window| (saved(&window), window)).max_by_key(|(saved, window)| (*saved, window.start));
-        let Some((saved, window)) = best else { return Ok(false) };
-        if saved <= 0 {
-            return Ok(false);
-        }
+        let mut windows: Vec<(i64, Range<u64>)> = windows.map(|window| (saved(&window), window)).collect();
+        windows.retain(|(saved, _)| *saved > 0);
+        windows.sort_by_key(|(saved, window)| (-saved, window.start));
+        windows.into_iter().map(|(_, window)| window).collect()
+    }
+
+    /// Reads what lies in a part of a span, and puts it into stripes.
+    async fn put_together(self: &Rc<Self>, map: &Map, window: Range<u64>) -> Result<Vec<Written>, Error> {
         let mut written = Vec::new();
-        for run in runs(&span.map.part(window)) {
+        for run in runs(&map.part(window)) {
             let mut data = Rope::default();
-            for piece in span.map.lookup(run.clone()) {
+            for piece in map.lookup(run.clone()) {
                 match piece {
                     Piece::Hole(range) => data.push_zeroes((range.end - range.start) as usize),
                     Piece::Data(extent) => {
-                        let read = self.read_extent(&extent).await.map_err(Error::Unavailable)?;
+                        let read = self.read_extent(&extent).await.map_err(|unread| unread.told(0, &extent))?;
                         read.parts().iter().for_each(|part| data.push(part.clone()));
                     }
                 }
             }
             written.extend(self.put(run.start, &data).await?);
         }
+        Ok(written)
+    }
+
+    /// Lets a span's map name what was put together, if it is still the one that it was made of.
+    async fn name_together(&self, id: SpanId, span: &Span, mut written: Vec<Written>) -> Result<bool, Error> {
         offer(written.iter_mut())?;
         let edited = self.spans.edit(id, |now| {
             // Bytes that others have written since must not become what they were.
@@ -192,6 +230,15 @@ impl Contents {
         gone.iter().for_each(|gone| self.space.free(gone));
         Ok(gone.is_some())
     }
+}
+
+/// What became of an attempt to put a part of a span together.
+enum Compacted {
+    Made,
+    /// Others have changed the span, or made it short.
+    Overtaken,
+    /// Nothing can be read, or would be shorter.
+    Nothing,
 }
 
 /// The ranges of a map that lie somewhere, over holes that are filled.

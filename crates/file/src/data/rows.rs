@@ -9,10 +9,10 @@ use engine::time::Instant;
 use super::chunk::{Region, Run};
 
 /// Until whatever was sent to a member has taken effect, or never will. As the store assumes.
-pub(crate) const SETTLED_AFTER: Duration = Duration::from_secs(30 * 60);
+const SETTLED_AFTER: Duration = Duration::from_secs(30 * 60);
 /// What was not marked free for so long is left to `fsck`, which clears it after an hour: to clear marks later than that could
 /// clear those of somebody else.
-pub(crate) const CLEARED_WITHIN: Duration = Duration::from_secs(10 * 60);
+const CLEARED_WITHIN: Duration = Duration::from_secs(10 * 60);
 
 /// Where a chunk's columns are. It never changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -93,7 +93,8 @@ impl Rows {
             && now.duration_since(since) >= SETTLED_AFTER
         {
             self.aside.pop_front();
-            self.put(chunk, run, now);
+            // Not since now: this may come late, and others have taken them for lost by then.
+            self.put(chunk, run, since + SETTLED_AFTER);
         }
     }
 
@@ -106,7 +107,7 @@ impl Rows {
     pub(crate) fn take_clears(&mut self, now: Instant) -> BTreeMap<u32, Vec<(Instant, Run)>> {
         let mut by_chunk: BTreeMap<u32, Vec<(Instant, Run)>> = BTreeMap::new();
         for (since, chunk, run) in std::mem::take(&mut self.clears) {
-            if now.duration_since(since) < CLEARED_WITHIN {
+            if may_clear(since, now) {
                 by_chunk.entry(chunk).or_default().push((since, run));
             }
         }
@@ -117,6 +118,11 @@ impl Rows {
     pub(crate) fn put_clears(&mut self, chunk: u32, runs: Vec<(Instant, Run)>) {
         self.clears.extend(runs.into_iter().map(|(since, run)| (since, chunk, run)));
     }
+}
+
+/// Whether marks may be cleared that have waited since then.
+pub(crate) fn may_clear(since: Instant, now: Instant) -> bool {
+    now.duration_since(since) < CLEARED_WITHIN
 }
 
 #[cfg(test)]
@@ -151,5 +157,9 @@ mod tests {
             rows.take_clears(at(2400)).is_empty(),
             "by then fsck may have cleared them, and another has taken them"
         );
+        rows.put_aside(7, Run { row: 1, rows: 1 }, at(0));
+        rows.ripen(at(5000));
+        assert_eq!(rows.waiting(), (1, Some(at(1800))), "whoever looks late has no more time for it");
+        assert!(rows.take_clears(at(5000)).is_empty());
     }
 }

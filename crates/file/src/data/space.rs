@@ -17,13 +17,13 @@ use engine::task;
 use engine::time::{self, Instant};
 
 use super::chunk::{After, Chunk, DYING, Marks, NOBODY, Run};
-use super::key;
+use super::chunks::Chunks;
 use super::member::{Layout, Members};
+use super::place::Resort;
 use super::record::{self, Failed, Next};
-use super::regions::Regions;
-use super::rows::{ChunkPlace, Owned, Rows};
+use super::rows::{ChunkPlace, Owned, Rows, may_clear};
 use super::stripe::Stripe;
-use super::unowned::Unowned;
+use super::write::FAILED_MAX;
 use crate::error::Error;
 use crate::meta::Meta;
 
@@ -43,8 +43,7 @@ const PLACES_KEPT: usize = 4096;
 pub struct Space {
     meta: Rc<dyn Meta>,
     members: Rc<Members>,
-    regions: Regions,
-    unowned: Unowned,
+    chunks: Chunks,
     client: Cell<u64>,
     renewed: Cell<Instant>,
     rows: RefCell<Rows>,
@@ -87,6 +86,11 @@ impl Taken {
         self.is_ours = true;
     }
 
+    /// Whether no map names them, or ever may have.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.is_ours
+    }
+
     /// Nothing was sent, or all that was has ended: they can be used again at once.
     pub(crate) fn give_back(mut self) {
         let is_ours = std::mem::replace(&mut self.is_ours, false);
@@ -123,13 +127,11 @@ enum Marked {
 impl Space {
     /// Space for a client, whose record was just made: a number that no other client ever had, neither 0 nor all ones.
     pub fn new(meta: Rc<dyn Meta>, members: Rc<Members>, client: u64) -> Rc<Space> {
-        let regions = Regions::new(Rc::clone(&meta), Rc::clone(&members));
-        let unowned = Unowned::new(Rc::clone(&meta), &members.layout().fs);
+        let chunks = Chunks::new(Rc::clone(&meta), Rc::clone(&members));
         Rc::new(Space {
             meta,
             members,
-            regions,
-            unowned,
+            chunks,
             client: Cell::new(client),
             renewed: Cell::new(time::now()),
             rows: RefCell::default(),
@@ -141,7 +143,7 @@ impl Space {
     /// Bytes of data that fit on all members, and that fit besides what is there, about: rows that are free in chunks do not count.
     pub async fn usage(&self) -> Result<(u64, u64), Error> {
         let Layout { shape, region_bytes, .. } = *self.layout();
-        let (all, free) = self.regions.count().await?;
+        let (all, free) = self.chunks.regions.count().await?;
         let data = |regions: u64| regions / shape.columns() as u64 * shape.data() as u64 * u64::from(region_bytes);
         Ok((data(all), data(free)))
     }
@@ -174,24 +176,21 @@ impl Space {
             return Ok(taken);
         }
         let _turn = self.turn.acquire(1).await;
-        let refusal = match self.obtain(rows, true).await {
-            Ok(taken) => return Ok(taken),
-            Err(error) => error,
-        };
-        // Rather a stripe with a column missing than none.
-        match self.obtain_own(rows, false).await? {
-            Some(taken) => Ok(taken),
-            None => Err(refusal),
+        if let Ok(taken) = self.obtain(rows, true).await {
+            return Ok(taken);
         }
+        // Rather a stripe with a column missing than none.
+        self.obtain(rows, false).await
     }
 
+    /// Rows of our chunks, of one that becomes ours, or of a new one: of one whose members are all `well`, or of any that will do.
     async fn obtain(self: &Rc<Self>, rows: u32, well: bool) -> Result<Taken, Error> {
         if let Some(taken) = self.obtain_own(rows, well).await? {
             return Ok(taken);
         }
         self.retire().await;
-        if !self.claim(rows).await? {
-            self.create(rows).await?;
+        if !self.claim(rows, well).await? {
+            self.create(rows, well).await?;
         }
         self.from_pool(rows, well).ok_or_else(|| Error::Unavailable("members fail while rows are taken".into()))
     }
@@ -209,7 +208,7 @@ impl Space {
                 fit.find(|(_, owned)| !well || self.is_well(&owned.place)).map(|(number, _)| *number)
             };
             let Some(number) = next else { return Ok(None) };
-            let outcome = self.mark(number, rows, false).await?;
+            let outcome = self.mark(number, rows, None).await?;
             self.admit(number, outcome);
             tried = number + 1;
         }
@@ -220,6 +219,13 @@ impl Space {
         members.into_iter().all(|member| member.is_some_and(|member| member.is_well() && !member.is_out()))
     }
 
+    /// Whether a stripe can be written there, perhaps, with no more columns missing than may be.
+    fn may_do(&self, place: &ChunkPlace) -> bool {
+        let members: Vec<_> = place.columns.iter().map(|column| self.members.get(column.member)).collect();
+        let away = members.iter().filter(|member| member.as_ref().is_none_or(|member| !member.is_reachable())).count();
+        away <= FAILED_MAX && !members.iter().flatten().any(|member| member.is_out())
+    }
+
     fn from_pool(self: &Rc<Self>, rows: u32, well: bool) -> Option<Taken> {
         let mut state = self.rows.borrow_mut();
         state.ripen(time::now());
@@ -228,23 +234,24 @@ impl Space {
         Some(Taken { space: Rc::clone(self), client: self.client.get(), place, run, is_ours: true })
     }
 
-    /// Marks rows of a chunk that is ours, or becomes it if it is nobody's.
-    async fn mark(&self, number: u32, rows: u32, claims: bool) -> Result<Marked, Error> {
+    /// Marks rows of a chunk that is ours; with `claims`, of one that is nobody's and becomes it, if its members are all well, or,
+    /// where that says false, will do.
+    async fn mark(&self, number: u32, rows: u32, claims: Option<bool>) -> Result<Marked, Error> {
         let client = self.client.get();
-        let key = key::chunk(&self.layout().fs, number);
+        let key = self.chunks.key(number);
         let marked = record::change(&*self.meta, &key, |body| {
             let Some(body) = body else { return Ok(Next::Keep(Marked::NotOurs)) };
-            let mut chunk = Chunk::decode(body)?;
+            let mut chunk = self.chunks.decode(body)?;
             let place = Rc::new(ChunkPlace { number, columns: chunk.columns.clone() });
             if chunk.owner == DYING {
                 return Ok(Next::Keep(Marked::Dying));
             }
-            let expected = if claims { NOBODY } else { client };
+            let expected = if claims.is_some() { NOBODY } else { client };
             if chunk.owner != expected {
                 return Ok(Next::Keep(Marked::NotOurs));
             }
             let longest = |chunk: &Chunk| chunk.marks.free_runs().iter().map(|run| run.rows).max().unwrap_or(0);
-            if claims && !self.is_well(&place) {
+            if claims.is_some_and(|well| !(self.is_well(&place) || !well && self.may_do(&place))) {
                 return Ok(Next::Keep(Marked::Short(longest(&chunk))));
             }
             let taken = chunk.marks.take(rows, MARKED_ROWS);
@@ -258,7 +265,7 @@ impl Space {
             // What was marked under a name that is ours no more is left to `fsck`.
             Ok(_) if self.client.get() != client => Err(expired()),
             Ok(marked) => Ok(marked),
-            Err(Failed { may_be_done: true, error }) => {
+            Err(Failed { may_be_done: true, error, .. }) => {
                 // Which of its rows are marked, and for whom, nobody knows: it is used no more.
                 self.rows.borrow_mut().owned.remove(&number);
                 Err(error)
@@ -286,24 +293,34 @@ impl Space {
     }
 
     /// Makes a chunk ours that is nobody's, and marks rows of it.
-    async fn claim(&self, rows: u32) -> Result<bool, Error> {
-        let mut list = self.unowned.load().await?;
+    async fn claim(&self, rows: u32, well: bool) -> Result<bool, Error> {
+        let mut list = self.chunks.unowned.load().await?;
         if list.is_empty() {
             return Ok(false);
         }
         let first = task::random_u64() as usize % list.len();
         list.rotate_left(first);
         for number in list.into_iter().take(CLAIMS_TRIED) {
-            let marked = self.mark(number, rows, true).await?;
+            let marked = self.mark(number, rows, Some(well)).await?;
             match &marked {
                 Marked::Short(_) => continue,
-                Marked::Dying => self.bury(number).await?,
+                Marked::Dying => self.chunks.bury(number).await?,
                 _ => {}
             }
-            self.unowned.remove(number).await?;
             let is_claimed = matches!(marked, Marked::Rows(..));
+            // First: what is marked for us and not admitted is lost to everybody.
             if is_claimed {
                 self.admit(number, marked);
+            }
+            match self.chunks.unowned.remove(number).await {
+                Err(error) if !is_claimed => return Err(error),
+                // Whoever finds it there finds whose it is.
+                Err(error) => {
+                    tracing::debug!(chunk = number, %error, "a chunk stays in the list of those without an owner")
+                }
+                Ok(()) => {}
+            }
+            if is_claimed {
                 return Ok(true);
             }
         }
@@ -311,36 +328,40 @@ impl Space {
     }
 
     /// Makes a new chunk, with rows of it marked.
-    async fn create(&self, rows: u32) -> Result<(), Error> {
+    async fn create(&self, rows: u32, well: bool) -> Result<(), Error> {
         let region_rows = self.layout().region_rows();
         if rows > region_rows {
             return Err(Error::Invalid("more rows are asked for than a chunk has"));
         }
         let number = (task::random_u64() as u32).max(1);
-        let key = key::chunk(&self.layout().fs, number);
+        let key = self.chunks.key(number);
         if record::load(&*self.meta, &key).await?.is_some() {
             return Err(Error::Unavailable("a chunk's number was drawn twice: try again".into()));
         }
-        let columns = self.regions.take(number).await?;
+        let columns =
+            self.chunks.regions.take(number, if well { Resort::First } else { Resort::Last(FAILED_MAX) }).await?;
         let place = Rc::new(ChunkPlace { number, columns: columns.clone() });
         let client = self.client.get();
         let mut chunk = Chunk { owner: client, columns, marks: Marks::new(region_rows) };
         let runs = chunk.marks.take(rows, MARKED_ROWS);
         let longest = chunk.marks.free_runs().iter().map(|run| run.rows).max().unwrap_or(0);
-        let made = record::change(&*self.meta, &key, |body| {
-            Ok(if body.is_some() { Next::Keep(false) } else { Next::Put(chunk.encode(), true) })
+        let made = record::ensure(&*self.meta, &key, |body| {
+            let Some(body) = body else { return Ok(Next::Put(chunk.encode(), true)) };
+            // Nobody else has these regions: it is this one.
+            Ok(Next::Keep(self.chunks.decode(body)?.columns == chunk.columns))
         });
-        match made.await {
-            Ok(true) if self.client.get() != client => return Err(expired()),
-            Ok(true) => self.admit(number, Marked::Rows(runs, place, longest)),
-            // Another has drawn the same number at the same time.
-            Ok(false) => {
-                self.regions.give_back(number, &place.columns).await?;
-                return Err(Error::Unavailable("a chunk's number was drawn twice: try again".into()));
+        match made.await? {
+            true if self.client.get() != client => Err(expired()),
+            true => {
+                self.admit(number, Marked::Rows(runs, place, longest));
+                Ok(())
             }
-            Err(failed) => return Err(failed.error),
+            // Another has drawn the same number at the same time.
+            false => {
+                self.chunks.regions.give_back(number, &place.columns).await?;
+                Err(Error::Unavailable("a chunk's number was drawn twice: try again".into()))
+            }
         }
-        Ok(())
     }
 
     /// Where a chunk lies; `None`: there is no such chunk.
@@ -348,12 +369,7 @@ impl Space {
         if let Some(place) = self.places.borrow().get(&number) {
             return Ok(Some(Rc::clone(place)));
         }
-        let key = key::chunk(&self.layout().fs, number);
-        let Some(found) = record::load(&*self.meta, &key).await? else { return Ok(None) };
-        let columns = Chunk::decode(&found.body)?.columns;
-        if columns.len() != self.layout().shape.columns() {
-            return Err(Error::Damaged(format!("chunk {number} has {} columns", columns.len())));
-        }
+        let Some(Chunk { columns, .. }) = self.chunks.load(number).await? else { return Ok(None) };
         let place = Rc::new(ChunkPlace { number, columns });
         let mut places = self.places.borrow_mut();
         if places.len() >= PLACES_KEPT {
@@ -394,8 +410,7 @@ impl Space {
         self.rows.borrow_mut().ripen(time::now());
         let clears = self.rows.borrow_mut().take_clears(time::now());
         for (number, runs) in clears {
-            let plain: Vec<Run> = runs.iter().map(|(_, run)| *run).collect();
-            let after = match self.change_marks(number, &plain, false).await {
+            let after = match self.change_marks(number, &runs, false).await {
                 Ok(after) => after,
                 Err(failed) => {
                     tracing::warn!(chunk = number, error = %failed.error, "rows are not marked free");
@@ -405,9 +420,7 @@ impl Space {
                     continue;
                 }
             };
-            if let Err(error) = self.see_to(number, after).await {
-                tracing::warn!(chunk = number, %error, "a chunk's free rows are left to fsck");
-            }
+            self.see_to(number, after).await;
         }
     }
 
@@ -436,56 +449,44 @@ impl Space {
     }
 
     async fn release(&self, number: u32, owned: Owned) {
-        let outcome = match self.change_marks(number, &owned.pool, true).await {
+        let now = time::now();
+        let pool: Vec<(Instant, Run)> = owned.pool.into_iter().map(|run| (now, run)).collect();
+        match self.change_marks(number, &pool, true).await {
             Ok(after) => self.see_to(number, after).await,
-            Err(failed) => Err(failed.error),
-        };
-        if let Err(error) = outcome {
-            tracing::warn!(chunk = number, %error, "a chunk's free rows are left to fsck");
+            Err(failed) => {
+                tracing::warn!(chunk = number, error = %failed.error, "a chunk's free rows are left to fsck");
+            }
         }
     }
 
-    /// Clears marks of a chunk; with `releases` it is nobody's then.
-    async fn change_marks(&self, number: u32, runs: &[Run], releases: bool) -> Result<After, Failed> {
+    /// Clears marks of a chunk that have waited since then; with `releases` it is nobody's then.
+    async fn change_marks(&self, number: u32, runs: &[(Instant, Run)], releases: bool) -> Result<After, Failed> {
         let client = self.client.get();
-        let key = key::chunk(&self.layout().fs, number);
-        record::change(&*self.meta, &key, |body| {
+        record::change(&*self.meta, &self.chunks.key(number), |body| {
             let Some(body) = body else { return Ok(Next::Keep(After::Nothing)) };
-            let mut chunk = Chunk::decode(body)?;
+            let mut chunk = self.chunks.decode(body)?;
             if chunk.owner == DYING || (releases && chunk.owner != client) {
                 return Ok(Next::Keep(After::Nothing));
             }
-            let after = chunk.clear(number, runs, releases);
+            // Each time anew: as this record is read now, the marks may be those of others.
+            let now = time::now();
+            let timely: Vec<Run> =
+                runs.iter().filter(|(since, _)| may_clear(*since, now)).map(|(_, run)| *run).collect();
+            if timely.is_empty() && !releases {
+                return Ok(Next::Keep(After::Nothing));
+            }
+            let after = chunk.clear(number, &timely, releases);
             Ok(Next::Put(chunk.encode(), after))
         })
         .await
     }
 
-    async fn see_to(&self, number: u32, after: After) -> Result<(), Error> {
-        match after {
-            After::Nothing => Ok(()),
-            After::List => self.unowned.add(number).await,
-            After::Bury => {
-                self.bury(number).await?;
-                self.unowned.remove(number).await
-            }
+    async fn see_to(&self, number: u32, after: After) {
+        if let Err(error) = self.chunks.see_to(number, after).await {
+            tracing::warn!(chunk = number, %error, "a chunk's free rows are left to fsck");
         }
-    }
-
-    /// Gives the regions of a dying chunk back; whoever meets it does.
-    async fn bury(&self, number: u32) -> Result<(), Error> {
-        let key = key::chunk(&self.layout().fs, number);
-        let Some(found) = record::load(&*self.meta, &key).await? else { return Ok(()) };
-        let chunk = Chunk::decode(&found.body)?;
-        if chunk.owner != DYING {
-            return Ok(());
+        if after == After::Bury {
+            self.forget_place(number);
         }
-        self.regions.give_back(number, &chunk.columns).await?;
-        self.forget_place(number);
-        let removed = record::change(&*self.meta, &key, |body| {
-            let owner = body.map(Chunk::decode).transpose()?.map(|chunk| chunk.owner);
-            Ok(if owner == Some(DYING) { Next::Remove(()) } else { Next::Keep(()) })
-        });
-        removed.await.map_err(|failed| failed.error)
     }
 }

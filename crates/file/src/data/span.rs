@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
+use super::content::Spans;
 use super::key::{self, FsId};
 use super::map::{MAP_BYTES_MAX, Map, SPAN_BYTES};
 use super::record::{self, Failed, Next};
@@ -21,8 +22,15 @@ use crate::meta::{Meta, Version};
 /// From so many bytes of a span's map on, the part of it that is in most pieces is put together. Chosen: what is written by the
 /// megabyte stays far below it (and within a page of the store), and small writes at random share one such copy by the dozen.
 const LONG_BYTES: usize = 12 << 10;
+/// Bytes of a record besides its map, at most.
+const CUTS_BYTES_MAX: usize = 5;
 /// Records that are remembered.
 const KEPT: usize = 512;
+/// So many spans are asked for one by one; of more, the store is asked which are there. Chosen: half a TiB of a file; to list the
+/// keys of a store takes as long as thousands of gets, however few of them are those of the file.
+const ASKED_MAX: u64 = 1 << 16;
+/// Keys that are listed at once.
+const LISTED: usize = 1024;
 
 /// A span's record.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -36,6 +44,16 @@ impl Span {
     pub(crate) fn is_long(&self, id: SpanId) -> bool {
         self.map.encoded_len(id.range().start) > LONG_BYTES
     }
+
+    /// Whether its map is too long for a record.
+    pub(crate) fn is_full(&self, id: SpanId) -> bool {
+        self.map.encoded_len(id.range().start) + CUTS_BYTES_MAX > MAP_BYTES_MAX
+    }
+}
+
+/// A change was not made, as the span's map would have been too long.
+pub(crate) fn too_many_pieces() -> Error {
+    Error::Unavailable("a part of the file is in too many pieces, and can't be put together now".into())
 }
 
 /// Which one: the file, its map, and the span's number.
@@ -64,12 +82,29 @@ pub(crate) type Edit<T> = (Option<Span>, T);
 /// A span as it stood, and the version that said so; `None` in both: there was none.
 pub(crate) type Stood = (Option<Span>, Option<Version>);
 
+/// A span as it was seen, and by which state of the inode.
+struct Kept {
+    stood: Rc<Stood>,
+    cuts: u32,
+    /// What lies in the span behind this was no part of the file.
+    size: u64,
+    /// The map was still the file's, and without a later cut, after the span was seen.
+    is_sure: bool,
+}
+
+/// What was found of a span, by a state of the inode.
+pub(crate) struct Look {
+    pub(crate) stood: Rc<Stood>,
+    /// A later cut may have passed, or the map be gone: then what was found, or not found, was never the file's. The inode tells.
+    pub(crate) is_doubtful: bool,
+}
+
 /// The records of spans of a file system.
 pub(crate) struct SpanRecords {
     meta: Rc<dyn Meta>,
     fs: FsId,
     shape: Shape,
-    kept: RefCell<BTreeMap<SpanId, Rc<Stood>>>,
+    kept: RefCell<BTreeMap<SpanId, Kept>>,
     /// Counts what was forgotten: what was read before that is not remembered.
     forgotten: Cell<u64>,
 }
@@ -90,24 +125,74 @@ impl SpanRecords {
         Ok(Span { cuts, map })
     }
 
-    /// A span's record; without `fresh` it may be as it was seen before.
-    pub(crate) async fn load(&self, id: SpanId, fresh: bool) -> Result<Rc<Stood>, Error> {
-        if !fresh && let Some(kept) = self.kept.borrow().get(&id) {
-            return Ok(Rc::clone(kept));
-        }
-        let forgotten = self.forgotten.get();
+    /// A span's record.
+    pub(crate) async fn load(&self, id: SpanId) -> Result<Rc<Stood>, Error> {
         let found = record::load(&*self.meta, &self.key(id)).await?;
         let span = found.as_ref().map(|found| self.decode(id, &found.body)).transpose()?;
-        let stood = Rc::new((span, found.map(|found| found.version)));
+        Ok(Rc::new((span, found.map(|found| found.version))))
+    }
+
+    /// A span's record as whoever reads up to `end` needs it, by an inode of this size. Without `fresh` it may be as it was seen
+    /// before, but not from before a cut, nor from when the file did not go so far: of what lay behind its end then, the span knew
+    /// nothing, and that is no hole.
+    pub(crate) async fn look(
+        &self,
+        id: SpanId,
+        spans: &Spans,
+        size: u64,
+        end: u64,
+        fresh: bool,
+    ) -> Result<Look, Error> {
+        if !fresh
+            && let Some(kept) = self.kept.borrow().get(&id)
+            && kept.cuts == spans.cuts
+            && end <= kept.size
+        {
+            return Ok(Look { stood: Rc::clone(&kept.stood), is_doubtful: !kept.is_sure });
+        }
+        let forgotten = self.forgotten.get();
+        let stood = self.load(id).await?;
+        let is_sure = stood.0.as_ref().is_some_and(|span| span.cuts <= spans.cuts);
         // It may be from before a change of ours that has ended since.
         if self.forgotten.get() == forgotten {
             let mut kept = self.kept.borrow_mut();
             if kept.len() >= KEPT {
                 kept.clear();
             }
-            kept.insert(id, Rc::clone(&stood));
+            kept.insert(id, Kept { stood: Rc::clone(&stood), cuts: spans.cuts, size, is_sure });
         }
-        Ok(stood)
+        Ok(Look { stood, is_doubtful: !is_sure })
+    }
+
+    /// The inode has the same map, and no later cut, now that these were seen.
+    pub(crate) fn confirm(&self, seen: &[(SpanId, Rc<Stood>)]) {
+        let mut all = self.kept.borrow_mut();
+        for (id, stood) in seen {
+            if let Some(kept) = all.get_mut(id).filter(|kept| Rc::ptr_eq(&kept.stood, stood)) {
+                kept.is_sure = true;
+            }
+        }
+    }
+
+    /// Numbers of spans of a map in a range of them, some at a time, from `cursor` on (0: from the start), and where to go on (0:
+    /// that was all): each that is there throughout comes, and others that are not there may.
+    pub(crate) async fn numbers(
+        &self,
+        inode: u64,
+        map: u64,
+        range: &Range<u64>,
+        cursor: u64,
+    ) -> Result<(Vec<u64>, u64), Error> {
+        if range.end.saturating_sub(range.start) <= ASKED_MAX {
+            return Ok((range.clone().collect(), 0));
+        }
+        let prefix = key::spans(&self.fs, inode, map);
+        let (keys, next) = self.meta.list(&prefix, cursor, LISTED).await?;
+        let number = |key: &Vec<u8>| Some(u64::from_be_bytes(key.strip_prefix(&*prefix)?.try_into().ok()?));
+        let numbers: Option<Vec<u64>> = keys.iter().map(number).collect();
+        let mut numbers = numbers.ok_or_else(|| Error::Damaged("the key of a span".into()))?;
+        numbers.retain(|number| range.contains(number));
+        Ok((numbers, next))
     }
 
     /// What is remembered of a file's spans goes: others may have changed them.
@@ -123,24 +208,50 @@ impl SpanRecords {
         id: SpanId,
         mut edit: impl FnMut(Option<Span>) -> Result<Edit<T>, Error>,
     ) -> Result<T, Failed> {
-        let key = self.key(id);
-        let edited = record::change(&*self.meta, &key, |body| {
-            let (new, outcome) = edit(body.map(|body| self.decode(id, body)).transpose()?)?;
-            let Some(Span { cuts, map }) = new else { return Ok(Next::Keep(outcome)) };
-            if map.is_empty() {
-                return Ok(if body.is_some() { Next::Remove(outcome) } else { Next::Keep(outcome) });
-            }
-            let mut body = Vec::new();
-            put_varint(&mut body, cuts.into());
-            map.encode(id.range().start, &mut body);
-            if body.len() > MAP_BYTES_MAX {
-                return Err(Error::Unavailable("a part of the file is in too many pieces: try again".into()));
-            }
-            Ok(Next::Put(body, outcome))
-        });
-        let edited = edited.await;
-        self.forgotten.set(self.forgotten.get().wrapping_add(1));
-        self.kept.borrow_mut().remove(&id);
-        edited
+        let _forgetting = Forgetting { records: self, id };
+        record::change(&*self.meta, &self.key(id), |body| self.next(id, body, &mut edit)).await
+    }
+
+    /// The same, by [`record::ensure`].
+    pub(crate) async fn ensure<T>(
+        &self,
+        id: SpanId,
+        mut edit: impl FnMut(Option<Span>) -> Result<Edit<T>, Error>,
+    ) -> Result<T, Error> {
+        let _forgetting = Forgetting { records: self, id };
+        record::ensure(&*self.meta, &self.key(id), |body| self.next(id, body, &mut edit)).await
+    }
+
+    fn next<T>(
+        &self,
+        id: SpanId,
+        body: Option<&[u8]>,
+        edit: &mut impl FnMut(Option<Span>) -> Result<Edit<T>, Error>,
+    ) -> Result<Next<T>, Error> {
+        let (new, outcome) = edit(body.map(|body| self.decode(id, body)).transpose()?)?;
+        let Some(span) = new else { return Ok(Next::Keep(outcome)) };
+        if span.map.is_empty() {
+            return Ok(if body.is_some() { Next::Remove(outcome) } else { Next::Keep(outcome) });
+        }
+        if span.is_full(id) {
+            return Err(too_many_pieces());
+        }
+        let mut body = Vec::new();
+        put_varint(&mut body, span.cuts.into());
+        span.map.encode(id.range().start, &mut body);
+        Ok(Next::Put(body, outcome))
+    }
+}
+
+/// What is known of a span goes with the end of a change of it, however that ends: also where nobody waits for it any more.
+struct Forgetting<'a> {
+    records: &'a SpanRecords,
+    id: SpanId,
+}
+
+impl Drop for Forgetting<'_> {
+    fn drop(&mut self) {
+        self.records.forgotten.set(self.records.forgotten.get().wrapping_add(1));
+        self.records.kept.borrow_mut().remove(&self.id);
     }
 }

@@ -46,14 +46,14 @@ impl Unowned {
     }
 
     async fn change(&self, mut edit: impl FnMut(&mut Vec<u32>) -> bool) -> Result<(), Error> {
-        let changed = record::change(&*self.meta, &self.key, |body| {
+        record::ensure(&*self.meta, &self.key, |body| {
             let mut list = decode_list(body)?;
             Ok(match (edit(&mut list), list.is_empty()) {
                 (false, _) => Next::Keep(()),
                 (true, true) => Next::Remove(()),
                 (true, false) => Next::Put(encode_list(&list), ()),
             })
-        });
-        changed.await.map_err(|failed| failed.error)
+        })
+        .await
     }
 }

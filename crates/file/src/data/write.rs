@@ -25,7 +25,7 @@ static ZEROES: [u8; PIECE_BYTES] = [0; PIECE_BYTES];
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Columns that may fail when a stripe is written, however much parity there is: each is a loss less that can be borne later.
-const FAILED_MAX: usize = 1;
+pub(crate) const FAILED_MAX: usize = 1;
 
 /// Reads and writes stripes.
 pub(crate) struct Stripes {

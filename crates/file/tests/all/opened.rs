@@ -206,7 +206,7 @@ fn what_is_not_in_stripes_is_bounded() {
         let [one, two] = [make(&files, "a").await, make(&files, "b").await];
         place.set_down(true);
         let blocks = DIRTY_BYTES_MAX as u64 / MIB;
-        // Not the first: so little would fit the inode.
+        // Nothing at their begin: that would go into their inodes.
         for block in 1..=blocks / 2 {
             one.write(block * MIB, &[1]).await.unwrap();
             two.write(block * MIB, &[2]).await.unwrap();

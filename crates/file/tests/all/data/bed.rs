@@ -1,33 +1,49 @@
 //! What the tests stand on: a store in memory, members in memory, inodes, and clients that stop at any step.
 //!
 //! The store's fault model, by a seed: a change takes its time; of some nobody learns the outcome: they have taken effect, or
-//! not, or take effect later if the version still is the one that they expect. A member's: it is down (commands are not sent), it
-//! hangs, it takes its time; its bytes are changed behind its back. A client's: it stops for good before or after any change of
-//! the store or write to a member.
+//! not, or take effect later if nothing has changed the key since they were sent. A test may say which fate a change has, and what
+//! happens with it. A member's: it is down (commands are not sent), it can't be read, it hangs, it takes its time; of some writes
+//! nobody learns the outcome: a part of them or all comes many minutes later, or never; its bytes are changed behind its back. A
+//! client's: it stops for good before or after any change of the store or write to a member; its members are connected or not.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::future::pending;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use device::{Durability, Lba, Memory, Namespace};
 use engine::rng::SplitMix;
 use engine::task::{self, LocalFuture};
-use engine::{Buf, View, time};
+use engine::{Buf, time};
 use file::Error;
 use file::data::{Content, Contents, Inode, Layout, MemberSpec, Members, Rope, Shape, Space, State, SumSeed};
 use file::meta::{Meta, Seen, Swapped, Version};
 use kv::types::{Ballot, OpId, Timestamp};
 
+pub use super::shelf::{Gate, Shelf};
+
 /// Each with the number of the change that it came by.
 type Values = BTreeMap<Vec<u8>, (Vec<u8>, u64)>;
+
+/// What becomes of a change of which nobody learns the outcome.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    AtOnce,
+    Never,
+    After(Duration),
+}
+
+/// Says of a change of a key (to nothing, or to something) which fate it has; `None`: it is made, and told.
+type Fates = Box<dyn Fn(&[u8], bool) -> Option<Fate>>;
 
 /// Small values in memory.
 pub struct Store {
     values: RefCell<Values>,
+    /// By which change each key became what it is, also those that are gone.
+    changed: RefCell<BTreeMap<Vec<u8>, u64>>,
     version: Cell<u64>,
+    fates: RefCell<Option<Fates>>,
+    pub gets: Cell<u64>,
     draws: RefCell<SplitMix>,
     /// Of a million changes, those that nobody learns the outcome of.
     pub unknown_ppm: Cell<u64>,
@@ -43,7 +59,10 @@ impl Store {
     pub fn new(seed: u64) -> Rc<Store> {
         Rc::new(Store {
             values: RefCell::default(),
+            changed: RefCell::default(),
             version: Cell::new(0),
+            fates: RefCell::default(),
+            gets: Cell::new(0),
             draws: RefCell::new(SplitMix(seed)),
             unknown_ppm: Cell::new(0),
             delay: Cell::default(),
@@ -58,12 +77,18 @@ impl Store {
         self.values.borrow().len()
     }
 
+    /// From now on this says which changes nobody learns the outcome of.
+    pub fn set_fates(&self, fates: impl Fn(&[u8], bool) -> Option<Fate> + 'static) {
+        *self.fates.borrow_mut() = Some(Box::new(fates));
+    }
+
     fn apply(&self, key: &[u8], expected: Option<Version>, new: Option<Vec<u8>>) -> Swapped {
         let mut values = self.values.borrow_mut();
         if values.get(key).map(|(_, number)| version(*number)) != expected {
             return Swapped::Changed;
         }
         self.version.set(self.version.get() + 1);
+        self.changed.borrow_mut().insert(key.to_vec(), self.version.get());
         match new {
             Some(value) => drop(values.insert(key.to_vec(), (value, self.version.get()))),
             None => drop(values.remove(key)),
@@ -73,17 +98,24 @@ impl Store {
 
     async fn swap(self: &Rc<Self>, key: Vec<u8>, expected: Option<Version>, new: Option<Vec<u8>>) -> Swapped {
         self.pause().await;
-        if self.below(1_000_000) >= self.unknown_ppm.get() {
-            return self.apply(&key, expected, new);
-        }
-        match self.below(3) {
-            0 => drop(self.apply(&key, expected, new)),
-            1 => {}
-            _ => {
-                let store = Rc::clone(self);
+        let said = self.fates.borrow().as_ref().and_then(|fates| fates(&key, new.is_none()));
+        let drawn = || match self.below(3) {
+            0 => Fate::AtOnce,
+            1 => Fate::Never,
+            _ => Fate::After(Duration::from_nanos(self.below(20_000_000))),
+        };
+        let fate = said.or_else(|| (self.below(1_000_000) < self.unknown_ppm.get()).then(drawn));
+        match fate {
+            None => return self.apply(&key, expected, new),
+            Some(Fate::AtOnce) => drop(self.apply(&key, expected, new)),
+            Some(Fate::Never) => {}
+            Some(Fate::After(delay)) => {
+                let (store, sent) = (Rc::clone(self), self.last_change(&key));
                 task::spawn(async move {
-                    time::sleep(Duration::from_nanos(store.below(20_000_000))).await;
-                    store.apply(&key, expected, new);
+                    time::sleep(delay).await;
+                    if store.last_change(&key) == sent {
+                        store.apply(&key, expected, new);
+                    }
                 })
                 .detach();
             }
@@ -91,46 +123,15 @@ impl Store {
         Swapped::Unknown
     }
 
+    fn last_change(&self, key: &[u8]) -> Option<u64> {
+        self.changed.borrow().get(key).copied()
+    }
+
     async fn pause(&self) {
         let delay = self.delay.get();
         if !delay.is_zero() {
             time::sleep(Duration::from_nanos(self.below(delay.as_nanos() as u64))).await;
         }
-    }
-}
-
-/// Where a client stops: at its so many-th step, before it or after it.
-#[derive(Default)]
-pub struct Gate {
-    pub steps: Cell<u64>,
-    pub stop_at: Cell<Option<u64>>,
-    has_stopped: Cell<bool>,
-}
-
-impl Gate {
-    pub fn at(step: Option<u64>) -> Rc<Gate> {
-        Rc::new(Gate { stop_at: Cell::new(step), ..Gate::default() })
-    }
-
-    async fn pass(&self) {
-        let step = self.steps.get();
-        self.steps.set(step + 1);
-        if self.stop_at.get() == Some(step) {
-            self.has_stopped.set(true);
-        }
-        self.look().await;
-    }
-
-    /// Nothing happens in a client that has stopped, until it goes on.
-    async fn look(&self) {
-        while self.has_stopped.get() {
-            time::sleep(Duration::from_millis(500)).await;
-        }
-    }
-
-    /// A client that has stopped goes on.
-    pub fn go_on(&self) {
-        self.has_stopped.set(false);
     }
 }
 
@@ -145,6 +146,7 @@ impl Meta for Client {
         Box::pin(async move {
             self.gate.look().await;
             self.store.pause().await;
+            self.store.gets.set(self.store.gets.get() + 1);
             let values = self.store.values.borrow();
             Ok(values.get(key).map(|(value, number)| Seen { value: value.clone(), version: version(*number) }))
         })
@@ -173,76 +175,6 @@ impl Meta for Client {
     }
 }
 
-/// A member's medium, and how it is reached.
-pub struct Shelf {
-    pub memory: Arc<Memory>,
-    pub is_down: Cell<bool>,
-    pub hangs: Cell<bool>,
-    pub delay: Cell<Duration>,
-    pub reads: Cell<u64>,
-    pub writes: Cell<u64>,
-}
-
-/// A shelf as one client sees it.
-pub struct Reached {
-    shelf: Rc<Shelf>,
-    gate: Rc<Gate>,
-}
-
-impl Shelf {
-    pub fn new(memory: Memory) -> Rc<Shelf> {
-        Rc::new(Shelf {
-            memory: Arc::new(memory),
-            is_down: Cell::default(),
-            hangs: Cell::default(),
-            delay: Cell::default(),
-            reads: Cell::default(),
-            writes: Cell::default(),
-        })
-    }
-
-    /// As a client reaches it that stops at this gate.
-    pub fn reached(self: &Rc<Self>, gate: &Rc<Gate>) -> Rc<dyn device::ErasedMethods> {
-        Rc::new(Reached { shelf: Rc::clone(self), gate: Rc::clone(gate) })
-    }
-}
-
-impl Reached {
-    async fn begin(&self) -> Result<(), device::Error> {
-        self.gate.look().await;
-        if !self.shelf.delay.get().is_zero() {
-            time::sleep(self.shelf.delay.get()).await;
-        }
-        if self.shelf.hangs.get() {
-            pending::<()>().await;
-        }
-        if self.shelf.is_down.get() { Err(device::Error::NotConnected("a shelf".into())) } else { Ok(()) }
-    }
-}
-
-impl Namespace for Reached {
-    device::delegate_namespace!(this => { Reached { shelf, .. } => shelf.memory };
-        info, flush, compare, compare_and_write, write_zeroes, deallocate, verify, write_uncorrectable, hint_lifetime,
-        writability, used_blocks, link, attribute, set_attribute, zones);
-
-    async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), device::Error>, Buf) {
-        self.shelf.reads.set(self.shelf.reads.get() + 1);
-        match self.begin().await {
-            Ok(()) => self.shelf.memory.read(lba, buf).await,
-            Err(error) => (Err(error), buf),
-        }
-    }
-
-    async fn write(&self, lba: Lba, data: View, durability: Durability) -> Result<(), device::Error> {
-        self.shelf.writes.set(self.shelf.writes.get() + 1);
-        self.gate.pass().await;
-        self.begin().await?;
-        let result = self.shelf.memory.write(lba, data, durability).await;
-        self.gate.pass().await;
-        result
-    }
-}
-
 /// A file system's store and members.
 pub struct Bed {
     pub store: Rc<Store>,
@@ -259,6 +191,7 @@ pub struct Host {
 }
 
 impl Bed {
+    /// So many members, each with so many regions of a MiB.
     pub async fn new(seed: u64, shape: (usize, usize), members: usize, regions: u64) -> Bed {
         let layout = Layout {
             fs: *b"a file system   ",
@@ -292,6 +225,11 @@ impl Bed {
         let space = Space::new(Rc::clone(&dynamic), Rc::clone(&members), self.clients.get());
         let contents = Contents::new(dynamic, members, space).unwrap();
         Host { contents, meta }
+    }
+
+    /// Whether a key is that of a span of a long file's map.
+    pub fn is_span(&self, key: &[u8]) -> bool {
+        key.starts_with(&[b"yagura-file:", &self.layout.fs[..], b"b"].concat())
     }
 
     /// Changes a bit of a member's medium.
@@ -415,6 +353,16 @@ pub fn rope(bytes: &[u8]) -> Rope {
 
 /// Runs a test in a world of its own.
 pub fn in_world(seed: u64, test: impl Future<Output = ()>) {
-    let world = engine::sim::World::new(seed, engine::sim::SimConfig::default());
+    run(seed, engine::sim::SimConfig::default(), test);
+}
+
+/// The same for a test of hours.
+pub fn in_long_world(seed: u64, test: impl Future<Output = ()>) {
+    let virtual_time_max = Duration::from_secs(24 * 3600);
+    run(seed, engine::sim::SimConfig { virtual_time_max, ..engine::sim::SimConfig::default() }, test);
+}
+
+fn run(seed: u64, config: engine::sim::SimConfig, test: impl Future<Output = ()>) {
+    let world = engine::sim::World::new(seed, config);
     world.run_until(test).expect("the test's tasks are never all asleep for good");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use engine::rng::SplitMix;
 use engine::{task, time};
-use file::data::{Audit, Auditor, Content, Inode};
+use file::data::{Audit, Auditor, Content, Inode, Piece};
 use file::meta::Meta;
 
 use super::bed::{Bed, Host, Node, drawn, in_world, rope};
@@ -245,6 +245,99 @@ fn small_writes_at_random_are_put_together_and_a_map_stays_short() {
         let stripes = host.contents.stripes_of(&*node).await.unwrap();
         assert!(stripes.len() < 500, "{}", stripes.len());
         assert_eq!(content(&host, &node).await, model);
+    });
+}
+
+/// A map that has grown as long as it may, as nothing could be read to put it together: when that is possible again, it is done
+/// by the write that finds no room in it.
+#[test]
+fn a_map_that_is_full_is_made_shorter_by_the_next_write() {
+    in_world(8, async {
+        let mut rng = SplitMix(8);
+        let bed = Bed::new(8, (2, 1), 3, 60).await;
+        let host = bed.host();
+        let node = Node::new(&host, 1);
+        node.create().await;
+        bed.shelves.iter().for_each(|shelf| shelf.is_unreadable.set(true));
+        // Each has 64 checksums, and of each only the first part is named in the end.
+        let (mut model, mut failed) = (Vec::new(), None);
+        for n in 0..240 {
+            let step = Step::Write(n * (32 << 10), drawn(&mut rng, 256 << 10));
+            match step.run(&host, &node).await {
+                Ok(()) => step.apply(&mut model),
+                Err(error) => failed = Some((step, error)),
+            }
+            if failed.is_some() {
+                break;
+            }
+        }
+        let (step, error) = failed.expect("the map is never full");
+        assert!(error.to_string().contains("too many pieces"), "{error}");
+        bed.shelves.iter().for_each(|shelf| shelf.is_unreadable.set(false));
+        step.run(&host, &node).await.unwrap();
+        step.apply(&mut model);
+        assert!(content(&host, &node).await == model);
+        audit(&bed, &[1]).await;
+    });
+}
+
+/// The part that is in most pieces can't be read; others can, and are put together instead.
+#[test]
+fn what_cant_be_read_keeps_no_other_part_in_pieces() {
+    in_world(9, async {
+        let mut bed = Bed::new(9, (2, 1), 6, 24).await;
+        let out = |bed: &mut Bed, members: std::ops::Range<usize>| {
+            bed.specs.iter_mut().enumerate().for_each(|(index, spec)| spec.is_out = members.contains(&index));
+        };
+        out(&mut bed, 3..6);
+        let host = bed.host();
+        let node = Node::new(&host, 1);
+        node.create().await;
+        for n in 0..400 {
+            host.contents.write(&*node, n * 5000, rope(&[1; 5000])).await.unwrap();
+        }
+        host.contents.space().close().await;
+        assert_eq!(host.contents.figures().compactions.get(), 0, "the map is not long yet");
+        bed.shelves[..2].iter().for_each(|shelf| shelf.is_down.set(true));
+        out(&mut bed, 0..3);
+        let host = bed.host();
+        let node = Node::new(&host, 1);
+        for n in 0..200 {
+            host.contents.write(&*node, (3 << 20) + n * 5000, rope(&[2; 5000])).await.unwrap();
+        }
+        assert!(host.contents.figures().compactions.get() > 0, "all of it waits for what can't be read");
+    });
+}
+
+/// It costs what was written, not how far: spans that have nothing are not asked for one by one.
+#[test]
+fn a_byte_far_out_is_truncated_at_the_cost_of_a_byte() {
+    in_world(10, async {
+        let bed = Bed::new(10, (2, 1), 3, 8).await;
+        let host = bed.host();
+        let node = Node::new(&host, 1);
+        node.create().await;
+        let far = 1 << 55;
+        for n in 0..200 {
+            host.contents.write(&*node, n * 5000, rope(&[1; 4000])).await.unwrap();
+        }
+        let steps = async {
+            host.contents.write(&*node, far, rope(&[2; 4000])).await.unwrap();
+            let data = |pieces: Vec<Piece>| pieces.iter().filter(|piece| matches!(piece, Piece::Data(_))).count();
+            assert_eq!(data(host.contents.pieces(&*node, 0..u64::MAX).await.unwrap()), 201);
+            assert_eq!(host.contents.stripes_of(&*node).await.unwrap().len(), 201);
+            host.contents.punch(&*node, 1000..far + 100).await.unwrap();
+            assert_eq!(host.contents.stripes_of(&*node).await.unwrap().len(), 2);
+            host.contents.truncate(&*node, far - 5).await.unwrap();
+            host.contents.truncate(&*node, 0).await.unwrap();
+        };
+        bed.store.delay.set(Duration::from_millis(1));
+        let before = bed.store.gets.get();
+        time::timeout(Duration::from_secs(60), steps).await.expect("every span was asked for");
+        assert!(bed.store.gets.get() - before < 1000, "{}", bed.store.gets.get() - before);
+        bed.store.delay.set(Duration::ZERO);
+        host.contents.space().close().await;
+        assert_eq!(audit(&bed, &[1]).await.chunks, []);
     });
 }
 

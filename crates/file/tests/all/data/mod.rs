@@ -2,7 +2,11 @@
 
 pub mod bed;
 mod crash;
+mod doubts;
 mod files;
 mod late;
 mod loss;
+mod many;
 mod room;
+mod shelf;
+mod stale;

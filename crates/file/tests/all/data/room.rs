@@ -1,13 +1,15 @@
 //! Space as it is seen from outside: it is given back, refused in words, and a client that was silent too long writes no more.
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use engine::rng::SplitMix;
-use engine::time;
+use engine::{task, time};
 use file::Error;
-use file::data::LabelError;
+use file::data::{Auditor, LabelError};
+use file::meta::Meta;
 
-use super::bed::{Bed, Node, drawn, in_world, rope};
+use super::bed::{Bed, Gate, Node, drawn, in_world, rope};
 use super::files::{audit, content};
 
 #[test]
@@ -49,6 +51,45 @@ fn a_refusal_names_the_members_and_why() {
         let refusal = host.contents.write(&*node, 0, rope(&[1; 5000])).await.unwrap_err().to_string();
         assert!(refusal.contains("member 1 (domain rack 1) is out"), "{refusal}");
     });
+}
+
+/// With as many domains as columns, a client that has no chunk yet writes stripes with a column missing while one is away. While
+/// two are, it is told that they are, and not that there is no room.
+#[test]
+fn a_member_that_is_away_is_no_lack_of_room() {
+    for (has_chunks, away) in [(false, vec![1]), (true, vec![0]), (false, vec![0, 2]), (true, vec![0, 2])] {
+        in_world(6, async {
+            let bed = Bed::new(6, (2, 1), 3, 4).await;
+            if has_chunks {
+                let before = bed.host();
+                let node = Node::new(&before, 2);
+                node.create().await;
+                // There is no room but in chunks that are nobody's.
+                while before.contents.write(&*node, 0, rope(&[1; 300_000])).await.is_err() {}
+                let mut filled = 300_000;
+                while before.contents.write(&*node, filled, rope(&[1; 300_000])).await.is_ok() {
+                    filled += 300_000;
+                }
+                before.contents.truncate(&*node, 300_000).await.unwrap();
+                before.contents.space().close().await;
+            }
+            let host = bed.host();
+            away.iter().for_each(|member| host.contents.members().connect(*member, None));
+            let node = Node::new(&host, 1);
+            node.create().await;
+            let written = host.contents.write(&*node, 0, rope(&[3; 20_000])).await;
+            if away.len() > 1 {
+                let told = written.unwrap_err();
+                assert!(matches!(&told, Error::Unavailable(_)), "{told}");
+                return;
+            }
+            written.unwrap();
+            let short = host.contents.stripes_of(&*node).await.unwrap();
+            assert!(short.iter().all(|(_, stripe)| stripe.missing.count_ones() == 1), "{short:?}");
+            assert_eq!(content(&bed.host(), &node).await, [3; 20_000]);
+            audit(&bed, &[1, 2][..1 + usize::from(has_chunks)]).await;
+        });
+    }
 }
 
 /// A column that failed may be written yet by the command that failed: what is written there next must not be hit.
@@ -129,5 +170,89 @@ fn a_namespace_that_is_not_blank_or_another_ones_is_refused() {
         let blank = device::Memory::new(5 << 20, 512, [7; 16]).unwrap();
         assert_eq!(label.check(&blank).await, Err(LabelError::None));
         assert_eq!(label.format(&blank, false).await, Ok(()));
+    });
+}
+
+/// What `fsck` has seen to be nobody's may be somebody's by the time that it clears it; and a chunk that it empties is not lost.
+#[test]
+fn marks_are_cleared_from_outside_only_as_they_were_seen() {
+    in_world(7, async {
+        let mut rng = SplitMix(7);
+        let bed = Bed::new(7, (2, 1), 3, 4).await;
+        let host = bed.host();
+        let node = Node::new(&host, 1);
+        node.create().await;
+        host.contents.write(&*node, 0, rope(&drawn(&mut rng, 50_000))).await.unwrap();
+        let auditor = Auditor::new(Rc::clone(&host.meta) as Rc<dyn Meta>, Rc::clone(host.contents.members()));
+        let seen = audit(&bed, &[]).await.chunks.remove(0);
+        assert!(!seen.unnamed.is_empty());
+        // It is given back meanwhile, and another takes it.
+        host.contents.space().close().await;
+        let bytes = drawn(&mut rng, 900_000);
+        host.contents.write(&*node, 0, rope(&bytes)).await.unwrap();
+        host.contents.space().close().await;
+        assert!(!auditor.clear(&seen, &seen.unnamed, true).await.unwrap(), "it has changed since");
+        audit(&bed, &[1]).await;
+        assert!(content(&host, &node).await == bytes);
+        // The file is gone, and whoever should have cleared its marks, too: what is cleared is listed, at last it is buried.
+        let seen = audit(&bed, &[]).await.chunks.remove(0);
+        let (some, rest) = seen.unnamed[0];
+        assert!(auditor.clear(&seen, &[(some, rest - 1)], true).await.unwrap());
+        let chunks = audit(&bed, &[]).await.chunks;
+        assert_eq!((chunks.len(), chunks[0].owner, chunks[0].marked), (1, None, 1));
+        let other = bed.host();
+        let kept = Node::new(&other, 2);
+        kept.create().await;
+        other.contents.write(&*kept, 0, rope(&[1; 5000])).await.unwrap();
+        let stripe = other.contents.stripes_of(&*kept).await.unwrap().remove(0).1;
+        assert_eq!(stripe.id.chunk, seen.number, "it was not listed");
+        other.contents.truncate(&*kept, 0).await.unwrap();
+        other.contents.space().close().await;
+        let seen = audit(&bed, &[]).await.chunks.remove(0);
+        assert!(auditor.clear(&seen, &seen.unnamed, false).await.unwrap());
+        let last = audit(&bed, &[]).await;
+        assert_eq!((last.chunks.len(), last.stray.len()), (0, 0), "it gives its regions back");
+    });
+}
+
+/// Marks that were to be cleared long ago are not any more when the change is made at last: by then they are those of another.
+#[test]
+fn a_clear_that_is_held_up_takes_no_marks_of_others() {
+    in_world(8, async {
+        let mut rng = SplitMix(8);
+        let bed = Rc::new(Bed::new(8, (2, 1), 3, 4).await);
+        let first = bed.host();
+        let (node, kept) = (Node::new(&first, 1), Node::new(&first, 2));
+        node.create().await;
+        kept.create().await;
+        first.contents.write(&*kept, 0, rope(&drawn(&mut rng, 5000))).await.unwrap();
+        first.contents.write(&*node, 0, rope(&drawn(&mut rng, 200_000))).await.unwrap();
+        first.contents.space().close().await;
+        // It is not the owner, and is to clear the marks; before it sends that it stands still.
+        let gate = Gate::at(None);
+        let late = task::spawn({
+            let (bed, gate) = (Rc::clone(&bed), Rc::clone(&gate));
+            async move {
+                let host = bed.host_at(Rc::clone(&gate));
+                host.contents.truncate(&*Node::new(&host, 1), 0).await.unwrap();
+                gate.stop_next();
+                host.contents.space().settle().await;
+            }
+        });
+        time::sleep(Duration::from_secs(15 * 60)).await;
+        assert!(!late.is_finished(), "nothing was to be cleared");
+        // Others have found that nobody has these rows, and written there.
+        let auditor = Auditor::new(Rc::clone(&first.meta) as Rc<dyn Meta>, Rc::clone(first.contents.members()));
+        let seen = audit(&bed, &[2]).await.chunks.remove(0);
+        assert!(auditor.clear(&seen, &seen.unnamed, false).await.unwrap());
+        let other = bed.host();
+        let next = Node::new(&other, 3);
+        next.create().await;
+        let bytes = drawn(&mut rng, 600_000);
+        other.contents.write(&*next, 0, rope(&bytes)).await.unwrap();
+        gate.go_on();
+        late.await;
+        audit(&bed, &[2, 3]).await;
+        assert!(content(&other, &next).await == bytes);
     });
 }

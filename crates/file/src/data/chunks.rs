@@ -1,0 +1,73 @@
+//! [`Chunks`]: records of chunks, and what is done with one when its marks have been cleared: one that has room is listed, one
+//! without marks is buried.
+
+use std::rc::Rc;
+
+use super::chunk::{After, Chunk, DYING};
+use super::key;
+use super::member::Members;
+use super::record::{self, Next};
+use super::regions::Regions;
+use super::unowned::Unowned;
+use crate::error::Error;
+use crate::meta::Meta;
+
+pub(crate) struct Chunks {
+    meta: Rc<dyn Meta>,
+    members: Rc<Members>,
+    pub(crate) regions: Regions,
+    pub(crate) unowned: Unowned,
+}
+
+impl Chunks {
+    pub(crate) fn new(meta: Rc<dyn Meta>, members: Rc<Members>) -> Chunks {
+        let regions = Regions::new(Rc::clone(&meta), Rc::clone(&members));
+        let unowned = Unowned::new(Rc::clone(&meta), &members.layout().fs);
+        Chunks { meta, members, regions, unowned }
+    }
+
+    /// The key of a chunk's record.
+    pub(crate) fn key(&self, number: u32) -> Vec<u8> {
+        key::chunk(&self.members.layout().fs, number)
+    }
+
+    /// A chunk of this file system: with as many columns and rows as all have.
+    pub(crate) fn decode(&self, body: &[u8]) -> Result<Chunk, Error> {
+        let layout = self.members.layout();
+        let chunk = Chunk::decode(body)?;
+        let (columns, rows) = (chunk.columns.len(), chunk.marks.rows());
+        if (columns, rows) == (layout.shape.columns(), layout.region_rows()) {
+            return Ok(chunk);
+        }
+        Err(Error::Damaged(format!("the record of a chunk: {columns} columns of {rows} rows, as no chunk here has")))
+    }
+
+    /// A chunk, if there is one of this number.
+    pub(crate) async fn load(&self, number: u32) -> Result<Option<Chunk>, Error> {
+        let found = record::load(&*self.meta, &self.key(number)).await?;
+        found.map(|found| self.decode(&found.body)).transpose()
+    }
+
+    /// Does what is to be done after marks of a chunk were cleared.
+    pub(crate) async fn see_to(&self, number: u32, after: After) -> Result<(), Error> {
+        match after {
+            After::Nothing => Ok(()),
+            After::List => self.unowned.add(number).await,
+            After::Bury => {
+                self.bury(number).await?;
+                self.unowned.remove(number).await
+            }
+        }
+    }
+
+    /// Gives the regions of a dying chunk back; whoever meets it does.
+    pub(crate) async fn bury(&self, number: u32) -> Result<(), Error> {
+        let Some(chunk) = self.load(number).await?.filter(|chunk| chunk.owner == DYING) else { return Ok(()) };
+        self.regions.give_back(number, &chunk.columns).await?;
+        record::ensure(&*self.meta, &self.key(number), |body| {
+            let owner = body.map(Chunk::decode).transpose()?.map(|chunk| chunk.owner);
+            Ok(if owner == Some(DYING) { Next::Remove(()) } else { Next::Keep(()) })
+        })
+        .await
+    }
+}

@@ -1,0 +1,388 @@
+//! Writing a file's bytes.
+//!
+//! A write puts its bytes into stripes of their own, then changes the map that names them: of a short file in its inode, by one
+//! compare-and-set with the size; of a long one in the records of its spans, and then the inode. What a map no longer names is
+//! freed behind that.
+//!
+//! Invariant: a stripe that a map has named, or may have, is named again only by a change of a map that names it at that moment: of
+//! no other it is known that nobody has freed it.
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::{iter, mem};
+
+use super::content::{Content, EXTENTS_BYTES_MAX, INLINE_BYTES_MAX, Inode, REACH_STEP, Spans, State};
+use super::cut::Behind;
+use super::file::{Contents, TRIES_MAX, Written, offer, recall};
+use super::map::{FILE_BYTES_MAX, Map, SPAN_BYTES};
+use super::record::Failed;
+use super::rope::Rope;
+use super::span::{Span, SpanId, touched};
+use super::stripe::Stripe;
+use crate::error::Error;
+use crate::meta::Version;
+
+/// How an attempt has ended.
+pub(crate) enum Step {
+    Done,
+    /// The inode has changed, or something had to be done first.
+    Again,
+    /// What a map has named may be gone from it, or free: it is written again.
+    Anew,
+}
+
+/// What became of a span.
+enum Applied {
+    Made {
+        gone: Vec<Rc<Stripe>>,
+        is_long: bool,
+    },
+    /// It knows a later cut.
+    Late,
+    /// It names no more what it has named.
+    Gone,
+    /// Its map would be too long.
+    Full,
+}
+
+/// What a write keeps between its attempts.
+pub(crate) struct Write {
+    at: u64,
+    data: Rope,
+    written: Vec<Written>,
+    /// Parts of the data that are in no stripe.
+    missing: Vec<Range<usize>>,
+    /// The long map that was changed.
+    map: Option<u64>,
+    behind: Behind,
+    /// Whether those before it that were under way were waited for.
+    has_waited: bool,
+}
+
+impl Write {
+    pub(crate) fn new(at: u64, data: Rope) -> Write {
+        let (missing, behind) = (iter::once(0..data.len()).collect(), Behind::default());
+        Write { at, data, written: Vec::new(), missing, map: None, behind, has_waited: false }
+    }
+
+    fn end(&self) -> u64 {
+        self.at + self.data.len() as u64
+    }
+
+    fn range(&self) -> Range<u64> {
+        self.at..self.end()
+    }
+
+    /// What a map has named, or may have, is written again.
+    fn begin_anew(&mut self) {
+        for written in mem::take(&mut self.written) {
+            if written.is_ours() {
+                self.written.push(written);
+            } else {
+                self.missing.push((written.at - self.at) as usize..(written.end() - self.at) as usize);
+            }
+        }
+    }
+}
+
+impl Contents {
+    /// Writes bytes of a file; when it returns they are stable, and all clients see them.
+    ///
+    /// # Errors
+    /// After [`Error::Unavailable`] nobody knows whether they were written, or which part of them.
+    pub async fn write(self: &Rc<Self>, inode: &dyn Inode, at: u64, data: Rope) -> Result<(), Error> {
+        if at.checked_add(data.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
+            return Err(Error::TooLong(FILE_BYTES_MAX));
+        }
+        if data.is_empty() {
+            return Ok(());
+        }
+        let _under_way = self.under_way.begin(inode.number(), at);
+        let mut write = Write::new(at, data);
+        for attempt in 0..TRIES_MAX {
+            let (state, version) = inode.load(attempt > 0).await?;
+            self.leave_map(inode.number(), &state, &mut write).await?;
+            let step = match &state.content {
+                Content::Inline(bytes) => self.write_inline(inode, &state, version, bytes, &mut write).await?,
+                Content::Extents(map) => self.write_extents(inode, &state, version, map, &mut write).await?,
+                Content::Spans(spans) => {
+                    self.write_spans(inode, &state, version, *spans, &mut write, attempt > 0).await?
+                }
+            };
+            match step {
+                Step::Done => {
+                    self.space.tend().await;
+                    return Ok(());
+                }
+                Step::Again => {}
+                Step::Anew => write.begin_anew(),
+            }
+        }
+        Err(Error::Unavailable("others change the file all the time".into()))
+    }
+
+    /// A long map that the inode does not have any more is gone for good, and what was put into it since is nobody's.
+    async fn leave_map(&self, inode: u64, state: &State, write: &mut Write) -> Result<(), Error> {
+        let is_there = |map: &u64| matches!(&state.content, Content::Spans(spans) if spans.map == *map);
+        let Some(map) = write.map.filter(|map| !is_there(map)) else { return Ok(()) };
+        for span in touched(&write.range()) {
+            self.drop_span(SpanId { inode, map, span }).await?;
+        }
+        write.map = None;
+        write.begin_anew();
+        Ok(())
+    }
+
+    /// Puts into stripes what is in none.
+    async fn put_missing(self: &Rc<Self>, write: &mut Write) -> Result<(), Error> {
+        while let Some(range) = write.missing.last().cloned() {
+            let part = write.data.slice(range.start, range.end);
+            write.written.extend(self.put(write.at + range.start as u64, &part).await?);
+            write.missing.pop();
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn write_inline(
+        self: &Rc<Self>,
+        inode: &dyn Inode,
+        state: &State,
+        version: Version,
+        bytes: &[u8],
+        write: &mut Write,
+    ) -> Result<Step, Error> {
+        if state.size.max(write.end()) <= INLINE_BYTES_MAX as u64 {
+            let (at, end) = (write.at as usize, write.end() as usize);
+            let mut bytes = bytes.to_vec();
+            bytes.resize(bytes.len().max(end), 0);
+            write.data.copy_to(&mut bytes[at..end]);
+            let size = bytes.len() as u64;
+            let is_done = inode.store(version, State { content: Content::Inline(bytes), size }).await?;
+            return Ok(if is_done { Step::Done } else { Step::Again });
+        }
+        if state.size > 0 {
+            self.leave_inode(inode, state, version, bytes).await?;
+            return Ok(Step::Again);
+        }
+        self.write_extents(inode, state, version, &Map::default(), write).await
+    }
+
+    /// Puts bytes that lie in an inode into stripes.
+    pub(crate) async fn leave_inode(
+        self: &Rc<Self>,
+        inode: &dyn Inode,
+        state: &State,
+        version: Version,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        let mut map = Map::default();
+        let mut written = self.put(0, &Rope::from(engine::Buf::copy_from(bytes).freeze())).await?;
+        written.iter().for_each(|written| drop(map.write(written.at, Rc::clone(&written.stripe))));
+        let new = State { content: Content::Extents(map), size: state.size };
+        self.store_written(inode, version, new, &mut written).await.map(drop)
+    }
+
+    /// Stores a state that names what was written; false: what was written can be used again.
+    async fn store_written(
+        &self,
+        inode: &dyn Inode,
+        version: Version,
+        new: State,
+        written: &mut [Written],
+    ) -> Result<bool, Error> {
+        offer(written.iter_mut())?;
+        // An error leaves it open: then nobody uses these rows again but after `fsck`.
+        let is_done = inode.store(version, new).await?;
+        if !is_done {
+            recall(written.iter_mut());
+        }
+        Ok(is_done)
+    }
+
+    pub(crate) async fn write_extents(
+        self: &Rc<Self>,
+        inode: &dyn Inode,
+        state: &State,
+        version: Version,
+        map: &Map,
+        write: &mut Write,
+    ) -> Result<Step, Error> {
+        self.put_missing(write).await?;
+        let (mut new, mut gone) = (map.clone(), Vec::new());
+        write.written.iter().for_each(|written| gone.extend(new.write(written.at, Rc::clone(&written.stripe))));
+        let size = state.size.max(write.end());
+        if new.encoded_len(0) > EXTENTS_BYTES_MAX {
+            self.leave_extents(inode, state, version, map).await?;
+            return Ok(Step::Again);
+        }
+        let new = State { content: Content::Extents(new), size };
+        if !self.store_written(inode, version, new, &mut write.written).await? {
+            return Ok(Step::Again);
+        }
+        self.space.free(&gone);
+        Ok(Step::Done)
+    }
+
+    /// Puts a map that lies in an inode into records of spans.
+    async fn leave_extents(
+        self: &Rc<Self>,
+        inode: &dyn Inode,
+        state: &State,
+        version: Version,
+        map: &Map,
+    ) -> Result<(), Error> {
+        let drawn = engine::task::random_u64();
+        let end = map.end().max(state.size);
+        // Only those that have something: there may be worlds between two of them.
+        let mut numbers: Vec<u64> = map.extents().iter().map(|extent| extent.at / SPAN_BYTES).collect();
+        numbers.dedup();
+        let part = |span: u64| {
+            let id = SpanId { inode: inode.number(), map: drawn, span };
+            (id, map.part(id.range()))
+        };
+        let parts: Vec<(SpanId, Map)> = numbers.into_iter().map(part).collect();
+        for (id, part) in &parts {
+            // Nobody else knows the map yet.
+            self.spans.ensure(*id, |_| Ok((Some(Span { cuts: 0, map: part.clone() }), ()))).await?;
+        }
+        let reach = end.next_multiple_of(REACH_STEP);
+        let content = Content::Spans(Spans { map: drawn, reach, cuts: 0, cut: None });
+        if !inode.store(version, State { content, size: state.size }).await? {
+            for (id, _) in &parts {
+                // Its stripes are those of the map that stands: they are not freed.
+                self.spans.ensure(*id, |_| Ok((Some(Span::default()), ()))).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn write_spans(
+        self: &Rc<Self>,
+        inode: &dyn Inode,
+        state: &State,
+        version: Version,
+        spans: Spans,
+        write: &mut Write,
+        is_fresh: bool,
+    ) -> Result<Step, Error> {
+        self.put_missing(write).await?;
+        if spans.cut.is_some() {
+            self.finish_cut(inode, state, version, spans).await?;
+            return Ok(Step::Again);
+        }
+        if write.at > state.size && state.size < spans.reach {
+            if !write.has_waited {
+                write.has_waited = true;
+                let before = self.under_way.before(inode.number(), write.at);
+                self.under_way.wait_for(&before).await;
+                return Ok(Step::Again);
+            }
+            if !is_fresh {
+                return Ok(Step::Again);
+            }
+            if !write.behind.is_nothing(&spans) {
+                self.begin_cut(inode, state, version, spans, state.size).await?;
+                return Ok(Step::Again);
+            }
+        }
+        if write.end() > spans.reach {
+            let spans = Spans { reach: write.end().next_multiple_of(REACH_STEP), ..spans };
+            inode.store(version, State { content: Content::Spans(spans), size: state.size }).await?;
+            return Ok(Step::Again);
+        }
+        let mut long = Vec::new();
+        for span in touched(&write.range()) {
+            let id = SpanId { inode: inode.number(), map: spans.map, span };
+            write.map = Some(spans.map);
+            match self.apply(id, spans.cuts, &mut write.written).await? {
+                None | Some(Applied::Late) => return Ok(Step::Again),
+                Some(Applied::Gone) => return Ok(Step::Anew),
+                Some(Applied::Full) => {
+                    self.shorten(id).await?;
+                    return Ok(Step::Again);
+                }
+                Some(Applied::Made { gone, is_long }) => {
+                    self.space.free(&gone);
+                    long.extend(is_long.then_some(id));
+                }
+            }
+        }
+        let step = self.store_size(inode, state, version, spans, write.end()).await?;
+        if matches!(step, Step::Done) {
+            for id in long {
+                self.compact(id).await;
+            }
+        }
+        Ok(step)
+    }
+
+    /// Changes a span's map for what was written. `None`: nobody knows whether it was made.
+    async fn apply(&self, id: SpanId, cuts: u32, written: &mut [Written]) -> Result<Option<Applied>, Error> {
+        let mut here: Vec<&mut Written> =
+            written.iter_mut().filter(|written| written.at / SPAN_BYTES == id.span).collect();
+        let (ours, named): (Vec<_>, Vec<_>) = here.iter().partition(|written| written.is_ours());
+        let named: Vec<_> = named.into_iter().map(|written| written.stripe.id).collect();
+        let ours: Vec<_> = ours.into_iter().map(|written| written.stripe.id).collect();
+        let stripes: Vec<(u64, Rc<Stripe>)> =
+            here.iter().map(|written| (written.at, Rc::clone(&written.stripe))).collect();
+        offer(here.iter_mut().map(|written| &mut **written))?;
+        let edited = self.spans.edit(id, |span| {
+            let mut span = span.unwrap_or_default();
+            if span.cuts > cuts {
+                return Ok((None, Applied::Late));
+            }
+            if !named.iter().all(|id| span.map.names(*id)) {
+                return Ok((None, Applied::Gone));
+            }
+            span.cuts = cuts;
+            let mut gone = Vec::new();
+            stripes.iter().for_each(|(at, stripe)| gone.extend(span.map.write(*at, Rc::clone(stripe))));
+            // Of what is written again after it was seen there, nothing is gone.
+            gone.retain(|stripe| stripes.iter().all(|(_, written)| written.id != stripe.id));
+            if span.is_full(id) {
+                return Ok((None, Applied::Full));
+            }
+            let is_long = span.is_long(id);
+            Ok((Some(span), Applied::Made { gone, is_long }))
+        });
+        let edited = edited.await;
+        let is_not_made = match &edited {
+            Ok(applied) => !matches!(applied, Applied::Made { .. }),
+            Err(failed) => !failed.may_be_done,
+        };
+        if is_not_made {
+            recall(here.into_iter().filter(|written| ours.contains(&written.stripe.id)));
+        }
+        match edited {
+            Ok(applied) => Ok(Some(applied)),
+            // What it has named may be free by now; the span says, and else it is written again.
+            Err(Failed { is_past: true, .. }) => Ok(None),
+            Err(failed) => Err(failed.error),
+        }
+    }
+
+    /// Stores size and times after spans were changed, unless a cut was begun meanwhile: then they are changed again, as the cut
+    /// may have passed there before or after.
+    async fn store_size(
+        self: &Rc<Self>,
+        inode: &dyn Inode,
+        state: &State,
+        version: Version,
+        spans: Spans,
+        end: u64,
+    ) -> Result<Step, Error> {
+        let (mut state, mut version) = (Rc::new(state.clone()), version);
+        for _ in 0..TRIES_MAX {
+            let is_same = |now: &Spans| (now.map, now.cuts) == (spans.map, spans.cuts);
+            if !matches!(&state.content, Content::Spans(now) if is_same(now)) {
+                return Ok(Step::Again);
+            }
+            let new = State { content: state.content.clone(), size: state.size.max(end) };
+            if inode.store(version, new).await? {
+                return Ok(Step::Done);
+            }
+            (state, version) = inode.load(true).await?;
+        }
+        Err(Error::Unavailable("others change the file all the time".into()))
+    }
+}
