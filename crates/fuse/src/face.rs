@@ -371,6 +371,22 @@ impl Filesystem for Face {
         });
     }
 
+    fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        self.hand_on(move |served| async move {
+            match served.files.names().open_dir(ino.0).await {
+                Ok(_) => reply.opened(FileHandle(ino.0), FopenFlags::empty()),
+                Err(error) => reply.error(told::errno(&error)),
+            }
+        });
+    }
+
+    fn releasedir(&self, _request: &Request, ino: INodeNo, _handle: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        self.hand_on(move |served| async move {
+            served.files.names().release_dir(ino.0);
+            reply.ok();
+        });
+    }
+
     // A change of names is stable when it is acknowledged.
     fn fsyncdir(&self, _request: &Request, _ino: INodeNo, _handle: FileHandle, _data: bool, reply: ReplyEmpty) {
         reply.ok();
