@@ -9,13 +9,15 @@ mod make;
 mod open;
 mod remove;
 mod rename;
+mod told;
 mod turns;
 
-pub use attributes::{Attributes, Change};
-pub(crate) use directories::OpenDir;
+pub use attributes::Change;
 pub use extended::SetMode;
 pub use make::New;
 pub use rename::RenameFlags;
+pub use told::Attributes;
+pub(crate) use told::OpenDir;
 pub(crate) use turns::Turns;
 
 use crate::error::Error;

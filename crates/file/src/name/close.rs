@@ -12,8 +12,7 @@ use crate::fs::FileSystem;
 use crate::record::Path;
 use crate::record::node::{Leaf, Node, RootPart, Shape};
 
-/// Nodes of one directory that are read or changed at once. Chosen: the children of one, and little beside what a client has under way
-/// else.
+/// Nodes of one directory that are read or changed at once. Chosen: the children of one; a client has more under way than that.
 pub(super) const NODES_AT_ONCE: usize = 16;
 
 /// What became of a node that something was to be done with.
@@ -86,8 +85,8 @@ impl FileSystem {
         closed.map(|split| split.is_some())
     }
 
-    /// Does something with these nodes and all below them, some at once: the split ones, in an order in which they come before those
-    /// below them; `None`: begin anew. All that was begun is brought to its end.
+    /// Does something with these nodes and all below them, some at once. The split ones, each before those below it; `None`: begin
+    /// anew. All that was begun is brought to its end.
     async fn each_node<F: Future<Output = Result<Met, Error>>>(
         &self,
         mut waiting: Vec<Path>,

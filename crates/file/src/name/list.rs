@@ -80,7 +80,7 @@ impl FileSystem {
     async fn read_ahead(&self, dir: u64, hash: u64, wanted: usize, ahead: &mut Ahead) -> Result<Seen, Error> {
         let count = match ahead.read {
             0 => 1,
-            read => (wanted * read / ahead.names.max(1)).clamp(1, (2 * read).min(NODES_AT_ONCE)),
+            read => (wanted.saturating_mul(read) / ahead.names.max(1)).clamp(1, (2 * read).min(NODES_AT_ONCE)),
         };
         let starts: Vec<u64> = {
             let known = self.known.borrow();

@@ -4,6 +4,7 @@
 //! with a split root, other clients see them late by about a second. All directories have one link: what counts subdirectories
 //! by links (`find`, `fts`) takes one for "not counted".
 
+use super::told::Attributes;
 use crate::access::Tries;
 use crate::error::Error;
 use crate::fs::FileSystem;
@@ -11,40 +12,9 @@ use crate::record::inode::{Content, Inode};
 use crate::record::node::{Node, RootPart, Shape};
 use crate::record::{Kind, Path, Time};
 
-/// Bytes that a directory is said to have. Chosen: what others say of small ones.
-const DIRECTORY_BYTES: u64 = 4096;
 const SET_USER: u16 = 0o4000;
 const SET_GROUP: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o0010;
-
-/// What `stat` tells.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Attributes {
-    /// The inode.
-    pub ino: u64,
-    /// What it is.
-    pub kind: Kind,
-    /// The twelve bits of permissions.
-    pub mode: u16,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Names; 1 of a directory.
-    pub links: u32,
-    /// Of a device's name.
-    pub device: u64,
-    /// Bytes.
-    pub size: u64,
-    /// As it was set, or when the content changed last.
-    pub accessed: Time,
-    /// When the content changed.
-    pub modified: Time,
-    /// When anything changed.
-    pub changed: Time,
-    /// When it was made.
-    pub created: Time,
-}
 
 /// What is to be changed; `None`: stays.
 #[derive(Clone, Debug, Default)]
@@ -62,26 +32,6 @@ pub struct Change {
     pub accessed: Option<Time>,
     /// Time of the last change of content.
     pub modified: Option<Time>,
-}
-
-impl Attributes {
-    pub(super) fn of(ino: u64, inode: &Inode) -> Attributes {
-        let is_directory = inode.kind == Kind::Directory;
-        Attributes {
-            ino,
-            kind: inode.kind,
-            mode: inode.mode,
-            uid: inode.uid,
-            gid: inode.gid,
-            links: if is_directory { 1 } else { inode.links.len() as u32 },
-            device: inode.device,
-            size: if is_directory { DIRECTORY_BYTES } else { inode.size },
-            accessed: inode.accessed,
-            modified: inode.modified,
-            changed: inode.changed,
-            created: inode.created,
-        }
-    }
 }
 
 impl FileSystem {

@@ -1,18 +1,10 @@
 //! Open directories. One that is removed is gone, whoever has it open: what `stat` tells of it then is what it was when this client
 //! last saw it, with no links.
 
-use super::attributes::Attributes;
+use super::told::{Attributes, OpenDir};
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::record::Kind;
-
-/// A directory that is open.
-pub(crate) struct OpenDir {
-    /// How many times.
-    count: u64,
-    /// As it was seen last.
-    seen: Attributes,
-}
 
 impl FileSystem {
     /// Opens a directory, once more if it is open: each takes a [`FileSystem::release_dir`].

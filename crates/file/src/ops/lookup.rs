@@ -1,7 +1,7 @@
 //! Looking up names, and links' paths.
 
-use super::attributes::Attributes;
 use super::not_found;
+use super::told::Attributes;
 use crate::access::Tries;
 use crate::error::Error;
 use crate::fs::FileSystem;

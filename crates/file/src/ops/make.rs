@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use engine::time::{self, Instant};
 
-use super::attributes::Attributes;
 use super::shown;
+use super::told::Attributes;
 use crate::access::draw;
 use crate::error::Error;
 use crate::fs::{FileSystem, blank, empty_directory};
@@ -18,7 +18,7 @@ use crate::record::node::{Target, check_name};
 use crate::record::{Kind, Path, Time};
 
 const SET_GROUP: u16 = 0o2000;
-/// How long an inode that nothing names is safe from `fsck`, at least, by the clock of whoever made it. Derived: `fsck` waits an hour.
+/// How long an inode that nothing names is safe from `fsck`, by the clock of whoever made it. Derived: `fsck` waits an hour.
 const SAFE: Duration = Duration::from_secs(600);
 
 /// When something without a name was made, by both clocks: one of them may have stood still.
@@ -119,8 +119,8 @@ impl FileSystem {
         }
     }
 
-    /// Gives a free name a target that was made for it. If that was long ago `fsck` may have taken it, so that the name leads nowhere
-    /// and goes again.
+    /// Gives a free name a target that was made for it. If that was long ago `fsck` may have taken it, so that the name leads
+    /// nowhere and goes again.
     async fn put_name_of(&self, dir: u64, name: &[u8], target: Target, made: &Made) -> Result<(), Error> {
         self.put_name(dir, name, target).await?;
         if !made.is_unsafe() {

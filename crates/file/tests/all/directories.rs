@@ -74,6 +74,7 @@ fn a_time_that_another_client_sets_stays() {
         let old = Time { seconds: -5, nanos: 7 };
         let set = Change { modified: Some(old), ..Change::default() };
         for is_noted in [false, true] {
+            fs.note_all_times().await;
             time::sleep(Duration::from_secs(2)).await;
             create(&fs, dir, &format!("{is_noted}")).await;
             if is_noted {

@@ -1,5 +1,5 @@
-//! Gates that hold every call of a client, or of a task, until it is let through: by them two run in every order of their calls with
-//! few switches.
+//! Gates that hold every call of a client, or of a task, until it is let through: by them two run in every order of their calls
+//! with few switches.
 
 use std::cell::Cell;
 use std::future::Future;

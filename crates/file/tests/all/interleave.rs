@@ -78,6 +78,10 @@ async fn rest(fs: &FileSystem, (op, ino, _): Ready, code: i32, tree: &Tree) {
 
 /// 0, or why not.
 async fn act(fs: &FileSystem, (op, from, to): Ready) -> i32 {
+    // As a kernel does: and so that nothing of what follows is done before both have begun.
+    if matches!(op, Op::Use(_) | Op::Close(..)) {
+        let _looked = fs.getattr(from).await;
+    }
     let done = match op {
         Op::Create(_, name) => fs.create(to, name.as_bytes(), &file(), true).await.map(drop),
         Op::Mkdir(_, name) => fs.mkdir(to, name.as_bytes(), 0o755, 0, 0).await.map(drop),

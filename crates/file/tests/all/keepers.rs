@@ -76,6 +76,40 @@ fn a_client_that_is_collected_takes_nobody_elses_orphan_with_it() {
     });
 }
 
+/// In one client: a removal has the turn, then an open waits for its own, then the last close of before.
+#[test]
+fn a_close_leaves_what_was_opened_again_before_its_turn() {
+    for begin in 0..40 {
+        run(begin, async move {
+            let meta = fresh().await;
+            let (_, fs) = client(&meta).await;
+            let ino = create(&fs, ROOT, "x").await;
+            fs.link(ino, ROOT, b"y").await.unwrap();
+            fs.open_inode(ino).await.unwrap();
+            fs.unlink(ROOT, b"x").await.unwrap();
+            meta.set_faults(Faults { delay: Duration::from_millis(1), ..Faults::default() });
+            let removal = task::spawn({
+                let fs = Rc::clone(&fs);
+                async move { fs.unlink(ROOT, b"y").await.unwrap() }
+            });
+            time::sleep(Duration::from_micros(250 * begin)).await;
+            let opening = task::spawn({
+                let fs = Rc::clone(&fs);
+                async move { fs.open_inode(ino).await.unwrap() }
+            });
+            time::sleep(Duration::from_nanos(1)).await;
+            fs.release(ino).await.unwrap();
+            opening.await;
+            removal.await;
+            assert_eq!(fs.getattr(ino).await.map(|told| told.links), Ok(0), "begun after {begin}");
+            fs.release(ino).await.unwrap();
+            assert_eq!(fs.getattr(ino).await, Err(Error::Stale));
+            fs.close().await.unwrap();
+            assert_eq!(audit(&meta).await, Leaks::default());
+        });
+    }
+}
+
 /// Counts, and takes its time.
 struct Counted(Rc<Cell<u32>>);
 
