@@ -11,7 +11,8 @@
 //!   written by that, a *cut* is made there: `cuts` is raised, `cut` says from where spans are to be emptied, and nobody raises the
 //!   size until that is done. So is a truncation.
 //! - A span's record has the number of the last cut that was made on it or before it was written. Who is late with a cut passes
-//!   over spans that have its number; who is late with a write finds a higher one there, or in the inode after it, and writes anew.
+//!   over spans that have its number; who is late with a write finds a higher one there, or in the inode after it, and changes the
+//!   span again: with the stripes that it still names, and the bytes of others written anew.
 
 use std::rc::Rc;
 

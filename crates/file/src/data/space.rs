@@ -205,7 +205,7 @@ impl Space {
             let next = {
                 let state = self.rows.borrow();
                 let mut fit = state.owned.range(tried..).filter(|(_, owned)| owned.longest_free >= rows);
-                fit.find(|(_, owned)| !well || self.is_well(&owned.place)).map(|(number, _)| *number)
+                fit.find(|(_, owned)| self.will_do(&owned.place, well)).map(|(number, _)| *number)
             };
             let Some(number) = next else { return Ok(None) };
             let outcome = self.mark(number, rows, None).await?;
@@ -219,17 +219,23 @@ impl Space {
         members.into_iter().all(|member| member.is_some_and(|member| member.is_well() && !member.is_out()))
     }
 
-    /// Whether a stripe can be written there, perhaps, with no more columns missing than may be.
-    fn may_do(&self, place: &ChunkPlace) -> bool {
-        let members: Vec<_> = place.columns.iter().map(|column| self.members.get(column.member)).collect();
-        let away = members.iter().filter(|member| member.as_ref().is_none_or(|member| !member.is_reachable())).count();
-        away <= FAILED_MAX && !members.iter().flatten().any(|member| member.is_out())
+    /// Whether all its members are well; or, without `well`, whether a stripe can be written there, perhaps, with no more columns
+    /// missing than may be.
+    fn will_do(&self, place: &ChunkPlace, well: bool) -> bool {
+        let members = place.columns.iter().map(|column| self.members.get(column.member));
+        let away = members.filter(|member| member.as_ref().is_none_or(|member| !member.is_reachable())).count();
+        if well { self.is_well(place) } else { away <= FAILED_MAX }
+    }
+
+    /// Whether a member of it gets nothing new.
+    fn is_going(&self, place: &ChunkPlace) -> bool {
+        place.columns.iter().any(|column| self.members.get(column.member).is_some_and(|member| member.is_out()))
     }
 
     fn from_pool(self: &Rc<Self>, rows: u32, well: bool) -> Option<Taken> {
         let mut state = self.rows.borrow_mut();
         state.ripen(time::now());
-        let mut owned = state.owned.values_mut().filter(|owned| !well || self.is_well(&owned.place));
+        let mut owned = state.owned.values_mut().filter(|owned| self.will_do(&owned.place, well));
         let (run, place) = owned.find_map(|owned| Some((owned.take(rows)?, Rc::clone(&owned.place))))?;
         Some(Taken { space: Rc::clone(self), client: self.client.get(), place, run, is_ours: true })
     }
@@ -251,7 +257,7 @@ impl Space {
                 return Ok(Next::Keep(Marked::NotOurs));
             }
             let longest = |chunk: &Chunk| chunk.marks.free_runs().iter().map(|run| run.rows).max().unwrap_or(0);
-            if claims.is_some_and(|well| !(self.is_well(&place) || !well && self.may_do(&place))) {
+            if claims.is_some_and(|well| self.is_going(&place) || !self.will_do(&place, well)) {
                 return Ok(Next::Keep(Marked::Short(longest(&chunk))));
             }
             let taken = chunk.marks.take(rows, MARKED_ROWS);

@@ -44,6 +44,8 @@ pub struct Store {
     version: Cell<u64>,
     fates: RefCell<Option<Fates>>,
     pub gets: Cell<u64>,
+    /// What begins with this can't be read.
+    pub silent: RefCell<Option<Vec<u8>>>,
     draws: RefCell<SplitMix>,
     /// Of a million changes, those that nobody learns the outcome of.
     pub unknown_ppm: Cell<u64>,
@@ -63,6 +65,7 @@ impl Store {
             version: Cell::new(0),
             fates: RefCell::default(),
             gets: Cell::new(0),
+            silent: RefCell::default(),
             draws: RefCell::new(SplitMix(seed)),
             unknown_ppm: Cell::new(0),
             delay: Cell::default(),
@@ -147,6 +150,9 @@ impl Meta for Client {
             self.gate.look().await;
             self.store.pause().await;
             self.store.gets.set(self.store.gets.get() + 1);
+            if self.store.silent.borrow().as_ref().is_some_and(|prefix| key.starts_with(prefix)) {
+                return Err(Error::Unavailable("a test's store".into()));
+            }
             let values = self.store.values.borrow();
             Ok(values.get(key).map(|(value, number)| Seen { value: value.clone(), version: version(*number) }))
         })
@@ -227,9 +233,14 @@ impl Bed {
         Host { contents, meta }
     }
 
+    /// What keys of records of a kind begin with.
+    pub fn keys_of(&self, kind: u8) -> Vec<u8> {
+        [b"yagura-file:", &self.layout.fs[..], &[kind]].concat()
+    }
+
     /// Whether a key is that of a span of a long file's map.
     pub fn is_span(&self, key: &[u8]) -> bool {
-        key.starts_with(&[b"yagura-file:", &self.layout.fs[..], b"b"].concat())
+        key.starts_with(&self.keys_of(b'b'))
     }
 
     /// Changes a bit of a member's medium.

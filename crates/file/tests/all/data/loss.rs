@@ -224,3 +224,22 @@ fn two_members_that_hang_are_helped() {
         }
     });
 }
+
+/// Where nobody says where bytes are, that is no loss of them: it passes.
+#[test]
+fn a_store_that_is_silent_is_no_loss() {
+    in_world(8, async {
+        let bed = Bed::new(8, (2, 1), 3, 8).await;
+        let host = bed.host();
+        let node = Node::new(&host, 1);
+        node.create().await;
+        host.contents.write(&*node, 0, rope(&[1; 20_000])).await.unwrap();
+        let reader = bed.host();
+        let node = Node::new(&reader, 1);
+        *bed.store.silent.borrow_mut() = Some(bed.keys_of(b'k'));
+        let told = reader.contents.read(&*node, 0..20_000, false).await.unwrap_err();
+        assert!(matches!(&told, Error::Unavailable(_)), "{told}");
+        *bed.store.silent.borrow_mut() = None;
+        assert_eq!(reader.contents.read(&*node, 0..20_000, false).await.unwrap().to_vec(), [1; 20_000]);
+    });
+}
