@@ -73,7 +73,7 @@ impl FileSystem {
     }
 }
 
-/// What can't be read is left to `fsck`, `None`: nobody waits for it who is to remove it, or comes by a name of it.
+/// What can't be read is left to `fsck` (`None`): whoever is to remove it, or comes by a name of it, does not wait for that.
 pub(crate) fn spared<T>(done: Result<T, Error>, ino: u64) -> Result<Option<T>, Error> {
     match done {
         Err(error @ Error::Damaged(_)) => {
