@@ -256,3 +256,34 @@ fn a_clear_that_is_held_up_takes_no_marks_of_others() {
         assert!(content(&other, &next).await == bytes);
     });
 }
+
+/// Rows that were marked for a client are its own, also where the list that the chunk was found in can't be changed then.
+#[test]
+fn what_was_claimed_is_used_though_it_stays_in_the_list() {
+    in_world(9, async {
+        let bed = Rc::new(Bed::new(9, (2, 1), 3, 4).await);
+        let first = bed.host();
+        let node = Node::new(&first, 1);
+        node.create().await;
+        first.contents.write(&*node, 0, rope(&[1; 5000])).await.unwrap();
+        first.contents.space().close().await;
+        bed.store.set_fates({
+            let bed = Rc::clone(&bed);
+            move |key, _| {
+                if key.starts_with(&bed.keys_of(b'k')) {
+                    *bed.store.silent.borrow_mut() = Some(bed.keys_of(b'a'));
+                }
+                None
+            }
+        });
+        let host = bed.host();
+        let node = Node::new(&host, 2);
+        node.create().await;
+        host.contents.write(&*node, 0, rope(&[2; 5000])).await.unwrap();
+        *bed.store.silent.borrow_mut() = None;
+        bed.store.set_fates(|_, _| None);
+        host.contents.space().close().await;
+        let chunks = audit(&bed, &[1, 2]).await.chunks;
+        assert_eq!((chunks.len(), &chunks[0].unnamed[..]), (1, &[][..]), "its rows are lost to everybody");
+    });
+}
