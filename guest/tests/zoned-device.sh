@@ -38,11 +38,11 @@ zones() {
     sed -E 's/^ *start: (0x[0-9a-f]+),.* wptr (0x[0-9a-f]+) .*/\1 \2/'
 }
 count() { zones "$@" | wc -l; }
-# Those of nullz that hold no roots: of each of its two units of 64 zones all but the first two. With both copies of a root's place gone
-# there is none to turn to, and the device is read on as it was flushed last.
+# Those of nullz that hold no roots: all but the first two of each of its two units, whose zones take turns. With both copies of a
+# root's place gone there is none to turn to, and the device is read on as it was flushed last.
 payload() {
   zones /dev/nullz "$@" | while read -r start written; do
-    ((start / 2048 % 64 < 2)) || echo "$start $written"
+    ((start / 4096 < 4)) || echo "$start $written"
   done
 }
 

@@ -1,7 +1,7 @@
 //! [`Files`]: names and contents as one: what a mount or a program works with.
 
 use std::cell::RefCell;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::Duration;
 
 use engine::sync::Semaphore;
@@ -17,7 +17,7 @@ use crate::opened::{OpenFile, Shared};
 use crate::ops::{Attributes, Change};
 use crate::record::inode::Inode;
 use crate::record::root::{MemberState, RootRecord};
-use crate::stored::Stored;
+use crate::stored::content_of;
 
 /// Bytes that were written and are in no stripe yet, of all files of a client. Chosen: what keeps a fast network busy for some
 /// tens of milliseconds, many times over.
@@ -36,15 +36,14 @@ pub struct Files {
 /// Frees stripes of inodes that go.
 struct Freeing {
     contents: Rc<Contents>,
-    names: Weak<FileSystem>,
     shape: Shape,
 }
 
 impl Reap for Freeing {
-    fn reap<'a>(&'a self, ino: u64, _: &'a Inode) -> LocalFuture<'a, Result<(), Error>> {
+    fn reap<'a>(&'a self, ino: u64, inode: &'a Inode) -> LocalFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            let Some(names) = self.names.upgrade() else { return Ok(()) };
-            self.contents.remove(&Stored::new(names, ino, self.shape)).await
+            let content = content_of(inode, self.shape)?;
+            self.contents.remove(ino, &content).await
         })
     }
 }
@@ -79,7 +78,7 @@ impl Files {
         let space = Space::new(Rc::clone(&meta), Rc::clone(&members), names.client());
         space.renewed(sent);
         let contents = Contents::new(meta, members, space)?;
-        names.set_reap(Rc::new(Freeing { contents: Rc::clone(&contents), names: Rc::downgrade(&names), shape }));
+        names.set_reap(Rc::new(Freeing { contents: Rc::clone(&contents), shape }));
         let room = Semaphore::new(DIRTY_BYTES_MAX / BLOCK_BYTES);
         Ok(Rc::new(Files { shared: Rc::new(Shared { names, contents, opened: RefCell::default(), room }) }))
     }

@@ -244,37 +244,22 @@ impl Contents {
         Err(Error::Unavailable("others change the file all the time".into()))
     }
 
-    /// Frees all that a file without links has outside of its inode, which says so then, and is to be removed; others may do the
-    /// same at once. Of a short file's map only whoever takes it out of the inode frees what it names.
+    /// Frees all that a file had outside of its inode. Called once, by whoever alone has made the inode go: nobody can tell of another's
+    /// freeing how far it came, and rows that are freed twice are somebody else's the second time.
     ///
     /// # Errors
-    /// What the store says: the rest is left to `fsck`, or to whoever calls again.
-    pub async fn remove(self: &Rc<Self>, inode: &dyn Inode) -> Result<(), Error> {
-        for _ in 0..TRIES_MAX {
-            let (state, version) = match inode.load(true).await {
-                Err(Error::Stale) => return Ok(()),
-                loaded => loaded?,
-            };
-            match &state.content {
-                Content::Inline(_) => {}
-                Content::Extents(map) => {
-                    match inode.store(version, State { content: Content::empty(), size: 0 }).await {
-                        Ok(true) => self.space.free(&map.stripes()),
-                        Ok(false) => continue,
-                        Err(Error::Stale) => return Ok(()),
-                        Err(error) => return Err(error),
-                    }
-                }
-                Content::Spans(spans) => {
-                    let (map, all) = (spans.map, 0..spans.reach);
-                    let drop_span = |contents: Rc<Contents>, id| async move { contents.drop_span(id).await };
-                    self.each_span(inode.number(), map, &all, drop_span).await?;
-                }
+    /// What the store says: the rest is left to `fsck`.
+    pub async fn remove(self: &Rc<Self>, inode: u64, content: &Content) -> Result<(), Error> {
+        match content {
+            Content::Inline(_) => {}
+            Content::Extents(map) => self.space.free(&map.stripes()),
+            Content::Spans(Spans { map, reach, .. }) => {
+                let drop_span = |contents: Rc<Contents>, id| async move { contents.drop_span(id).await };
+                self.each_span(inode, *map, &(0..*reach), drop_span).await?;
             }
-            self.space.tend().await;
-            return Ok(());
         }
-        Err(Error::Unavailable("others change the file all the time".into()))
+        self.space.tend().await;
+        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use device::Memory;
 use engine::rng::SplitMix;
 use engine::{task, time};
+use file::data::Auditor;
 use file::meta::{Faults, MemoryMeta};
 use file::record::Time;
 use file::record::root::{MemberRecord, MemberState};
@@ -296,4 +297,48 @@ fn what_several_append_lies_apart() {
             }
         });
     }
+}
+
+/// Of files whose map is in the inode, and of long ones; also of such as are open when their names go, and by two at once.
+#[test]
+fn what_removed_files_had_is_free_again() {
+    run(1, async {
+        let place = Place::new().await;
+        let (files, other) = (place.client().await, place.client().await);
+        let mut rng = SplitMix(1);
+        let mut made = Vec::new();
+        for name in ["short", "long", "open", "twice"] {
+            let file = make(&files, name).await;
+            let writes = if name == "long" { 200 } else { 3 };
+            for _ in 0..writes {
+                let (at, written) = write_of(&mut rng);
+                file.write(at, &written).await.unwrap();
+            }
+            file.flush().await.unwrap();
+            made.push(file);
+        }
+        let open = made.remove(2);
+        for file in &made {
+            files.close_file(file).await.unwrap();
+        }
+        for name in ["short", "long", "open"] {
+            files.names().unlink(ROOT, name.as_bytes()).await.unwrap();
+        }
+        open.write(0, &drawn(&mut rng, 10_000)).await.unwrap();
+        files.close_file(&open).await.unwrap();
+        let twice = {
+            let files = Rc::clone(&files);
+            task::spawn(async move { files.names().unlink(ROOT, b"twice").await })
+        };
+        let again = other.names().unlink(ROOT, b"twice").await;
+        assert!(again.is_ok() != twice.await.is_ok(), "it had one name");
+        let members = Rc::clone(files.members());
+        for files in [&files, &other] {
+            files.close().await.unwrap();
+        }
+        let audit = Auditor::new(place.meta.client(), members).audit(&[]).await.unwrap();
+        assert_eq!(audit.faults, [""; 0]);
+        let marked: u32 = audit.chunks.iter().map(|chunk| chunk.marked).sum();
+        assert_eq!(marked, 0, "rows that nobody has: {audit:?}");
+    });
 }
