@@ -244,8 +244,8 @@ impl Contents {
         Err(Error::Unavailable("others change the file all the time".into()))
     }
 
-    /// Frees all that a file had outside of its inode. Called once, by whoever alone has made the inode go: nobody can tell of another's
-    /// freeing how far it came, and rows that are freed twice are somebody else's the second time.
+    /// Frees all that a file had outside of its inode. Called once, by whoever alone has made the inode go: nobody can tell of
+    /// another's freeing how far it came, and rows that are freed twice are somebody else's the second time.
     ///
     /// # Errors
     /// What the store says: the rest is left to `fsck`.
