@@ -59,6 +59,8 @@ for group in "$@"; do
       want nbdcopy=libnbd-bin qemu-img=qemu-utils
       # memccapable: a test of memcached's protocols by others.
       want memccapable=libmemcached-tools
+      # sqlite3, tar and umount: programs that people run on a file system, and what ends a mount.
+      want sqlite3=sqlite3 tar=tar umount=mount
       # fio, and the headers that its I/O engines are built against.
       want fio=fio
       fio_tree=yes
