@@ -8,7 +8,7 @@
 //! - Of a block at most one form is on its way to the stripes: a later one waits, so that the later bytes are the later stripe.
 //! - What failed on its way is dirty again, below what was written since.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use engine::{Buf, View};
@@ -159,10 +159,47 @@ impl Dirty {
         (self.blocks.len() + self.leaving.len()) * BLOCK_BYTES
     }
 
+    /// The numbers of blocks that are dirty, whether an older form of them is on its way or not.
+    pub fn numbers(&self) -> BTreeSet<u64> {
+        self.blocks.keys().copied().collect()
+    }
+
+    /// Whether a block is on its way.
+    pub fn has_leaving(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
     /// A block that may leave: a whole one, or with `all` any. Its number, and its pieces.
     pub fn take(&mut self, all: bool) -> Option<(u64, Vec<Piece>)> {
         let may = |number: &u64, block: &Block| (all || block.dirty.is_whole()) && !self.leaving.contains_key(number);
         let number = *self.blocks.iter().find(|(number, block)| may(number, block))?.0;
+        self.take_block(number)
+    }
+
+    /// Takes the first of these blocks that may leave; those that are not dirty any more are struck out, as is the one that leaves.
+    pub fn take_of(&mut self, due: &mut BTreeSet<u64>) -> Option<(u64, Vec<Piece>)> {
+        due.retain(|number| self.blocks.contains_key(number));
+        let number = *due.iter().find(|number| !self.leaving.contains_key(number))?;
+        due.remove(&number);
+        self.take_block(number)
+    }
+
+    /// Forgets what was written from `size` on; what is on its way stays.
+    pub fn cut(&mut self, size: u64) {
+        let (number, within) = (size / BLOCK_BYTES as u64, (size % BLOCK_BYTES as u64) as usize);
+        self.blocks.retain(|at, _| *at < number || (*at == number && within > 0));
+        let Some(Block { buf, dirty }) = self.blocks.get_mut(&number) else { return };
+        dirty.0.retain(|range| range.start < within);
+        if let Some(last) = dirty.0.last_mut() {
+            last.end = last.end.min(within);
+        }
+        buf.set_len(buf.len().min(within));
+        if dirty.0.is_empty() {
+            self.blocks.remove(&number);
+        }
+    }
+
+    fn take_block(&mut self, number: u64) -> Option<(u64, Vec<Piece>)> {
         let Block { buf, dirty } = self.blocks.remove(&number)?;
         let view = buf.freeze();
         let base = number * BLOCK_BYTES as u64;
@@ -207,6 +244,7 @@ mod tests {
         Take(bool),
         Arrive,
         Fail,
+        Cut(u64),
     }
 
     fn step() -> impl Strategy<Value = Step> {
@@ -216,6 +254,7 @@ mod tests {
             2 => any::<bool>().prop_map(Step::Take),
             1 => Just(Step::Arrive),
             1 => Just(Step::Fail),
+            1 => (0..2 * MIB + 64).prop_map(Step::Cut),
         ]
     }
 
@@ -238,6 +277,18 @@ mod tests {
                         }
                         dirty.arrived(number);
                     }),
+                    // As a truncation does it: what is on its way is waited for, and then cut out of the stripes.
+                    Step::Cut(size) => {
+                        dirty.cut(size);
+                        for (number, pieces) in under_way.drain(..) {
+                            for Piece { at, view } in pieces {
+                                stripes[at as usize..at as usize + view.len()].copy_from_slice(&view);
+                            }
+                            dirty.arrived(number);
+                        }
+                        stripes[size as usize..].fill(0);
+                        expected[size as usize..].fill(0);
+                    }
                     Step::Fail => under_way.drain(..).for_each(|(number, _)| dirty.failed(number)),
                 }
                 let mut read = stripes.clone();

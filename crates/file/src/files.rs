@@ -170,7 +170,12 @@ impl Files {
         if !file.take_handle() {
             return Ok(());
         }
-        let flushed = file.flush().await;
+        // A fault of before was told, or is by this; what it left is tried once more before it is given up.
+        let flushed = match file.flush().await {
+            Err(Error::Stale) => Err(Error::Stale),
+            Err(_) => file.flush().await,
+            done => done,
+        };
         let is_ours = self.shared.opened.borrow().get(&file.ino()).is_some_and(|known| Rc::ptr_eq(known, file));
         if !file.is_closed() || !is_ours {
             return flushed; // opened again meanwhile, or closed by another who has opened it meanwhile
@@ -204,13 +209,18 @@ impl Files {
         self.getattr(ino).await
     }
 
+    /// Has everything go out that is dirty: the first fault.
+    pub async fn flush_all(&self) -> Result<(), Error> {
+        let mut result = Ok(());
+        for file in self.shared.dirty_files() {
+            result = result.and(file.flush().await);
+        }
+        result
+    }
+
     /// Ends this client: what is dirty goes out, and what it had is given back.
     pub async fn close(&self) -> Result<(), Error> {
-        let files = self.shared.dirty_files();
-        let mut result = Ok(());
-        for file in files {
-            result = file.flush().await.and(result);
-        }
+        let result = self.flush_all().await;
         self.shared.contents.space().settle().await;
         self.shared.contents.space().close().await;
         result.and(self.shared.names.close().await)

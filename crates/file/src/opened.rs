@@ -8,7 +8,7 @@
 //!   tried again by the next flush, until the file is closed.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -59,6 +59,10 @@ pub struct OpenFile {
     /// A block has arrived, or has not.
     ended: Notify,
     fault: RefCell<Option<Error>>,
+    /// Blocks that were dirty when it was said last that what nobody flushes is to go out.
+    due: RefCell<BTreeSet<u64>>,
+    /// The file was removed by another host: nothing of it can go out.
+    is_gone: Cell<bool>,
     /// Truncation and writes take turns with it.
     turn: Semaphore,
 }
@@ -81,6 +85,8 @@ impl OpenFile {
             leaving: Semaphore::new(LEAVING_MAX),
             ended: Notify::new(),
             fault: RefCell::default(),
+            due: RefCell::default(),
+            is_gone: Cell::default(),
             turn: Semaphore::new(1),
         })
     }
@@ -96,10 +102,18 @@ impl OpenFile {
         self.inode.load(true).await.map(drop)
     }
 
-    /// What of its attributes is not in the inode yet.
+    fn check_there(&self) -> Result<(), Error> {
+        if self.is_gone.get() { Err(Error::Stale) } else { Ok(()) }
+    }
+
+    /// Takes note of what the inode says now, and adds what is not in it yet. Whoever has been told that the file goes further
+    /// reads it that far.
     pub(crate) fn overlay(&self, told: &mut Attributes) {
+        if self.inode.forget_unless(told.size, told.modified, told.changed) {
+            self.shared.contents.forget(self.ino);
+        }
         told.size = told.size.max(self.dirty.borrow().end().unwrap_or(0));
-        if let Some(written) = self.inode.written() {
+        if let Some(written) = self.inode.written().filter(|_| !self.is_clean()) {
             (told.modified, told.changed) = (written, told.changed.max(written));
         }
     }
@@ -117,10 +131,12 @@ impl OpenFile {
         };
         let (state, _) = self.inode.load(false).await?;
         let end = state.size.max(dirty_end).min(asked.end);
-        let wanted = at.min(end)..end;
+        let mut wanted = at.min(end)..end;
         let stored = self.shared.contents.read(&self.inode, wanted.clone(), false).await?;
-        let length = (wanted.end - wanted.start) as usize;
-        if dirty.is_empty() && stored.len() == length {
+        // Another may have made it shorter meanwhile: zeroes stand for holes below what is dirty, and for nothing else.
+        let stored_end = wanted.start + stored.len() as u64;
+        wanted.end = wanted.end.min(stored_end.max(dirty_end)).max(wanted.start);
+        if dirty.is_empty() && stored_end == wanted.end {
             return Ok(stored);
         }
         Ok(laid_over(&stored, &dirty, wanted))
@@ -137,6 +153,7 @@ impl OpenFile {
         let (mut at, mut bytes) = (at, bytes);
         while !bytes.is_empty() {
             let _turn = self.turn.acquire(1).await;
+            self.check_there()?;
             let length = bytes.len().min(BLOCK_BYTES - (at % BLOCK_BYTES as u64) as usize);
             let (now, rest) = bytes.split_at(length);
             if !self.dirty.borrow().has_room(at) {
@@ -209,23 +226,30 @@ impl OpenFile {
         self.permits.borrow_mut().truncate(blocks);
     }
 
-    /// Blocks leave in the background, a few at a time: whole ones, or all.
+    /// Blocks leave in the background, a few at a time: whole ones and those that are due, or all.
     fn begin(self: &Rc<Self>, all: bool) {
         while let Some(permit) = self.leaving.try_acquire(1) {
-            let Some((number, pieces)) = self.dirty.borrow_mut().take(all) else { return };
+            let taken = self.dirty.borrow_mut().take(all);
+            let taken = taken.or_else(|| self.dirty.borrow_mut().take_of(&mut self.due.borrow_mut()));
+            let Some((number, pieces)) = taken else { return };
             let file = Rc::clone(self);
             task::spawn(async move {
                 file.send(number, pieces).await;
                 drop(permit);
+                // What has failed waits for somebody to ask for it.
+                if file.fault.borrow().is_none() {
+                    file.begin(false);
+                }
                 file.ended.notify_all();
             })
             .detach();
         }
     }
 
-    /// Has what is dirty go out without waiting for it.
+    /// Has what is dirty now go out without waiting for it.
     pub(crate) fn go_on(self: &Rc<Self>) {
-        self.begin(true);
+        *self.due.borrow_mut() = self.dirty.borrow().numbers();
+        self.begin(false);
     }
 
     /// Puts a block into stripes; a fault is noted.
@@ -239,27 +263,41 @@ impl OpenFile {
         }
         match result {
             Ok(()) => self.dirty.borrow_mut().arrived(number),
+            Err(Error::Stale) => {
+                // Nothing of it can ever go out, and what others write needs the room.
+                self.is_gone.set(true);
+                let mut dirty = self.dirty.borrow_mut();
+                dirty.arrived(number);
+                dirty.cut(0);
+            }
             Err(error) => {
                 self.dirty.borrow_mut().failed(number);
                 tracing::warn!(inode = self.ino, %error, "bytes of a file could not be stored yet");
                 *self.fault.borrow_mut() = Some(error);
             }
         }
+        if self.is_clean() {
+            self.inode.set_written(None);
+        }
         self.settle_permits();
     }
 
-    /// Has everything go out that is dirty now; the first fault ends it.
+    /// Has everything go out that is dirty now. A fault ends it, but not before what is on its way has ended: it would come
+    /// over what is written after it.
     async fn go_out(self: &Rc<Self>) -> Result<(), Error> {
         loop {
-            if let Some(error) = self.fault.borrow_mut().take() {
+            let ended = self.ended.notified();
+            if self.fault.borrow().is_none() {
+                self.check_there()?;
+                if self.is_clean() {
+                    return Ok(());
+                }
+                self.begin(true);
+            } else if !self.dirty.borrow().has_leaving()
+                && let Some(error) = self.fault.borrow_mut().take()
+            {
                 return Err(error);
             }
-            let ended = self.ended.notified();
-            if self.is_clean() {
-                self.inode.set_written(None);
-                return Ok(());
-            }
-            self.begin(true);
             ended.await;
         }
     }
@@ -273,9 +311,16 @@ impl OpenFile {
         self.go_out().await
     }
 
-    /// Makes the file so long.
+    /// Makes the file so long. What was written behind that and is in no stripe yet goes nowhere: a file is emptied also where
+    /// there is no room for it.
     pub async fn truncate(self: &Rc<Self>, size: u64) -> Result<(), Error> {
         let _turn = self.turn.acquire(1).await;
+        self.dirty.borrow_mut().cut(size);
+        self.settle_permits();
+        if self.is_clean() {
+            // It was of bytes that are not wanted any more.
+            *self.fault.borrow_mut() = None;
+        }
         self.go_out().await?;
         self.shared.contents.truncate(&self.inode, size).await
     }

@@ -53,6 +53,16 @@ impl Stored {
         self.written.set(when);
     }
 
+    /// Forgets what was seen of the inode unless it says this. Whether it has.
+    pub(crate) fn forget_unless(&self, size: u64, modified: Time, changed: Time) -> bool {
+        let mut seen = self.seen.borrow_mut();
+        let is_other = |seen: &mut Seen| {
+            let inode = &seen.held.record;
+            (inode.size, inode.modified, inode.changed) != (size, modified, changed)
+        };
+        seen.take_if(is_other).is_some()
+    }
+
     /// Takes note of a value, unless a later one was met while this was on its way.
     fn see(&self, held: Held<Inode>) -> Result<Seen, Error> {
         let mut seen = self.seen.borrow_mut();

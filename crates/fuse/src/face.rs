@@ -17,6 +17,7 @@ use fuser::{
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
+use crate::replies::{answer, done, entry, how_opened};
 use crate::serve::{Job, Served};
 use crate::told::{self, Moment, TTL};
 
@@ -61,36 +62,6 @@ fn time(time: TimeOrNow) -> Time {
     match time {
         TimeOrNow::SpecificTime(time) => told::file_time(time),
         TimeOrNow::Now => Time::now(),
-    }
-}
-
-/// An attribute's answer: its length where that is asked for, or all of it where there is room.
-fn answer(reply: ReplyXattr, size: u32, found: Result<Vec<u8>, Error>) {
-    match found {
-        Ok(value) if size == 0 => reply.size(value.len() as u32),
-        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
-        Ok(value) => reply.data(&value),
-        Err(error) => reply.error(told::errno(&error)),
-    }
-}
-
-/// Ends a request that has no answer but that it was done.
-fn done(reply: ReplyEmpty, result: Result<(), Error>) {
-    match result {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(told::errno(&error)),
-    }
-}
-
-/// Who appends goes by no pages of the kernel: these would be where the kernel thinks that the file ends.
-fn how_opened(flags: i32) -> FopenFlags {
-    if flags & libc::O_APPEND == 0 { FopenFlags::empty() } else { FopenFlags::FOPEN_DIRECT_IO }
-}
-
-fn entry(reply: ReplyEntry, result: Result<file::Attributes, Error>) {
-    match result {
-        Ok(found) => reply.entry(&TTL, &told::attributes(&found), Generation(0)),
-        Err(error) => reply.error(told::errno(&error)),
     }
 }
 
@@ -276,7 +247,12 @@ impl Filesystem for Face {
         let (name, exclusive, how) = (name.as_bytes().to_vec(), flags & libc::O_EXCL != 0, how_opened(flags));
         self.hand_on(move |served| async move {
             let made = async {
-                let (found, _) = served.files.names().create(parent.0, &name, &new, exclusive).await?;
+                // Nobody has asked whether whoever creates it may have what is there: told so, the kernel looks the name up anew.
+                let created = served.files.names().create(parent.0, &name, &new, true).await;
+                let (found, _) = created.map_err(|error| match error {
+                    Error::Exists(_) if !exclusive => Error::Stale,
+                    error => error,
+                })?;
                 let handle = served.open(found.ino).await?;
                 Ok((found, handle))
             };
@@ -327,10 +303,15 @@ impl Filesystem for Face {
     ) {
         // Pages of a mapping know their places.
         let is_append = flags.0 & libc::O_APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        // The kernel does it itself, but for writes past its pages.
+        let drops_rights = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let data = data.to_vec();
         self.hand_on(move |served| async move {
             let write = async {
                 let file = served.file(handle.0)?;
+                if drops_rights {
+                    served.files.names().drop_rights(file.ino()).await?;
+                }
                 match is_append {
                     // Where it ends is what the file says, and not what the kernel has seen last.
                     true => file.append(&data).await.map(drop),

@@ -1,7 +1,7 @@
 //! A file system of ours in the kernel's tree: the requests of FUSE, answered by [`file::Files`].
 //!
 //! - [`Mount`]: mounted, until it is unmounted by whomever.
-//! - `face`: each request, from the kernel's thread to the reactor and back.
+//! - `face`, `replies`: each request, from the kernel's thread to the reactor and back.
 //! - `told`: attributes as the kernel wants them.
 //!
 //! Invariants:
@@ -11,6 +11,7 @@
 
 mod face;
 mod mount;
+mod replies;
 mod serve;
 mod told;
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::task::Poll;
 use std::thread::JoinHandle;
 
 use engine::sync::{MailReceiver, mailbox};
@@ -86,31 +87,35 @@ impl Mount {
         Ok(Mount { session, unmounter, notifier, letters: received })
     }
 
-    /// Answers requests until it is unmounted by somebody, or `end` comes: then it unmounts itself, and answers what comes until
-    /// that is done.
+    /// Answers requests until it is unmounted by somebody, or `end` comes: then what was written goes out, it unmounts itself, and
+    /// answers what comes until that is done.
     pub async fn serve(self, files: Rc<Files>, end: impl Future<Output = ()>) -> io::Result<()> {
         let Mount { session, mut unmounter, notifier, letters } = self;
-        let serving = serve::serve(files, notifier, &letters);
+        let serving = serve::serve(Rc::clone(&files), notifier, &letters);
         let unmounting = async move {
             end.await;
+            let flushed = files.flush_all().await;
             // tidy: thread: it waits for requests that this thread has to answer.
             std::thread::spawn(move || {
                 if let Err(error) = unmounter.unmount() {
-                    tracing::warn!(%error, "the file system can't be unmounted");
+                    let is_stored = if flushed.is_ok() { "what was written is stored" } else { "not all is stored" };
+                    tracing::error!(%error, "it is in use, and ends once nobody uses it and it is unmounted; {is_stored}");
                 }
             });
             std::future::pending::<()>().await;
         };
         let mut serving = std::pin::pin!(serving);
         let mut unmounting = std::pin::pin!(unmounting);
-        std::future::poll_fn(|context| {
-            if serving.as_mut().poll(context).is_ready() {
-                return std::task::Poll::Ready(());
+        let served = std::future::poll_fn(|context| {
+            if let Poll::Ready(served) = serving.as_mut().poll(context) {
+                return Poll::Ready(served);
             }
             let _never = unmounting.as_mut().poll(context);
-            std::task::Poll::Pending
-        })
-        .await;
-        session.join().unwrap_or_else(|_| Err(io::Error::other("the thread that reads requests has panicked")))
+            Poll::Pending
+        });
+        let served = served.await.map_err(io::Error::other);
+        let ended =
+            session.join().unwrap_or_else(|_| Err(io::Error::other("the thread that reads requests has panicked")));
+        served.and(ended)
     }
 }

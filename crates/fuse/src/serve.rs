@@ -55,22 +55,25 @@ impl Served {
         self.files.close_file(&file).await
     }
 
-    /// Takes all numbers back, at the end.
-    async fn take_all_back(&self) {
+    /// Takes all numbers back, at the end: the first fault.
+    async fn take_all_back(&self) -> Result<(), Error> {
         let left: Vec<u64> = self.handles.borrow().keys().copied().collect();
+        let mut result = Ok(());
         for handle in left {
-            if let Err(error) = self.take_back(handle).await {
-                tracing::warn!(%error, "a file that was open at the end");
-            }
+            result = result.and(self.take_back(handle).await);
         }
+        result
     }
 }
 
 /// Carries requests out until there are no more to come: the kernel bounds how many are under way.
-pub async fn serve(files: Rc<Files>, notifier: Notifier, letters: &MailReceiver<Job>) {
+///
+/// # Errors
+/// Bytes of files that were open to the end are lost.
+pub async fn serve(files: Rc<Files>, notifier: Notifier, letters: &MailReceiver<Job>) -> Result<(), Error> {
     let served = Served::new(files, notifier);
     while let Some(job) = letters.recv().await {
         task::spawn(job(Rc::clone(&served))).detach();
     }
-    served.take_all_back().await;
+    served.take_all_back().await
 }

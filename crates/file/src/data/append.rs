@@ -1,9 +1,8 @@
 //! Appending: bytes go behind all that others have appended before, whoever they are.
 //!
-//! Where a file's map lies in its inode, the compare-and-set that names the bytes says where they are, too. A long file is made
-//! longer
-//! first, by a compare-and-set of its size, and the bytes are written into what that has gained: until then, and where the writer
-//! dies, they are zeroes.
+//! Where a file's map lies in its inode, the compare-and-set that names the bytes says where they are, too. Of a long file the
+//! bytes are put into stripes, then the file is made longer by a compare-and-set of its size, and then its map names them: between
+//! the two, and for good where the writer dies there, they are zeroes.
 
 use std::rc::Rc;
 
@@ -41,11 +40,13 @@ impl Contents {
                     Step::Again
                 }
                 Content::Spans(_) => {
+                    // What may fail for want of members or of room comes first.
+                    self.put_missing(&mut write).await?;
                     let longer = State { size, ..(*state).clone() };
-                    match inode.store(version, longer).await? {
-                        true => return self.write(inode, at, data).await.map(|()| at),
-                        false => Step::Again,
+                    if inode.store(version, longer).await? {
+                        return self.write_out(inode, write).await.map(|()| at);
                     }
+                    Step::Again
                 }
             };
             if matches!(step, Step::Done) {

@@ -97,8 +97,12 @@ impl Contents {
         if data.is_empty() {
             return Ok(());
         }
-        let _under_way = self.under_way.begin(inode.number(), at);
-        let mut write = Write::new(at, data);
+        self.write_out(inode, Write::new(at, data)).await
+    }
+
+    /// Carries a write out, some of which may be in stripes already.
+    pub(crate) async fn write_out(self: &Rc<Self>, inode: &dyn Inode, mut write: Write) -> Result<(), Error> {
+        let _under_way = self.under_way.begin(inode.number(), write.at);
         for attempt in 0..TRIES_MAX {
             let (state, version) = inode.load(attempt > 0).await?;
             self.leave_map(inode.number(), &state, &mut write).await?;
@@ -134,7 +138,7 @@ impl Contents {
     }
 
     /// Puts into stripes what is in none.
-    async fn put_missing(self: &Rc<Self>, write: &mut Write) -> Result<(), Error> {
+    pub(crate) async fn put_missing(self: &Rc<Self>, write: &mut Write) -> Result<(), Error> {
         while let Some(range) = write.missing.last().cloned() {
             let part = write.data.slice(range.start, range.end);
             write.written.extend(self.put(write.at + range.start as u64, &part).await?);

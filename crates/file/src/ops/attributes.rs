@@ -35,6 +35,17 @@ pub struct Change {
 }
 
 impl FileSystem {
+    /// Before bytes of a file are written by somebody who may not keep what it gains by its owner.
+    pub async fn drop_rights(&self, ino: u64) -> Result<(), Error> {
+        let drop = |inode: &mut Inode| {
+            drop_set_ids(inode);
+            inode.attributes.remove(&b"security.capability"[..]);
+            Ok(())
+        };
+        self.change_inode(ino, drop).await?;
+        Ok(())
+    }
+
     /// What `stat` tells.
     pub async fn getattr(&self, ino: u64) -> Result<Attributes, Error> {
         let told = match self.get_inode(ino).await {
@@ -98,6 +109,14 @@ impl FileSystem {
     }
 }
 
+/// What a program gains by who owns its file goes when another writes it, or its owner changes.
+fn drop_set_ids(inode: &mut Inode) {
+    inode.mode &= !SET_USER;
+    if inode.mode & GROUP_EXECUTE != 0 {
+        inode.mode &= !SET_GROUP; // without it the bit means locks, not a group to run as
+    }
+}
+
 fn apply(inode: &mut Inode, change: &Change, now: Time) -> Result<(), Error> {
     let owner_changes = change.uid.is_some() || change.gid.is_some();
     if let Some(size) = change.size {
@@ -109,10 +128,7 @@ fn apply(inode: &mut Inode, change: &Change, now: Time) -> Result<(), Error> {
     if let Some(mode) = change.mode {
         inode.mode = mode & 0o7777;
     } else if owner_changes && inode.kind == Kind::File {
-        inode.mode &= !SET_USER;
-        if inode.mode & GROUP_EXECUTE != 0 {
-            inode.mode &= !SET_GROUP; // without it the bit means locks, not a group to run as
-        }
+        drop_set_ids(inode);
     }
     inode.accessed = change.accessed.unwrap_or(inode.accessed);
     inode.modified = change.modified.unwrap_or(inode.modified);

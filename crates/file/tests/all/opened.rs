@@ -342,3 +342,128 @@ fn what_removed_files_had_is_free_again() {
         assert_eq!(marked, 0, "rows that nobody has: {audit:?}");
     });
 }
+
+/// Of a long file, whose length is not in the change that names the bytes.
+#[test]
+fn an_append_that_fails_leaves_the_length() {
+    run(1, async {
+        let place = Place::new().await;
+        let files = place.client().await;
+        let file = make(&files, "a").await;
+        let mut rng = SplitMix(1);
+        for _ in 0..200 {
+            let (at, written) = write_of(&mut rng);
+            file.write(at, &written).await.unwrap();
+        }
+        file.flush().await.unwrap();
+        let before = files.getattr(file.ino()).await.unwrap().size;
+        place.set_down(true);
+        assert!(file.append(&[1; 3000]).await.is_err(), "no member answers");
+        assert_eq!(files.getattr(file.ino()).await.unwrap().size, before);
+        place.set_down(false);
+        time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(file.append(&[1; 3000]).await, Ok(before));
+    });
+}
+
+#[test]
+fn a_file_that_another_host_removed_holds_no_room() {
+    run(1, async {
+        let place = Place::new().await;
+        let (files, other) = (place.client().await, place.client().await);
+        let file = make(&files, "a").await;
+        let blocks = DIRTY_BYTES_MAX as u64 / MIB;
+        for block in 1..=blocks {
+            file.write(block * MIB, &[1]).await.unwrap();
+        }
+        other.names().unlink(ROOT, b"a").await.unwrap();
+        assert_eq!(file.flush().await, Err(Error::Stale));
+        let next = make(&files, "b").await;
+        for block in 1..=blocks {
+            next.write(block * MIB, &[2]).await.unwrap();
+        }
+        assert_eq!(file.write(0, &[1]).await, Err(Error::Stale));
+        assert_eq!(files.close_file(&file).await, Err(Error::Stale));
+        files.close_file(&next).await.unwrap();
+    });
+}
+
+/// Many blocks, of which the first are written again all the time.
+#[test]
+fn what_nobody_flushes_is_out_after_ten_seconds() {
+    run(1, async {
+        let place = Place::new().await;
+        let files = place.client().await;
+        let _alive = files.keep_alive();
+        let file = make(&files, "a").await;
+        for block in 1..=100 {
+            file.write(block * MIB / 4, &[1]).await.unwrap();
+        }
+        place.set_delay(Duration::from_millis(2));
+        for _ in 0..110 {
+            time::sleep(Duration::from_millis(100)).await;
+            for block in 0..6 {
+                file.write(block * MIB, &[2]).await.unwrap();
+            }
+        }
+        let other = place.client().await;
+        let seen = bytes(&other.open_file(file.ino()).await.unwrap()).await;
+        let missing: Vec<u64> = (24..=100).filter(|block| seen.get((block * MIB / 4) as usize) != Some(&1)).collect();
+        assert_eq!(missing, [0; 0]);
+    });
+}
+
+#[test]
+fn an_open_handle_reads_as_far_as_stat_says() {
+    run(1, async {
+        let place = Place::new().await;
+        let (files, other) = (place.client().await, place.client().await);
+        let file = make(&files, "a").await;
+        file.write(0, &[1; 10_000]).await.unwrap();
+        file.flush().await.unwrap();
+        assert_eq!(bytes(&file).await.len(), 10_000);
+        let theirs = other.open_file(file.ino()).await.unwrap();
+        theirs.append(&[2; 5000]).await.unwrap();
+        assert_eq!(files.getattr(file.ino()).await.unwrap().size, 15_000);
+        assert_eq!(bytes(&file).await, [[1; 10_000].as_slice(), &[2; 5000]].concat());
+        // And no further, though it has been longer.
+        theirs.truncate(4000).await.unwrap();
+        assert_eq!(files.getattr(file.ino()).await.unwrap().size, 4000);
+        assert_eq!(bytes(&file).await, [1; 4000]);
+        let old = Time { seconds: 1_000_000_000, nanos: 5 };
+        let change = Change { modified: Some(old), ..Change::default() };
+        other.setattr(file.ino(), &change).await.unwrap();
+        assert_eq!(files.getattr(file.ino()).await.unwrap().modified, old);
+    });
+}
+
+/// What is not wanted any more needs no room.
+#[test]
+fn a_file_is_emptied_though_nothing_can_go_out() {
+    run(1, async {
+        let place = Place::new().await;
+        let files = place.client().await;
+        let file = make(&files, "a").await;
+        file.write(0, &[1; 3_000_000]).await.unwrap();
+        place.set_down(true);
+        assert!(file.flush().await.is_err(), "no member answers");
+        file.truncate(0).await.unwrap();
+        file.write(0, b"new").await.unwrap();
+        files.close_file(&file).await.unwrap();
+        assert_eq!(bytes(&files.open_file(file.ino()).await.unwrap()).await, b"new");
+    });
+}
+
+#[test]
+fn who_writes_takes_away_what_a_program_gains_by_its_owner() {
+    run(1, async {
+        let place = Place::new().await;
+        let files = place.client().await;
+        let file = make(&files, "a").await;
+        for (mode, left) in [(0o6755, 0o755), (0o2644, 0o2644), (0o1777, 0o1777)] {
+            files.setattr(file.ino(), &Change { mode: Some(mode), ..Change::default() }).await.unwrap();
+            files.names().drop_rights(file.ino()).await.unwrap();
+            assert_eq!(files.getattr(file.ino()).await.unwrap().mode, left);
+        }
+    });
+}

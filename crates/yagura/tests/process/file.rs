@@ -272,6 +272,16 @@ fn what_one_host_has_closed_another_opens() {
             std::thread::sleep(Duration::from_millis(50));
         }
         assert!(File::create_new(reader.path(&name)).is_err(), "O_EXCL between hosts");
+        // The writer's kernel takes a name that it has looked for in vain for not there.
+        let second = format!("second-{round}");
+        assert!(!writer.path(&second).exists());
+        fs::write(reader.path(&second), b"what was there before is longer").expect("written");
+        fs::write(writer.path(&second), b"new").expect("written");
+        assert_eq!(
+            fs::read(reader.path(&second)).expect("read"),
+            b"new",
+            "O_CREAT and O_TRUNC of what another has made"
+        );
     }
     for host in hosts {
         assert_eq!(host.unmount(), 0);

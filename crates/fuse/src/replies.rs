@@ -1,0 +1,36 @@
+//! What several requests are answered by.
+
+use file::Error;
+use fuser::{Errno, FopenFlags, Generation, ReplyEmpty, ReplyEntry, ReplyXattr};
+
+use crate::told::{self, TTL};
+
+/// An attribute's answer: its length where that is asked for, or all of it where there is room.
+pub fn answer(reply: ReplyXattr, size: u32, found: Result<Vec<u8>, Error>) {
+    match found {
+        Ok(value) if size == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+        Err(error) => reply.error(told::errno(&error)),
+    }
+}
+
+/// Ends a request that has no answer but that it was done.
+pub fn done(reply: ReplyEmpty, result: Result<(), Error>) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(told::errno(&error)),
+    }
+}
+
+/// Who appends goes by no pages of the kernel: these would be where the kernel thinks that the file ends.
+pub fn how_opened(flags: i32) -> FopenFlags {
+    if flags & libc::O_APPEND == 0 { FopenFlags::empty() } else { FopenFlags::FOPEN_DIRECT_IO }
+}
+
+pub fn entry(reply: ReplyEntry, result: Result<file::Attributes, Error>) {
+    match result {
+        Ok(found) => reply.entry(&TTL, &told::attributes(&found), Generation(0)),
+        Err(error) => reply.error(told::errno(&error)),
+    }
+}
