@@ -106,11 +106,14 @@ fn a_read_sees_what_was_written_before_wherever_that_is() {
                 let (at, written) = write_of(&mut rng);
                 file.write(at, &written).await.unwrap();
                 put(&mut model, at, &written);
-                let from = rng.below(model.len() as u64 + 1);
-                let wanted = rng.index(200_000);
-                let read = file.read(from, wanted).await.unwrap().to_vec();
-                let end = model.len().min(from as usize + wanted);
-                assert!(read == model[from as usize..end], "seed {seed}: {wanted} bytes from {from}");
+                // Some while the bytes lie here, some while they leave, some when they have arrived.
+                for _ in 0..6 {
+                    let from = if rng.index(4) > 0 { at } else { rng.below(model.len() as u64 + 1) };
+                    let wanted = rng.index(200_000);
+                    let read = file.read(from, wanted).await.unwrap().to_vec();
+                    let end = model.len().min(from as usize + wanted);
+                    assert!(read == model[from as usize..end], "seed {seed}: {wanted} bytes from {from}");
+                }
             }
             drop(flushing);
             files.close_file(&file).await.unwrap();
@@ -399,9 +402,9 @@ fn what_nobody_flushes_is_out_after_ten_seconds() {
         for block in 1..=100 {
             file.write(block * MIB / 4, &[1]).await.unwrap();
         }
-        place.set_delay(Duration::from_millis(2));
-        for _ in 0..110 {
-            time::sleep(Duration::from_millis(100)).await;
+        place.set_delay(Duration::from_millis(12));
+        for _ in 0..1100 {
+            time::sleep(Duration::from_millis(10)).await;
             for block in 0..6 {
                 file.write(block * MIB, &[2]).await.unwrap();
             }
