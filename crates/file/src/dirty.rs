@@ -1,6 +1,5 @@
 //! What was written to a file and is not in its stripes yet: gathered in blocks of [`BLOCK_BYTES`], so that many small writes
-//! become
-//! a few stripes. No I/O.
+//! become a few stripes. No I/O.
 //!
 //! Invariants:
 //! - A read that asks for [`Dirty::pieces`] before it asks the stripes, and lays them over what these hold, sees every write that

@@ -127,22 +127,18 @@ impl Files {
     }
 
     /// Opens a file for reading and writing of its bytes: what others have written and closed before is seen. All that have it
-    /// open
-    /// here share what is not in stripes yet.
+    /// open here share what is not in stripes yet.
     ///
     /// # Errors
     /// It is no file; it is gone.
     pub async fn open_file(self: &Rc<Self>, ino: u64) -> Result<Rc<OpenFile>, Error> {
-        let inode = self.shared.names.open_inode(ino).await?;
+        let held = self.shared.names.open_held(ino).await?;
         let known = self.shared.opened.borrow().get(&ino).cloned();
         if let Some(file) = known {
             file.add_handle();
             // What names count goes with the last handle.
-            let looked = async {
-                self.shared.names.release(ino).await?;
-                file.look_again().await
-            };
-            return match looked.await {
+            let released = self.shared.names.release(ino).await;
+            return match released.and_then(|()| file.look_again(held)) {
                 Ok(()) => Ok(file),
                 Err(error) => {
                     self.close_file(&file).await?;
@@ -151,7 +147,7 @@ impl Files {
             };
         }
         self.shared.contents.forget(ino);
-        let file = match OpenFile::new(&self.shared, ino, &inode) {
+        let file = match OpenFile::new(&self.shared, ino, held) {
             Ok(file) => Rc::new(file),
             Err(error) => {
                 self.shared.names.release(ino).await?;
@@ -186,11 +182,24 @@ impl Files {
 
     /// What `stat` tells, with what this client has written and is not in stripes yet.
     pub async fn getattr(&self, ino: u64) -> Result<Attributes, Error> {
-        let mut told = self.shared.names.getattr(ino).await?;
-        if let Some(file) = self.shared.opened.borrow().get(&ino) {
+        self.shared.names.getattr(ino).await.map(|told| self.overlaid(told))
+    }
+
+    /// What a name leads to, likewise.
+    pub async fn lookup(&self, dir: u64, name: &[u8]) -> Result<Attributes, Error> {
+        self.shared.names.lookup(dir, name).await.map(|told| self.overlaid(told))
+    }
+
+    /// Gives an inode one more name.
+    pub async fn link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Attributes, Error> {
+        self.shared.names.link(ino, dir, name).await.map(|told| self.overlaid(told))
+    }
+
+    fn overlaid(&self, mut told: Attributes) -> Attributes {
+        if let Some(file) = self.shared.opened.borrow().get(&told.ino) {
             file.overlay(&mut told);
         }
-        Ok(told)
+        told
     }
 
     /// Changes attributes, and the size of a file.
@@ -205,8 +214,8 @@ impl Files {
             let truncated = file.truncate(size).await;
             self.close_file(&file).await.and(truncated)?;
         }
-        self.shared.names.setattr(ino, &Change { size: None, ..change.clone() }).await?;
-        self.getattr(ino).await
+        let told = self.shared.names.setattr(ino, &Change { size: None, ..change.clone() }).await?;
+        Ok(self.overlaid(told))
     }
 
     /// Has everything go out that is dirty: the first fault.

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use engine::sync::{Notify, Permit, Semaphore};
 use engine::{Buf, task};
 
+use crate::access::Held;
 use crate::data::Contents;
 use crate::data::{FILE_BYTES_MAX, Inode as _, Rope};
 use crate::dirty::{BLOCK_BYTES, Dirty, Piece};
@@ -68,8 +69,8 @@ pub struct OpenFile {
 }
 
 impl OpenFile {
-    pub(crate) fn new(shared: &Rc<Shared>, ino: u64, inode: &Inode) -> Result<OpenFile, Error> {
-        match inode.kind {
+    pub(crate) fn new(shared: &Rc<Shared>, ino: u64, held: Held<Inode>) -> Result<OpenFile, Error> {
+        match held.record.kind {
             Kind::File => {}
             Kind::Directory => return Err(Error::IsDirectory(format!("inode {ino}"))),
             _ => return Err(Error::Invalid("only files have bytes")),
@@ -79,7 +80,7 @@ impl OpenFile {
             shared: Rc::clone(shared),
             ino,
             handles: Cell::new(1),
-            inode: Stored::new(Rc::clone(&shared.names), ino, shape),
+            inode: Stored::new(Rc::clone(&shared.names), ino, shape, held)?,
             dirty: RefCell::default(),
             permits: RefCell::default(),
             leaving: Semaphore::new(LEAVING_MAX),
@@ -97,9 +98,9 @@ impl OpenFile {
     }
 
     /// What others have written since is seen.
-    pub(crate) async fn look_again(&self) -> Result<(), Error> {
+    pub(crate) fn look_again(&self, held: Held<Inode>) -> Result<(), Error> {
         self.shared.contents.forget(self.ino);
-        self.inode.load(true).await.map(drop)
+        self.inode.see(held).map(drop)
     }
 
     fn check_there(&self) -> Result<(), Error> {

@@ -25,7 +25,7 @@ pub(crate) struct Stored {
 }
 
 #[derive(Clone)]
-struct Seen {
+pub(crate) struct Seen {
     held: Rc<Held<Inode>>,
     state: Rc<State>,
 }
@@ -39,8 +39,11 @@ pub(crate) fn content_of(inode: &Inode, shape: Shape) -> Result<Content, Error> 
 }
 
 impl Stored {
-    pub(crate) fn new(names: Rc<FileSystem>, ino: u64, shape: Shape) -> Stored {
-        Stored { names, ino, shape, seen: RefCell::default(), written: Cell::default() }
+    /// As it was met when it was opened.
+    pub(crate) fn new(names: Rc<FileSystem>, ino: u64, shape: Shape, held: Held<Inode>) -> Result<Stored, Error> {
+        let stored = Stored { names, ino, shape, seen: RefCell::default(), written: Cell::default() };
+        stored.see(held)?;
+        Ok(stored)
     }
 
     /// When bytes were written that are not in stripes yet; `None`: all are.
@@ -64,7 +67,7 @@ impl Stored {
     }
 
     /// Takes note of a value, unless a later one was met while this was on its way.
-    fn see(&self, held: Held<Inode>) -> Result<Seen, Error> {
+    pub(crate) fn see(&self, held: Held<Inode>) -> Result<Seen, Error> {
         let mut seen = self.seen.borrow_mut();
         if let Some(known) = &*seen
             && held.record.stamps().is_before(known.held.record.stamps())

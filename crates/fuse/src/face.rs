@@ -17,7 +17,7 @@ use fuser::{
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
-use crate::replies::{answer, done, entry, how_opened};
+use crate::replies::{answer, attributes, done, entry, how_opened, opened};
 use crate::serve::{Job, Served};
 use crate::told::{self, Moment, TTL};
 
@@ -84,20 +84,13 @@ impl Filesystem for Face {
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.as_bytes().to_vec();
         self.hand_on(move |served| async move {
-            let found = match served.files.names().lookup(parent.0, &name).await {
-                Ok(found) => served.files.getattr(found.ino).await,
-                Err(error) => Err(error),
-            };
-            entry(reply, found);
+            entry(reply, served.files.lookup(parent.0, &name).await);
         });
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
         self.hand_on(move |served| async move {
-            match served.files.getattr(ino.0).await {
-                Ok(found) => reply.attr(&TTL, &told::attributes(&found)),
-                Err(error) => reply.error(told::errno(&error)),
-            }
+            attributes(reply, served.files.getattr(ino.0).await);
         });
     }
 
@@ -123,10 +116,7 @@ impl Filesystem for Face {
         self.hand_on(move |served| async move {
             let (accessed, modified) = (accessed.map(time), modified.map(time));
             let change = Change { mode, uid, gid, size, accessed, modified };
-            match served.files.setattr(ino.0, &change).await {
-                Ok(found) => reply.attr(&TTL, &told::attributes(&found)),
-                Err(error) => reply.error(told::errno(&error)),
-            }
+            attributes(reply, served.files.setattr(ino.0, &change).await);
         });
     }
 
@@ -215,21 +205,14 @@ impl Filesystem for Face {
     fn link(&self, _request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.as_bytes().to_vec();
         self.hand_on(move |served| async move {
-            let linked = match served.files.names().link(ino.0, parent.0, &name).await {
-                Ok(_) => served.files.getattr(ino.0).await,
-                Err(error) => Err(error),
-            };
-            entry(reply, linked);
+            entry(reply, served.files.link(ino.0, parent.0, &name).await);
         });
     }
 
     fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let how = how_opened(flags.0);
         self.hand_on(move |served| async move {
-            match served.open(ino.0).await {
-                Ok(handle) => reply.opened(FileHandle(handle), how),
-                Err(error) => reply.error(told::errno(&error)),
-            }
+            opened(reply, served.open(ino.0).await, how);
         });
     }
 
@@ -354,10 +337,8 @@ impl Filesystem for Face {
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         self.hand_on(move |served| async move {
-            match served.files.names().open_dir(ino.0).await {
-                Ok(_) => reply.opened(FileHandle(ino.0), FopenFlags::empty()),
-                Err(error) => reply.error(told::errno(&error)),
-            }
+            let found = served.files.names().open_dir(ino.0).await;
+            opened(reply, found.map(|found| found.ino), FopenFlags::empty());
         });
     }
 

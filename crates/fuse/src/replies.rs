@@ -1,7 +1,7 @@
 //! What several requests are answered by.
 
 use file::Error;
-use fuser::{Errno, FopenFlags, Generation, ReplyEmpty, ReplyEntry, ReplyXattr};
+use fuser::{Errno, FileHandle, FopenFlags, Generation, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyXattr};
 
 use crate::told::{self, TTL};
 
@@ -28,6 +28,23 @@ pub fn how_opened(flags: i32) -> FopenFlags {
     if flags & libc::O_APPEND == 0 { FopenFlags::empty() } else { FopenFlags::FOPEN_DIRECT_IO }
 }
 
+/// Ends a request that opens something.
+pub fn opened(reply: ReplyOpen, result: Result<u64, Error>, how: FopenFlags) {
+    match result {
+        Ok(handle) => reply.opened(FileHandle(handle), how),
+        Err(error) => reply.error(told::errno(&error)),
+    }
+}
+
+/// Ends a request for attributes.
+pub fn attributes(reply: ReplyAttr, result: Result<file::Attributes, Error>) {
+    match result {
+        Ok(found) => reply.attr(&TTL, &told::attributes(&found)),
+        Err(error) => reply.error(told::errno(&error)),
+    }
+}
+
+/// Ends a request for what a name leads to.
 pub fn entry(reply: ReplyEntry, result: Result<file::Attributes, Error>) {
     match result {
         Ok(found) => reply.entry(&TTL, &told::attributes(&found), Generation(0)),

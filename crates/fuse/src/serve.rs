@@ -35,8 +35,7 @@ impl Served {
     }
 
     /// Opens a file. What the kernel has known of its size and times goes: others may have changed them, and it reads no
-    /// further than
-    /// it thinks that the file goes. (Its pages go with every open by themselves.)
+    /// further than it thinks that the file goes. (Its pages go with every open by themselves.)
     pub async fn open(&self, ino: u64) -> Result<u64, Error> {
         let file = self.files.open_file(ino).await?;
         // A kernel that knows nothing of the inode says so, and that is as well.

@@ -54,10 +54,6 @@ impl FileSystem {
         };
         match told {
             Err(Error::Stale) => self.attributes_of_removed(ino),
-            Ok(told) => {
-                self.see_open_dir(&told);
-                Ok(told)
-            }
             told => told,
         }
     }
@@ -73,6 +69,7 @@ impl FileSystem {
             if let Some(touched) = touched.filter(|touched| *touched > root.changed) {
                 (told.modified, told.changed) = (touched, told.changed.max(touched));
             }
+            self.see_open_dir(&told);
         }
         Ok(told)
     }

@@ -6,7 +6,7 @@
 //! before that has the keeper, and until it has it no longer.
 
 use super::turns::Turn;
-use crate::access::Tries;
+use crate::access::{Held, Tries};
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::record::inode::{Inode, KEEPERS_MAX};
@@ -21,9 +21,14 @@ impl FileSystem {
 
     /// Opens an inode, once more if it is open: each takes a [`FileSystem::release`].
     pub async fn open_inode(&self, ino: u64) -> Result<Inode, Error> {
+        Ok(self.open_held(ino).await?.record)
+    }
+
+    /// The same, for who is to change it.
+    pub(crate) async fn open_held(&self, ino: u64) -> Result<Held<Inode>, Error> {
         let _turn = self.turns.share(ino).await;
         *self.opened.borrow_mut().entry(ino).or_default() += 1;
-        let opened = self.get_inode(ino).await;
+        let opened = self.inode(ino).await.and_then(|held| held.ok_or(Error::Stale));
         if opened.is_err() {
             self.uncount(ino);
         }

@@ -11,7 +11,7 @@ use file::record::small::{ClientRecord, Moves};
 use file::record::{Kind, Record};
 use file::{FileSystem, ROOT};
 
-use crate::world::client;
+use crate::world::{HEAD, client};
 
 /// What nothing leads to.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -39,9 +39,6 @@ impl Records {
         self.clients.get(&client).is_some_and(|client| client.orphans.contains(&ino))
     }
 }
-
-/// Bytes of a key before its kind.
-const HEAD: usize = "yagura-file:".len() + 16;
 
 fn records(meta: &MemoryMeta) -> Records {
     let mut found = Records::default();

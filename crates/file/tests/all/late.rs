@@ -12,7 +12,7 @@ use file::record::intent::{Intent, State};
 use file::{Error, FileSystem, ROOT, RenameFlags};
 
 use crate::audit::{Leaks, audit};
-use crate::world::{client, create, file, fresh, mkdir, over, run};
+use crate::world::{client, create, file, fresh, kind_of, mkdir, over, run};
 
 /// Stands still before its next change of a kind of record, or after it, with the answer on its way.
 struct Halting {
@@ -53,7 +53,7 @@ impl Meta for Halting {
         expected: Option<Version>,
         new: Option<Vec<u8>>,
     ) -> LocalFuture<'a, Result<Swapped, Error>> {
-        let halts = self.kind.get().filter(|(kind, _)| key.get("yagura-file:".len() + 16) == Some(kind));
+        let halts = self.kind.get().filter(|(kind, _)| kind_of(key) == Some(kind));
         if *self.aborted.borrow() == key {
             let is_committed = new.as_ref().is_some_and(|new| Intent::decode(new).unwrap().state == State::Committed);
             assert!(!is_committed, "what others have aborted is committed");
@@ -81,7 +81,7 @@ impl Meta for Halting {
 async fn take(meta: &MemoryMeta, kind: u8, is_it: impl Fn(&[u8]) -> bool) {
     let raw = meta.client();
     for (key, value) in meta.dump() {
-        if key.get("yagura-file:".len() + 16) == Some(&kind) && is_it(&value) {
+        if kind_of(&key) == Some(&kind) && is_it(&value) {
             let seen = raw.get(&key).await.unwrap().unwrap();
             raw.swap(&key, Some(seen.version), None).await.unwrap();
         }
@@ -144,7 +144,7 @@ fn an_intent_that_was_aborted_is_not_committed() {
 /// What others do who take an author for dead.
 async fn abort(meta: &MemoryMeta) -> Vec<u8> {
     let raw = meta.client();
-    let mut intents = meta.dump().into_iter().filter(|(key, _)| key.get("yagura-file:".len() + 16) == Some(&b'x'));
+    let mut intents = meta.dump().into_iter().filter(|(key, _)| kind_of(key) == Some(&b'x'));
     let (key, value) = intents.next().unwrap();
     let seen = raw.get(&key).await.unwrap().unwrap();
     let intent = Intent { state: State::Aborted, ..Intent::decode(&value).unwrap() };

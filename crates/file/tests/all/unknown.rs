@@ -10,7 +10,7 @@ use file::meta::{KeyPage, MemoryClient, Meta, Seen, Swapped, Version};
 use file::{Error, ROOT};
 
 use crate::audit::{Leaks, audit};
-use crate::world::{client, file, fresh, over, run};
+use crate::world::{client, file, fresh, kind_of, over, run};
 
 /// A change of a directory takes effect much later, and says nothing; those after it are refused.
 struct Full {
@@ -30,7 +30,7 @@ impl Meta for Full {
         expected: Option<Version>,
         new: Option<Vec<u8>>,
     ) -> LocalFuture<'a, Result<Swapped, Error>> {
-        let is_node = key.get("yagura-file:".len() + 16) == Some(&b'd');
+        let is_node = kind_of(key) == Some(&b'd');
         if !is_node {
             return self.inner.swap(key, expected, new);
         }

@@ -95,3 +95,11 @@ pub async fn tree(fs: &FileSystem) -> Tree {
     }
     found
 }
+
+/// Bytes of a key before its kind.
+pub const HEAD: usize = "yagura-file:".len() + 16;
+
+/// Which kind of record a key is of.
+pub fn kind_of(key: &[u8]) -> Option<&u8> {
+    key.get(HEAD)
+}
