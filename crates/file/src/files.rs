@@ -14,8 +14,9 @@ use crate::error::Error;
 use crate::fs::{FileSystem, Reap};
 use crate::meta::Meta;
 use crate::opened::{OpenFile, Shared};
-use crate::ops::{Attributes, Change};
+use crate::ops::{Attributes, Change, LEASE_RENEWED_EVERY, LockRequest};
 use crate::record::inode::Inode;
+use crate::record::lock::Lock;
 use crate::record::root::{MemberState, RootRecord};
 use crate::stored::content_of;
 
@@ -107,21 +108,26 @@ impl Files {
     pub fn keep_alive(self: &Rc<Self>) -> task::Task<()> {
         let files = Rc::downgrade(self);
         task::spawn(async move {
-            let mut renewed = time::now();
+            let mut tried = time::now();
             loop {
                 time::sleep(LYING_MAX).await;
                 let Some(files) = files.upgrade() else { return };
+                let names = &files.shared.names;
+                names.notice_loss();
                 files.shared.dirty_files().iter().for_each(OpenFile::go_on);
-                if renewed.elapsed() < RENEWED_EVERY {
-                    continue;
+                let every = if names.locks.is_holding() { LEASE_RENEWED_EVERY } else { RENEWED_EVERY };
+                if tried.elapsed() >= every || !names.is_standing() {
+                    tried = time::now();
+                    if let Err(error) = names.renew().await {
+                        tracing::warn!(%error, "this client could not say that it lives");
+                    }
+                    names.give_back_abandoned().await;
+                    files.shared.contents.space().tend().await;
                 }
-                let sent = time::now();
-                renewed = sent;
-                match files.shared.names.renew().await {
-                    Ok(()) => files.shared.contents.space().renewed(sent),
-                    Err(error) => tracing::warn!(%error, "this client could not say that it lives"),
+                // Also where somebody else has renewed it, or has got another number for it.
+                if let Some((client, sent)) = names.standing() {
+                    files.shared.contents.space().begin_anew(client, sent);
                 }
-                files.shared.contents.space().tend().await;
             }
         })
     }
@@ -132,6 +138,7 @@ impl Files {
     /// # Errors
     /// It is no file; it is gone.
     pub async fn open_file(self: &Rc<Self>, ino: u64) -> Result<Rc<OpenFile>, Error> {
+        self.shared.names.check_locks(ino)?;
         let held = self.shared.names.open_held(ino).await?;
         let known = self.shared.opened.borrow().get(&ino).cloned();
         if let Some(file) = known {
@@ -178,6 +185,90 @@ impl Files {
         }
         self.shared.opened.borrow_mut().remove(&file.ino());
         flushed.and(self.shared.names.release(file.ino()).await)
+    }
+
+    /// Takes a lock of a range, in the place of what its owner has there. With `goes_on` it waits for it as long as that says so,
+    /// which is asked a few times a second. What others have written under theirs is seen from then on.
+    ///
+    /// # Errors
+    /// [`Error::Locked`]: another has one there; [`Error::Interrupted`]: it was not to wait any longer; [`Error::LostLock`].
+    pub async fn lock(
+        &self,
+        file: &Rc<OpenFile>,
+        wanted: &LockRequest,
+        goes_on: Option<&dyn Fn() -> bool>,
+    ) -> Result<(), Error> {
+        let (names, ino) = (&self.shared.names, file.ino());
+        names.check_locks(ino)?;
+        if names.locks.has_any(ino) {
+            // It may be less than what there was: others see what was written under that.
+            file.flush().await?;
+        }
+        let had = names.locks.has(ino, wanted.owner);
+        let locked = async {
+            let held = match names.take_lock(ino, wanted, goes_on).await? {
+                // What the one that is no more had under way does not come any more.
+                true => names.touch(ino).await?,
+                false => names.inode(ino).await?.ok_or(Error::Stale)?,
+            };
+            file.look_again(held)
+        };
+        match locked.await {
+            Err(error @ (Error::Locked | Error::Interrupted | Error::NoLocks | Error::LostLock)) => Err(error),
+            Err(error) if !had => {
+                let _left = names.give_back(ino, wanted).await;
+                Err(error)
+            }
+            locked => locked,
+        }
+    }
+
+    /// Gives a range back, after what was written under its lock is stable.
+    ///
+    /// # Errors
+    /// That could not be stored: the lock stays. [`Error::LostLock`].
+    pub async fn unlock(&self, file: &Rc<OpenFile>, freed: &LockRequest) -> Result<(), Error> {
+        let (names, ino) = (&self.shared.names, file.ino());
+        names.check_locks(ino)?;
+        if !names.locks.has(ino, freed.owner) {
+            return Ok(());
+        }
+        file.flush().await?;
+        names.give_back(ino, freed).await
+    }
+
+    /// A flush by an owner that has closed the file, or is gone: with it go all its locks.
+    ///
+    /// # Errors
+    /// What was written could not be stored. If the owner had a lock it never will be, as others may write there from now on.
+    pub async fn leave(&self, file: &Rc<OpenFile>, owner: u64) -> Result<(), Error> {
+        let (names, ino) = (&self.shared.names, file.ino());
+        let flushed = file.flush().await;
+        if !names.locks.has(ino, owner) {
+            return flushed;
+        }
+        let flushed = match flushed {
+            Ok(()) => Ok(()),
+            Err(_) => file.flush().await,
+        };
+        if flushed.is_err() {
+            file.give_up();
+        }
+        let freed = names.give_back_all(ino, owner).await;
+        flushed.and(freed)
+    }
+
+    /// A lock that is in the way of this one; its process is 0 where it is not one of this client's.
+    pub async fn test_lock(&self, file: &Rc<OpenFile>, wanted: &LockRequest) -> Result<Option<Lock>, Error> {
+        let names = &self.shared.names;
+        names.check_locks(file.ino())?;
+        let found = names.test_lock(file.ino(), wanted).await?;
+        Ok(found.map(|lock| Lock { pid: if lock.holder.client == names.client() { lock.pid } else { 0 }, ..lock }))
+    }
+
+    /// Waits until locks on a file that is open here are lost: which. Every use of it fails until it is closed by all.
+    pub async fn next_lost(&self) -> u64 {
+        self.shared.names.next_lost().await
     }
 
     /// What `stat` tells, with what this client has written and is not in stripes yet.

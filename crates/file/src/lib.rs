@@ -23,4 +23,4 @@ pub use files::{DIRTY_BYTES_MAX, Files, layout_of};
 pub use fs::{CreateOptions, FileSystem, ROOT, Reap};
 pub use name::{Cursor, DirEntry};
 pub use opened::OpenFile;
-pub use ops::{Attributes, Change, New, RenameFlags, SetMode};
+pub use ops::{Attributes, Change, LockRequest, New, RenameFlags, SetMode};

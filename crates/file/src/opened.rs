@@ -104,7 +104,7 @@ impl OpenFile {
     }
 
     fn check_there(&self) -> Result<(), Error> {
-        if self.is_gone.get() { Err(Error::Stale) } else { Ok(()) }
+        if self.is_gone.get() { Err(Error::Stale) } else { self.shared.names.check_locks(self.ino) }
     }
 
     /// Takes note of what the inode says now, and adds what is not in it yet. Whoever has been told that the file goes further
@@ -124,6 +124,7 @@ impl OpenFile {
     /// # Errors
     /// [`Error::Lost`] where too many members are.
     pub async fn read(&self, at: u64, length: usize) -> Result<Rope, Error> {
+        self.shared.names.check_locks(self.ino)?;
         let asked = at..at.saturating_add(length as u64);
         // First: what arrives in the stripes meanwhile is then in both, and not in neither.
         let (dirty, dirty_end) = {
@@ -257,16 +258,20 @@ impl OpenFile {
     async fn send(&self, number: u64, pieces: Vec<Piece>) {
         let mut result = Ok(());
         for Piece { at, view } in pieces {
-            result = self.shared.contents.write(&self.inode, at, view.into()).await;
+            // Others may have what was locked for these bytes.
+            result = self.shared.names.check_locks(self.ino);
+            if result.is_ok() {
+                result = self.shared.contents.write(&self.inode, at, view.into()).await;
+            }
             if result.is_err() {
                 break;
             }
         }
         match result {
             Ok(()) => self.dirty.borrow_mut().arrived(number),
-            Err(Error::Stale) => {
+            Err(error @ (Error::Stale | Error::LostLock)) => {
                 // Nothing of it can ever go out, and what others write needs the room.
-                self.is_gone.set(true);
+                self.is_gone.set(self.is_gone.get() || error == Error::Stale);
                 let mut dirty = self.dirty.borrow_mut();
                 dirty.arrived(number);
                 dirty.cut(0);
@@ -331,6 +336,13 @@ impl OpenFile {
         let _turn = self.turn.acquire(1).await;
         self.go_out().await?;
         self.shared.contents.punch(&self.inode, from..to).await
+    }
+
+    /// What is not in stripes yet goes nowhere.
+    pub(crate) fn give_up(&self) {
+        self.dirty.borrow_mut().cut(0);
+        *self.fault.borrow_mut() = None;
+        self.settle_permits();
     }
 
     pub(crate) fn is_clean(&self) -> bool {

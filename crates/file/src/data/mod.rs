@@ -53,5 +53,6 @@ pub(crate) use pending::Few;
 pub use rope::Rope;
 pub use rows::ChunkPlace;
 pub use shape::{COLUMN_ROWS_MAX, Cut, PARITY_COLUMNS_MAX, ROW_BYTES, SUMS_MAX, Shape};
+pub(crate) use space::RENEWED_WITHIN;
 pub use space::Space;
 pub use stripe::{REGION_ROWS_MAX, Stripe, StripeId, SumSeed};

@@ -35,7 +35,7 @@ const CLEARS_WAIT: Duration = Duration::from_secs(5);
 /// Chunks of the list that are looked at for one write.
 const CLAIMS_TRIED: usize = 8;
 /// A client whose record is older than this writes nothing: an hour after the last renewal others take its rows for lost.
-const RENEWED_WITHIN: Duration = Duration::from_secs(10 * 60);
+pub(crate) const RENEWED_WITHIN: Duration = Duration::from_secs(10 * 60);
 /// Places of chunks that are remembered.
 const PLACES_KEPT: usize = 4096;
 
@@ -153,11 +153,12 @@ impl Space {
         self.renewed.set(sent);
     }
 
-    /// Goes on under another number, after the record of the old one was too old: what it had is left to `fsck`.
+    /// The same, under the number that the client has now. Where that is another, what it had is left to `fsck`.
     pub fn begin_anew(&self, client: u64, sent: Instant) {
-        self.client.set(client);
         self.renewed.set(sent);
-        *self.rows.borrow_mut() = Rows::default();
+        if self.client.replace(client) != client {
+            *self.rows.borrow_mut() = Rows::default();
+        }
     }
 
     /// Whether this client may write.

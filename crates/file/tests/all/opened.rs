@@ -19,13 +19,13 @@ const MIB: u64 = 1 << 20;
 const MEMBER_BYTES: u64 = 32 * MIB;
 
 /// A file system of three members: two columns of data and one of parity.
-struct Place {
-    meta: MemoryMeta,
+pub struct Place {
+    pub meta: MemoryMeta,
     shelves: Vec<Rc<Shelf>>,
 }
 
 impl Place {
-    async fn new() -> Place {
+    pub async fn new() -> Place {
         let (meta, mut shelves, mut members) = (MemoryMeta::new(), Vec::new(), Vec::new());
         for index in 0..3u8 {
             shelves.push(Shelf::new(Memory::new(MEMBER_BYTES, 4096, [index + 1; 16]).unwrap()));
@@ -42,7 +42,7 @@ impl Place {
     }
 
     /// One more client.
-    async fn client(&self) -> Rc<Files> {
+    pub async fn client(&self) -> Rc<Files> {
         let files = Files::open(self.meta.client(), "test", "here").await.unwrap();
         let gate = Gate::at(None);
         for (index, shelf) in self.shelves.iter().enumerate() {
@@ -52,22 +52,22 @@ impl Place {
     }
 
     /// Calls and commands take up to this long.
-    fn set_delay(&self, delay: Duration) {
+    pub fn set_delay(&self, delay: Duration) {
         self.meta.set_faults(Faults { delay, ..Faults::default() });
         self.shelves.iter().for_each(|shelf| shelf.delay.set(delay));
     }
 
-    fn set_down(&self, is_down: bool) {
+    pub fn set_down(&self, is_down: bool) {
         self.shelves.iter().for_each(|shelf| shelf.is_down.set(is_down));
     }
 }
 
-async fn make(files: &Rc<Files>, name: &str) -> Rc<OpenFile> {
+pub async fn make(files: &Rc<Files>, name: &str) -> Rc<OpenFile> {
     let (made, _) = files.names().create(ROOT, name.as_bytes(), &file(), true).await.unwrap();
     files.open_file(made.ino).await.unwrap()
 }
 
-async fn bytes(file: &OpenFile) -> Vec<u8> {
+pub async fn bytes(file: &OpenFile) -> Vec<u8> {
     file.read(0, 64 * MIB as usize).await.unwrap().to_vec()
 }
 

@@ -1,0 +1,175 @@
+//! [`Locks`]: what this client has of files' locks, what it has lost of them, and which clients were in its way. No I/O.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::sync::{Notify, Semaphore};
+use engine::time::{self, Instant};
+
+use crate::access::Held;
+use crate::meta::Version;
+use crate::record::lock::{LOCK_END, LockKind, LockRecord};
+
+/// Whoever is in the way is asked for no more often than that.
+const LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
+/// Silent clients that are remembered.
+const SILENT_KEPT: usize = 1024;
+
+/// A lock that a user of this client asks for, or gives back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockRequest {
+    /// Which of this client's users.
+    pub owner: u64,
+    /// By which call.
+    pub kind: LockKind,
+    /// First byte.
+    pub start: u64,
+    /// Behind the last.
+    pub end: u64,
+    /// Nobody else is to have one there.
+    pub is_exclusive: bool,
+    /// The process, for people.
+    pub pid: u32,
+}
+
+impl LockRequest {
+    /// All that an owner has by calls of a kind.
+    pub fn all(owner: u64, kind: LockKind) -> LockRequest {
+        LockRequest { owner, kind, start: 0, end: LOCK_END, is_exclusive: true, pid: 0 }
+    }
+}
+
+/// What this client has, or may have, of a file's locks.
+pub(super) struct Stake {
+    /// One of this client's changes at a time.
+    pub(super) turn: Semaphore,
+    /// Something was given back here.
+    pub(super) freed: Notify,
+    /// Who has, or may have, a lock or a claim.
+    pub(super) owners: RefCell<BTreeSet<u64>>,
+    /// Those of them that are gone, and could not give it back.
+    pub(super) abandoned: RefCell<BTreeSet<u64>>,
+    /// The record as this client has left it.
+    pub(super) known: RefCell<Option<Held<LockRecord>>>,
+    /// What became of the last change is unknown: it may come late, unless another change comes before it.
+    pub(super) is_in_doubt: Cell<bool>,
+}
+
+/// A client that was in the way.
+struct Silent {
+    version: Version,
+    /// When it was first seen so, and when it was last asked for.
+    since: Instant,
+    looked: Instant,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Locks {
+    stakes: RefCell<BTreeMap<u64, Rc<Stake>>>,
+    silent: RefCell<BTreeMap<u64, Silent>>,
+    /// Files whose locks were lost, as long as they are open here.
+    pub(super) lost: RefCell<BTreeSet<u64>>,
+    /// Those of which nobody has been told yet.
+    pub(super) untold: RefCell<VecDeque<u64>>,
+    pub(super) told: Notify,
+}
+
+impl Locks {
+    pub(super) fn stake(&self, ino: u64) -> Rc<Stake> {
+        let fresh = || {
+            Rc::new(Stake {
+                turn: Semaphore::new(1),
+                freed: Notify::new(),
+                owners: RefCell::default(),
+                abandoned: RefCell::default(),
+                known: RefCell::default(),
+                is_in_doubt: Cell::default(),
+            })
+        };
+        Rc::clone(self.stakes.borrow_mut().entry(ino).or_insert_with(fresh))
+    }
+
+    /// Nothing is kept of files of which this client has nothing.
+    pub(super) fn settle(&self, ino: u64, stake: &Rc<Stake>) {
+        // This one's and the map's: nobody waits.
+        if stake.owners.borrow().is_empty() && Rc::strong_count(stake) == 2 {
+            self.stakes.borrow_mut().remove(&ino);
+        }
+    }
+
+    /// Whether an owner has, or may have, something of a file.
+    pub(crate) fn has(&self, ino: u64, owner: u64) -> bool {
+        self.stakes.borrow().get(&ino).is_some_and(|stake| stake.owners.borrow().contains(&owner))
+    }
+
+    /// Whether anybody here has, or may have, something of a file.
+    pub(crate) fn has_any(&self, ino: u64) -> bool {
+        self.stakes.borrow().get(&ino).is_some_and(|stake| !stake.owners.borrow().is_empty())
+    }
+
+    /// Whether this client has, or may have, a lock.
+    pub(crate) fn is_holding(&self) -> bool {
+        self.stakes.borrow().values().any(|stake| !stake.owners.borrow().is_empty())
+    }
+
+    /// A file is open here no more.
+    pub(crate) fn forgive(&self, ino: u64) {
+        self.lost.borrow_mut().remove(&ino);
+    }
+
+    /// Whether this client has nothing to lose.
+    pub(super) fn is_empty(&self) -> bool {
+        self.stakes.borrow().is_empty()
+    }
+
+    /// Owners that are gone, and could not give back what they had of a file.
+    pub(super) fn abandoned(&self) -> Vec<(u64, u64)> {
+        let stakes = self.stakes.borrow();
+        let each = stakes.iter().flat_map(|(ino, stake)| {
+            let owners: Vec<u64> = stake.abandoned.borrow().iter().copied().collect();
+            owners.into_iter().map(|owner| (*ino, owner))
+        });
+        each.collect()
+    }
+
+    /// Everything is lost: of files that are open so that it is told. Whether there was anything.
+    pub(super) fn lose(&self, is_open: impl Fn(u64) -> bool) -> bool {
+        let mut is_any = false;
+        for (ino, stake) in &*self.stakes.borrow() {
+            if stake.owners.take().is_empty() {
+                continue;
+            }
+            is_any = true;
+            stake.abandoned.take();
+            stake.known.take();
+            if is_open(*ino) && self.lost.borrow_mut().insert(*ino) {
+                self.untold.borrow_mut().push_back(*ino);
+            }
+        }
+        is_any
+    }
+
+    /// Whether a client was asked for just now.
+    pub(super) fn was_looked_at(&self, client: u64, now: Instant) -> bool {
+        let looked = self.silent.borrow().get(&client).map(|silent| silent.looked);
+        looked.is_some_and(|looked| now.duration_since(looked) < LOOKED_AT_EVERY)
+    }
+
+    /// For how long a client's record, which was asked for then and is this version now, was seen to be no other.
+    pub(super) fn silence(&self, client: u64, version: Version, asked: Instant) -> Duration {
+        let mut silent = self.silent.borrow_mut();
+        if let Some(known) = silent.get_mut(&client).filter(|known| known.version == version) {
+            known.looked = asked;
+            // It was so when this was asked; it is seen so since an answer of before.
+            return asked.duration_since(known.since);
+        }
+        if silent.len() >= SILENT_KEPT {
+            silent.clear();
+        }
+        silent.insert(client, Silent { version, since: time::now(), looked: asked });
+        Duration::ZERO
+    }
+}

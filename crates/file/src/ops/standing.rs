@@ -1,0 +1,83 @@
+//! [`Standing`]: since when a client is who it is, and which of its locks are its own. No I/O.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use engine::time::Instant;
+
+use crate::data::RENEWED_WITHIN;
+
+/// How often a client that has locks says that it lives.
+pub(crate) const LEASE_RENEWED_EVERY: Duration = Duration::from_secs(10);
+/// A renewal that was sent so long ago is too old to take a lock by. Chosen: what keeps a client that takes and frees locks all the
+/// time from renewing with each.
+const LEASE_TAKEN_WITHIN: Duration = Duration::from_secs(20);
+/// How long after the last renewal was sent a client has its locks. Others wait for [`SILENT_MAX`] from when they have
+/// seen that renewal: what is between is for clocks that differ in speed, and for what is under way.
+pub(crate) const LEASE: Duration = Duration::from_secs(40);
+
+/// How long a client is silent whose locks others take.
+pub(crate) const SILENT_MAX: Duration = Duration::from_secs(60);
+const _: () = assert!(SILENT_MAX.as_secs() >= LEASE.as_secs() + 15);
+
+/// Since when this client is who it is.
+pub(crate) struct Standing {
+    /// When the last renewal that has succeeded was sent; `None`: others have removed the record.
+    renewed: Cell<Option<Instant>>,
+    /// Which locks are its own, and which the record says.
+    term: Cell<u32>,
+    told_term: Cell<u32>,
+}
+
+impl Standing {
+    pub(crate) fn new(sent: Instant) -> Standing {
+        Standing { renewed: Cell::new(Some(sent)), term: Cell::default(), told_term: Cell::default() }
+    }
+
+    /// When the last renewal was sent.
+    pub(crate) fn renewed(&self) -> Option<Instant> {
+        self.renewed.get()
+    }
+
+    /// A renewal has succeeded that was sent then, and said this term.
+    pub(crate) fn renew(&self, sent: Instant, term: u32) {
+        if self.renewed.get().is_none_or(|last| last <= sent) {
+            self.told_term.set(term);
+            self.renewed.set(Some(sent));
+        }
+    }
+
+    /// Others have removed the record.
+    pub(crate) fn end(&self) {
+        self.renewed.set(None);
+    }
+
+    /// Which locks are its own.
+    pub(crate) fn term(&self) -> u32 {
+        self.term.get()
+    }
+
+    /// Locks of before are nobody's once the record says so; others that see them take no notice then.
+    pub(crate) fn end_term(&self) {
+        self.term.set(self.told_term.get().wrapping_add(1));
+    }
+
+    fn is_within(&self, time: Duration) -> bool {
+        self.renewed.get().is_some_and(|sent| sent.elapsed() < time)
+    }
+
+    /// Whether locks that this client has are its own yet.
+    pub(crate) fn has_lease(&self) -> bool {
+        self.is_within(LEASE)
+    }
+
+    /// Whether others do not take the client for dead.
+    pub(crate) fn is_young(&self) -> bool {
+        self.is_within(RENEWED_WITHIN)
+    }
+
+    /// Whether it may take a lock.
+    pub(crate) fn can_lock(&self) -> bool {
+        self.is_within(LEASE_TAKEN_WITHIN) && self.term == self.told_term
+    }
+}
