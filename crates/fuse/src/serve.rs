@@ -1,12 +1,12 @@
 //! The reactor's side: what is open, and each request carried out.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use engine::sync::MailReceiver;
+use engine::sync::{MailReceiver, mailbox};
 use engine::task::{self, LocalFuture};
-use file::{Error, Files, OpenFile};
+use file::{Error, Files, LockRequest, OpenFile};
 use fuser::{INodeNo, Notifier};
 
 /// What a request does on the reactor. It has its reply with it.
@@ -18,12 +18,15 @@ pub struct Served {
     pub files: Rc<Files>,
     notifier: Notifier,
     handles: RefCell<BTreeMap<u64, Rc<OpenFile>>>,
+    /// Who has asked for a lock by a handle: gone with it, if it is one of that open file.
+    lockers: RefCell<BTreeMap<u64, BTreeSet<u64>>>,
     next: Cell<u64>,
 }
 
 impl Served {
     pub fn new(files: Rc<Files>, notifier: Notifier) -> Rc<Served> {
-        Rc::new(Served { files, notifier, handles: RefCell::default(), next: Cell::new(1) })
+        let (handles, lockers) = (RefCell::default(), RefCell::default());
+        Rc::new(Served { files, notifier, handles, lockers, next: Cell::new(1) })
     }
 
     /// A number for a file that is open.
@@ -48,10 +51,66 @@ impl Served {
         self.handles.borrow().get(&handle).cloned().ok_or(Error::Stale)
     }
 
+    /// Writes bytes at a place, or, where it appends, at the file's end.
+    pub async fn write(
+        &self,
+        handle: u64,
+        (at, bytes): (u64, &[u8]),
+        is_append: bool,
+        drops_rights: bool,
+    ) -> Result<(), Error> {
+        let file = self.file(handle)?;
+        if drops_rights {
+            self.files.names().drop_rights(file.ino()).await?;
+        }
+        match is_append {
+            // Where it ends is what the file says, and not what the kernel has seen last.
+            true => file.append(bytes).await.map(drop),
+            false => file.write(at, bytes).await,
+        }
+    }
+
+    /// Takes a lock by a handle. What the kernel has of the file is of before, and goes.
+    pub async fn lock(
+        &self,
+        handle: u64,
+        wanted: &LockRequest,
+        goes_on: Option<&dyn Fn() -> bool>,
+    ) -> Result<(), Error> {
+        let file = self.file(handle)?;
+        // First: from now on there may be one.
+        self.lockers.borrow_mut().entry(handle).or_default().insert(wanted.owner);
+        self.files.lock(&file, wanted, goes_on).await?;
+        self.drop_pages(file.ino()).await
+    }
+
+    /// Has the kernel forget bytes and size of a file. In a thread of its own, as the kernel waits there for pages that it reads or
+    /// writes just now, by requests that this one has to answer.
+    async fn drop_pages(&self, ino: u64) -> Result<(), Error> {
+        let (sender, done) = mailbox::<()>(1);
+        let notifier = self.notifier.clone();
+        // tidy: thread: it waits in the kernel for what this thread does.
+        let spawned = std::thread::Builder::new().name("fuse-forget".into()).spawn(move || {
+            // A kernel that knows nothing of the inode says so, and that is as well.
+            let _unknown = notifier.inval_inode(INodeNo(ino), 0, 0);
+            drop(sender);
+        });
+        spawned.map_err(|error| Error::Unavailable(format!("no thread by which the kernel forgets pages: {error}")))?;
+        done.recv().await;
+        Ok(())
+    }
+
     /// Takes a number back.
     pub async fn take_back(&self, handle: u64) -> Result<(), Error> {
         let file = self.handles.borrow_mut().remove(&handle).ok_or(Error::Stale)?;
-        self.files.close_file(&file).await
+        let lockers = self.lockers.borrow_mut().remove(&handle).unwrap_or_default();
+        let mut left = Ok(());
+        // A process that has locked a range by it has closed it since, or is gone: its locks are gone as well.
+        for owner in lockers {
+            left = left.and(self.files.leave(&file, owner).await);
+        }
+        let closed = self.files.close_file(&file).await;
+        left.and(closed)
     }
 
     /// Takes all numbers back, at the end: the first fault.
@@ -71,6 +130,16 @@ impl Served {
 /// Bytes of files that were open to the end are lost.
 pub async fn serve(files: Rc<Files>, notifier: Notifier, letters: &MailReceiver<Job>) -> Result<(), Error> {
     let served = Served::new(files, notifier);
+    let losses = Rc::clone(&served);
+    // What it has of a file whose locks are lost it would go on to give out.
+    let _losses = task::spawn(async move {
+        loop {
+            let ino = losses.files.next_lost().await;
+            if let Err(error) = losses.drop_pages(ino).await {
+                tracing::warn!(%error, ino, "the kernel keeps pages of a file whose locks are lost");
+            }
+        }
+    });
     while let Some(job) = letters.recv().await {
         task::spawn(job(Rc::clone(&served))).detach();
     }
