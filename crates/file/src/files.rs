@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::fs::{FileSystem, Reap};
 use crate::meta::Meta;
 use crate::opened::{OpenFile, Shared};
-use crate::ops::{Attributes, Change};
+use crate::ops::{Attributes, Change, New};
 use crate::record::inode::Inode;
 use crate::record::root::{MemberState, RootRecord};
 use crate::stored::content_of;
@@ -132,7 +132,26 @@ impl Files {
     /// # Errors
     /// It is no file; it is gone.
     pub async fn open_file(self: &Rc<Self>, ino: u64) -> Result<Rc<OpenFile>, Error> {
-        let held = self.shared.names.open_held(ino).await?;
+        self.open_as(ino, false).await
+    }
+
+    /// Makes a file of a free name, and opens it.
+    ///
+    /// # Errors
+    /// The name is taken, and whatever making and opening say.
+    pub async fn create_file(
+        self: &Rc<Self>,
+        dir: u64,
+        name: &[u8],
+        new: &New,
+    ) -> Result<(Attributes, Rc<OpenFile>), Error> {
+        let told = self.shared.names.make(dir, name, new).await?;
+        let file = self.open_as(told.ino, true).await?;
+        Ok((told, file))
+    }
+
+    async fn open_as(self: &Rc<Self>, ino: u64, is_new: bool) -> Result<Rc<OpenFile>, Error> {
+        let held = self.shared.names.open_held(ino, is_new).await?;
         let known = self.shared.opened.borrow().get(&ino).cloned();
         if let Some(file) = known {
             file.add_handle();

@@ -15,6 +15,7 @@ pub mod meta;
 mod name;
 mod opened;
 mod ops;
+mod recent;
 pub mod record;
 mod stored;
 

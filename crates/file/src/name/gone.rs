@@ -39,10 +39,21 @@ impl FileSystem {
     async fn take_out(&self, ino: u64, take: impl Fn(&mut Inode) -> bool) -> Result<(), Error> {
         let key = self.access.keys.inode(ino);
         let mut tries = Tries::new();
+        let mut guess = self.guess_inode(ino);
         loop {
-            let Some(held) = spared(self.inode(ino).await, ino)?.flatten() else { return Ok(()) };
+            let is_guess = guess.is_some();
+            let held = match guess.take() {
+                Some(held) => held,
+                None => match spared(self.inode(ino).await, ino)?.flatten() {
+                    Some(held) => held,
+                    None => return Ok(()),
+                },
+            };
             let mut new = held.record.clone();
             if !take(&mut new) {
+                if is_guess {
+                    continue;
+                }
                 return Ok(());
             }
             new.changed = Time::now();
@@ -57,7 +68,9 @@ impl FileSystem {
                 }
                 return Ok(());
             }
-            tries.again("other clients change the inode").await?;
+            if !is_guess {
+                tries.again("other clients change the inode").await?;
+            }
         }
     }
 

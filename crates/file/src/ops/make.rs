@@ -90,13 +90,17 @@ impl FileSystem {
     /// Makes a file, directory, symbolic link, or a device's, pipe's or socket's name. The name must be free.
     pub async fn make(&self, dir: u64, name: &[u8], new: &New) -> Result<Attributes, Error> {
         check_name(name)?;
-        let parent = self.inode(dir).await?.ok_or_else(|| Error::NotFound(format!("directory {dir}")))?.record;
+        // Of a directory that is gone since its names are gone, too: this one can't be put.
+        let parent = match self.guess_inode(dir) {
+            Some(held) => held.record,
+            None => self.inode(dir).await?.ok_or_else(|| Error::NotFound(format!("directory {dir}")))?.record,
+        };
         if parent.kind != Kind::Directory {
             return Err(Error::NotDirectory(format!("inode {dir}")));
         }
         let (inode, link) = inode_of(new, dir, &parent)?;
         // Often it is taken, and then nothing is to be made and removed again.
-        if self.find(dir, name).await?.is_some() {
+        if self.recall(dir, name) != Some(None) && self.find(dir, name).await?.is_some() {
             return Err(Error::Exists(shown(name)));
         }
         let ino = self.next_ino().await?;

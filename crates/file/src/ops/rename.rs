@@ -36,9 +36,19 @@ impl FileSystem {
             return Err(Error::Invalid("a rename that may not replace can't exchange"));
         }
         let mut tries = Tries::new();
+        // What is remembered of the two names will do where it lets them be renamed: that finds out whether it is so.
+        let guess = self.recall(dir, name).flatten().zip(self.recall(new_dir, new_name));
+        let mut guess = guess.filter(|(target, other)| {
+            check_targets(*target, *other, (dir, name), (new_dir, new_name), flags) == Ok(true)
+        });
         loop {
-            let target = self.find(dir, name).await?.ok_or_else(|| not_found(name))?;
-            let other = self.find(new_dir, new_name).await?;
+            let (target, other) = match guess.take() {
+                Some(guess) => guess,
+                None => {
+                    let target = self.find(dir, name).await?.ok_or_else(|| not_found(name))?;
+                    (target, self.find(new_dir, new_name).await?)
+                }
+            };
             match check_targets(target, other, (dir, name), (new_dir, new_name), flags) {
                 Ok(true) => {}
                 // The names were read one after the other: what they seem to be together holds if the first is still so.

@@ -14,6 +14,7 @@ mod model;
 mod opened;
 mod operations;
 mod random;
+mod recent;
 mod records;
 mod store;
 mod unknown;
