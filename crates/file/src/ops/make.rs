@@ -180,7 +180,7 @@ impl FileSystem {
     /// Gives an inode one more name.
     pub async fn link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Attributes, Error> {
         check_name(name)?;
-        if self.find(dir, name).await?.is_some() {
+        if self.recall(dir, name) != Some(None) && self.find(dir, name).await?.is_some() {
             return Err(Error::Exists(shown(name)));
         }
         let (link, made) = (draw(), Made::now());

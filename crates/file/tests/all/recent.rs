@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use engine::time;
+use engine::{task, time};
+use file::meta::Death;
 use file::{Change, Error, ROOT, RenameFlags};
 
 use crate::audit::{Leaks, audit};
@@ -45,6 +46,16 @@ fn what_another_has_changed_a_moment_ago_is_seen_by_each_change() {
         let told = one.setattr(kept, &Change { gid: Some(8), ..Change::default() }).await.unwrap();
         assert_eq!((told.mode & 0o777, told.uid, told.gid), (0o600, 7, 8));
 
+        // At one moment, so that what the first asks for is what it has met.
+        two.setattr(kept, &Change { mode: Some(0o640), ..Change::default() }).await.unwrap();
+        let told = one.setattr(kept, &Change { mode: Some(0o600), ..Change::default() }).await.unwrap();
+        assert_eq!((told.mode & 0o777, two.getattr(kept).await.unwrap().mode & 0o777), (0o600, 0o600));
+
+        create(&one, dir, "free again").await;
+        two.unlink(dir, b"free again").await.unwrap();
+        one.link(kept, dir, b"free again").await.unwrap();
+        assert_eq!(two.lookup(dir, b"free again").await.unwrap().ino, kept);
+
         let empty = mkdir(&one, ROOT, "empty").await;
         two.rmdir(ROOT, b"empty").await.unwrap();
         let refused = one.create(empty, b"name", &file(), true).await;
@@ -84,4 +95,39 @@ fn what_was_met_a_moment_ago_is_changed_without_a_read() {
         fs.unlink(dir, b"other").await.unwrap();
         taken("unlink", (0, 2));
     });
+}
+
+/// One who renames dies after each of its changes; another finishes that, who has met both leaves a moment before and remembers
+/// them without the intent.
+#[test]
+fn what_others_have_begun_is_not_finished_by_what_was_met_before() {
+    for swaps in 0..12 {
+        run(1, async {
+            let meta = fresh().await;
+            let ((dying, two), (_, one)) = (client(&meta).await, client(&meta).await);
+            let (a, b) = (mkdir(&one, ROOT, "a").await, mkdir(&one, ROOT, "b").await);
+            let ino = create(&one, a, "x").await;
+            create(&one, b, "there").await;
+            dying.die_at(Some(Death { swaps, takes_effect: true }));
+            let rename = async move { two.rename((a, b"x"), (b, b"y"), RenameFlags::default()).await };
+            let rename = task::spawn(rename);
+            while !rename.is_finished() && !dying.is_dead() {
+                time::sleep(Duration::from_millis(1)).await;
+            }
+            drop(rename);
+            let made = one.create(a, b"x", &file(), true).await;
+            let (_, three) = client(&meta).await;
+            let leads = async |dir, name: &[u8]| three.lookup(dir, name).await.map(|told| told.ino);
+            match made {
+                Ok((made, _)) => {
+                    assert_eq!((leads(a, b"x").await, leads(b, b"y").await), (Ok(made.ino), Ok(ino)), "{swaps}");
+                }
+                Err(Error::Exists(_)) => {
+                    let is_absent = matches!(leads(b, b"y").await, Err(Error::NotFound(_)));
+                    assert!(leads(a, b"x").await == Ok(ino) && is_absent, "{swaps}");
+                }
+                Err(error) => panic!("{swaps}: {error}"),
+            }
+        });
+    }
 }
