@@ -2,9 +2,11 @@
 //! One program: each that links this crate costs the gate seconds.
 
 mod audit;
+mod collected;
 mod crash;
 mod data;
 mod directories;
+mod fsck;
 mod gates;
 mod interleave;
 mod keepers;
