@@ -21,6 +21,8 @@ mod tries;
 
 use std::time::Duration;
 
+use crate::error::Error;
+
 pub use fsck::Fsck;
 pub use report::{Damage, Left, Report, Tally};
 
@@ -29,3 +31,11 @@ pub use report::{Damage, Left, Report, Tally};
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 /// Records that are read at once. Chosen: keeps a store over a network busy, and is no burden beside what mounts do.
 pub(crate) const TOGETHER: usize = 32;
+
+/// `None`: it does not parse, which is told by whoever reads everything.
+pub(crate) fn unless_damaged<T>(found: Result<T, Error>) -> Result<Option<T>, Error> {
+    match found {
+        Err(Error::Damaged(_)) => Ok(None),
+        found => found.map(Some),
+    }
+}

@@ -13,6 +13,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::job::{Job, Jobs, ShowProgress};
+use engine::task::LocalFuture;
 use engine::time::{self, Instant};
 
 use super::clients::{Client, Collector, LOOKS_EVERY, QUIET};
@@ -77,17 +78,19 @@ impl Fsck {
     ///
     /// # Errors
     /// The store does not answer. What was mended until then is.
-    pub async fn run(&mut self, waits: bool) -> Result<Report, Error> {
-        let mut report = self.look().await?;
-        for _ in 1..LOOKS_MAX {
-            if !waits || !self.wait(&report).await? {
-                break;
+    pub fn run(&mut self, waits: bool) -> LocalFuture<'_, Result<Report, Error>> {
+        Box::pin(async move {
+            let mut report = self.look().await?;
+            for _ in 1..LOOKS_MAX {
+                if !waits || !self.wait(&report).await? {
+                    break;
+                }
+                let before = std::mem::take(&mut report);
+                report = self.look().await?;
+                report.add_mended(&before);
             }
-            let before = std::mem::take(&mut report);
-            report = self.look().await?;
-            report.add_mended(&before);
-        }
-        Ok(report)
+            Ok(report)
+        })
     }
 
     /// Waits until what was found has been so for an hour. False: nothing has to be waited for.

@@ -9,8 +9,9 @@ use super::HOUR;
 use super::clients::Client;
 use super::found::Found;
 use super::fsck::Fsck;
-use super::names::{Loose, unless_damaged};
+use super::names::Loose;
 use super::report::{Left, Report};
+use super::unless_damaged;
 use crate::data::{Content, Run, SpanId, UNOWNED_MAX};
 use crate::error::Error;
 use crate::meta::Version;
@@ -31,14 +32,14 @@ impl Fsck {
         self.rows(&met, report).await?;
         self.chunk_lists(&met, report).await?;
         for (region, chunk) in &met.regions {
-            let is_mended = self.repairs && self.auditor.give_back(*region, *chunk).await.is_ok();
+            let is_mended = self.repairs && done(self.auditor.give_back(*region, *chunk).await.map(|()| true));
             report.leave(Left::Region, is_mended, false);
         }
         self.directories(&met, report).await?;
         self.intents(&met, report).await?;
         self.claim(report).await?;
         for ino in met.inodes.all.iter().filter(|(_, seen)| seen.is_going).map(|(ino, _)| *ino) {
-            let is_mended = self.repairs && self.names.remove_going(ino).await?;
+            let is_mended = self.repairs && done(self.names.remove_going(ino).await);
             report.leave(Left::Going, is_mended, false);
         }
         self.keepers(&met, report).await?;
@@ -84,7 +85,8 @@ impl Fsck {
                 report.leave(Left::Rows, false, !is_ripe);
                 continue;
             }
-            let is_mended = self.repairs && self.auditor.clear_at(*number, at.version, &unnamed, owner_gone).await?;
+            let is_mended =
+                self.repairs && done(self.auditor.clear_at(*number, at.version, &unnamed, owner_gone).await);
             report.leave(Left::Rows, is_mended, false);
         }
         Ok(())
@@ -93,7 +95,7 @@ impl Fsck {
     /// Chunks that give their regions back; the list of those without an owner.
     async fn chunk_lists(&mut self, met: &Found, report: &mut Report) -> Result<(), Error> {
         for number in met.survey.chunks.iter().filter(|(_, at)| at.is_dying()).map(|(number, _)| *number) {
-            let is_mended = self.repairs && self.auditor.bury(number).await.is_ok();
+            let is_mended = self.repairs && done(self.auditor.bury(number).await.map(|()| true));
             report.leave(Left::Dying, is_mended, false);
         }
         let list = match self.auditor.unowned().await {
@@ -103,16 +105,17 @@ impl Fsck {
             }
             list => list?,
         };
-        for (number, _) in met.survey.chunks.iter().filter(|(number, _)| !list.contains(number)) {
+        let unlisted = met.survey.chunks.iter().filter(|(number, at)| at.chunk.is_listed() && !list.contains(number));
+        for (number, _) in unlisted {
             let now = unless_damaged(self.auditor.chunk(*number).await)?.flatten();
             if list.len() < UNOWNED_MAX && now.is_some_and(|chunk| chunk.is_listed()) {
-                let is_mended = self.repairs && self.auditor.set_unowned(*number, true).await.is_ok();
+                let is_mended = self.repairs && done(self.auditor.set_unowned(*number, true).await.map(|()| true));
                 report.leave(Left::Unlisted, is_mended, false);
             }
         }
         for number in list.iter().filter(|number| !met.survey.damaged.contains_key(number)) {
             if unless_damaged(self.auditor.chunk(*number).await)?.flatten().is_none() {
-                let is_mended = self.repairs && self.auditor.set_unowned(*number, false).await.is_ok();
+                let is_mended = self.repairs && done(self.auditor.set_unowned(*number, false).await.map(|()| true));
                 report.leave(Left::Unlisted, is_mended, false);
             }
         }
@@ -137,7 +140,7 @@ impl Fsck {
             if self.names.intent(number).await.is_ok_and(|held| held.is_some()) {
                 continue; // it is one of those that are not finished
             }
-            let is_mended = self.repairs && self.names.resolve_on_root(number, dir).await.is_ok();
+            let is_mended = self.repairs && done(self.names.resolve_on_root(number, dir).await.map(|()| true));
             report.leave(Left::Intent, is_mended, false);
         }
         for (kind, count) in [(Left::Gone, met.found.gone), (Left::Splitting, met.found.splitting)] {
@@ -188,7 +191,7 @@ impl Fsck {
         };
         let Some(current) = moves.and_then(|held| held.record.current) else { return Ok(()) };
         if unless_damaged(self.names.intent(current).await)?.is_some_and(|held| held.is_none()) {
-            let is_mended = self.repairs && self.names.release_moves(current).await.is_ok();
+            let is_mended = self.repairs && done(self.names.release_moves(current).await.map(|()| true));
             report.leave(Left::Claim, is_mended, false);
         }
         Ok(())
@@ -210,7 +213,7 @@ impl Fsck {
             if client.is_some_and(|client| client.record.orphans.contains(&ino)) {
                 continue;
             }
-            let is_mended = self.repairs && self.names.take_out_at(ino, held.version(), &[], Some(keeper)).await?;
+            let is_mended = self.repairs && done(self.names.take_out_at(ino, held.version(), &[], Some(keeper)).await);
             report.leave(Left::Keeper, is_mended, false);
         }
         Ok(())
@@ -233,11 +236,11 @@ impl Fsck {
                 report.leave(kind, false, !is_ripe);
                 continue;
             }
-            let is_mended = self.names.take_out_at(ino, seen.version, &links, None).await?;
+            let is_mended = done(self.names.take_out_at(ino, seen.version, &links, None).await);
             if is_mended && seen.kind == Kind::Directory && kind == Left::Inode {
                 // A name that came into it meanwhile has changed its root, which then stays.
                 let root = lone.and_then(|lone| lone.root);
-                self.remove_node((ino, Path::ROOT), root).await?;
+                done(self.remove_node((ino, Path::ROOT), root).await);
             }
             report.leave(kind, is_mended, false);
         }
@@ -269,7 +272,7 @@ impl Fsck {
                 continue;
             }
             let is_mended =
-                self.repairs && self.bar_map(id).await? && self.contents.spans.remove_at(id, version).await?;
+                self.repairs && done(self.bar_map(id).await) && done(self.contents.spans.remove_at(id, version).await);
             report.leave(Left::Span, is_mended, false);
         }
         Ok(())
@@ -299,7 +302,7 @@ impl Fsck {
             }
             // An inode that comes now finds out: its author changes the root after it, or finds that gone.
             let is_there = unless_damaged(self.names.inode(place.0).await)?.is_none_or(|held| held.is_some());
-            let is_mended = !is_there && self.remove_node(*place, Some(*version)).await?;
+            let is_mended = !is_there && done(self.remove_node(*place, Some(*version)).await);
             report.leave(Left::Node, is_mended, false);
         }
         Ok(())
@@ -316,9 +319,17 @@ impl Fsck {
                 continue;
             }
             let is_silent = watch.is_silent(client.number);
-            let is_mended = is_silent && self.repairs && self.collector.collect(&client).await?;
+            let is_mended = is_silent && self.repairs && done(self.collector.collect(&client).await);
             report.leave(Left::Client, is_mended, !is_silent);
         }
         Ok(())
     }
+}
+
+/// Whether it was done: what could not be, as others were in the way or nobody knows what became of it, is found again.
+fn done(mended: Result<bool, Error>) -> bool {
+    mended.unwrap_or_else(|error| {
+        tracing::warn!(%error, "what is left over could not be removed now");
+        false
+    })
 }

@@ -6,6 +6,7 @@ use super::listed::Listed;
 use super::maps::Inodes;
 use super::report::Report;
 use super::tries::{Lone, Names, Suspect};
+use super::unless_damaged;
 use crate::error::Error;
 use crate::fs::{FileSystem, ROOT};
 use crate::meta::Version;
@@ -120,7 +121,7 @@ impl Judge<'_> {
         let ino = suspect.target.ino;
         let parent = match self.names.parent(ino).await {
             Ok(parent) => parent,
-            Err(Error::Stale | Error::NotDirectory(_)) => return Ok(None),
+            Err(Error::Stale | Error::NotDirectory(_) | Error::Damaged(_)) => return Ok(None),
             Err(error) => return Err(error),
         };
         if parent != suspect.dir {
@@ -254,14 +255,6 @@ impl Judge<'_> {
         let above = unless_damaged(self.names.node(dir, above).await)?.flatten();
         let is_below = above.is_some_and(|held| matches!(held.record.shape, Shape::Split | Shape::Splitting(_)));
         Ok(!is_below && unless_damaged(self.names.node(dir, path).await)?.flatten().is_some())
-    }
-}
-
-/// `None`: it does not parse, which is told by whoever reads everything.
-pub(crate) fn unless_damaged<T>(found: Result<T, Error>) -> Result<Option<T>, Error> {
-    match found {
-        Err(Error::Damaged(_)) => Ok(None),
-        found => found.map(Some),
     }
 }
 

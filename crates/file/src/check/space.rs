@@ -9,6 +9,7 @@ use engine::job::Job;
 
 use super::listed::Listed;
 use super::maps::{Inodes, Whose};
+use super::unless_damaged;
 use crate::data::{Auditor, Content, Contents, Region, Run, StripeId, Survey, Wrong, overlap};
 use crate::error::Error;
 use crate::fs::FileSystem;
@@ -84,6 +85,10 @@ impl Second<'_> {
 
     /// Whether a map still names the stripe that it has named.
     async fn names(&self, named: &Named) -> Result<bool, Error> {
+        Ok(unless_damaged(self.names_now(named).await)?.unwrap_or(false))
+    }
+
+    async fn names_now(&self, named: &Named) -> Result<bool, Error> {
         let Some(held) = self.names.inode(named.whose.ino).await? else { return Ok(false) };
         match (content_of(&held.record, self.contents.members().layout().shape)?, named.whose.span) {
             (Content::Extents(map), None) => Ok(map.names(named.id)),
@@ -104,7 +109,7 @@ impl Second<'_> {
             }
             Wrong::Others(region, chunk, _) => {
                 let before = self.has(chunk, region).await?;
-                let holder = self.auditor.holder(region).await?;
+                let Some(holder) = unless_damaged(self.auditor.holder(region).await)? else { return Ok(None) };
                 let is_so = before && holder != Some(chunk) && self.has(chunk, region).await?;
                 let told = holder.map_or("nobody".to_owned(), |other| format!("chunk {other}"));
                 is_so.then(|| format!("{} of chunk {chunk} is {told}'s by the member's record", shown(region)))
@@ -114,7 +119,7 @@ impl Second<'_> {
 
     /// Whether a chunk has a region, and keeps it.
     pub(crate) async fn has(&self, chunk: u32, region: Region) -> Result<bool, Error> {
-        let found = self.auditor.chunk(chunk).await?;
+        let found = unless_damaged(self.auditor.chunk(chunk).await)?.flatten();
         Ok(found.is_some_and(|chunk| !chunk.is_dying() && chunk.columns.contains(&region)))
     }
 }

@@ -344,6 +344,7 @@ impl Space {
         if record::load(&*self.meta, &key).await?.is_some() {
             return Err(Error::Unavailable("a chunk's number was drawn twice: try again".into()));
         }
+        let begun = time::now();
         let columns =
             self.chunks.regions.take(number, if well { Resort::First } else { Resort::Last(FAILED_MAX) }).await?;
         let place = Rc::new(ChunkPlace { number, columns: columns.clone() });
@@ -357,7 +358,8 @@ impl Space {
             Ok(Next::Keep(self.chunks.decode(body)?.columns == chunk.columns))
         });
         match made.await? {
-            true if self.client.get() != client => Err(expired()),
+            // Regions without a chunk for an hour are given to others: those of one that was put so late may be theirs.
+            true if self.client.get() != client || begun.elapsed() >= RENEWED_WITHIN => Err(expired()),
             true => {
                 self.admit(number, Marked::Rows(runs, place, longest));
                 Ok(())

@@ -29,7 +29,7 @@ fn a_client_that_was_silent_for_an_hour_is_collected_by_those_that_live() {
         let dead = place.client().await;
         let (kept, lost) = (make(&dead, "kept").await, make(&dead, "lost").await);
         for file in [&kept, &lost] {
-            file.write(0, &[7; 300_000]).await.unwrap();
+            file.write(0, &vec![7; 300_000]).await.unwrap();
             file.flush().await.unwrap();
         }
         dead.close_file(&kept).await.unwrap();
@@ -47,7 +47,7 @@ fn a_client_that_was_silent_for_an_hour_is_collected_by_those_that_live() {
         assert_eq!(living[0].getattr(lost).await.map(drop), Err(Error::Stale));
         assert!(space(&place, &living[0]).await.chunks.iter().all(|chunk| chunk.owner.is_none()));
         let kept = living[0].open_file(kept).await.unwrap();
-        assert_eq!(kept.read(0, 400_000).await.unwrap().to_vec(), [7; 300_000]);
+        assert_eq!(kept.read(0, 400_000).await.unwrap().to_vec(), vec![7; 300_000]);
         // Those that live stay, however long that is.
         time::sleep(400 * MINUTE).await;
         assert_eq!(clients(&place), 2);

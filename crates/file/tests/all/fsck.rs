@@ -16,14 +16,14 @@ use crate::opened::{Place, make};
 use crate::random::disturb;
 use crate::world::{at, client, create, fresh, kind_of, mkdir, names, over, run_long};
 
-const MINUTE: Duration = Duration::from_secs(60);
+pub const MINUTE: Duration = Duration::from_secs(60);
 
 /// A check that mends, and waits for what an hour settles.
 pub async fn mended(meta: &MemoryMeta) -> Report {
     check(meta.client(), true).await
 }
 
-async fn check(meta: Rc<dyn Meta>, repairs: bool) -> Report {
+pub async fn check(meta: Rc<dyn Meta>, repairs: bool) -> Report {
     let files = Files::open(meta, "test", "fsck").await.unwrap();
     let report = Fsck::new(&files, repairs, None).run(repairs).await.unwrap();
     files.close().await.unwrap();
@@ -314,7 +314,8 @@ fn what_clients_do_beside_checks_fits_together() {
     for seed in 0..12 {
         run_long(seed, async move {
             let meta = fresh().await;
-            meta.set_faults(Faults { delay: Duration::from_millis(50), ..Faults::default() });
+            let unknown_ppm = if seed % 3 == 0 { 10_000 } else { 0 };
+            meta.set_faults(Faults { delay: Duration::from_millis(50), unknown_ppm, ..Faults::default() });
             let mut acting = Vec::new();
             for which in 0..3 {
                 let (fs, renewing) = sleepy(&meta, seed * 10 + which).await;
@@ -361,103 +362,85 @@ fn what_clients_do_beside_checks_fits_together() {
     }
 }
 
-async fn damage(meta: &MemoryMeta, key: &[u8]) {
-    let client = meta.client();
-    let seen = client.get(key).await.unwrap().unwrap();
-    let broken = [&seen.value[..seen.value.len() / 2], b"\xff"].concat();
-    client.swap(key, Some(seen.version), Some(broken)).await.unwrap();
-}
-
-/// Of each kind, the first: it is told, and nothing is changed but what says so.
+/// It lives, and has in its memory what it has marked; it has written nothing for hours.
 #[test]
-fn what_is_damaged_is_told_and_nothing_is_touched() {
-    for kind in *b"idkmbvnca" {
-        run_long(1, async {
-            let place = Place::new().await;
-            let files = place.client().await;
-            let fs = files.names();
-            let dirs = [mkdir(fs, ROOT, "p").await, mkdir(fs, ROOT, "q").await];
-            let inner = mkdir(fs, dirs[0], "r").await;
-            create(fs, inner, "inside").await;
-            fs.rename((dirs[0], b"r"), (dirs[1], b"r"), RenameFlags::default()).await.unwrap();
-            let long = make(&files, "long").await;
-            for piece in 0..120 {
-                long.write(piece * 9000, &[7; 5000]).await.unwrap();
-                long.flush().await.unwrap();
-            }
-            files.close_file(&long).await.unwrap();
-            files.close().await.unwrap();
-            // One that lives, and is renewed.
-            let other = place.client().await;
-            let of_kind = |key: &Vec<u8>| !key.contains(&b'=') && kind_of(key) == Some(&kind);
-            let keys: Vec<Vec<u8>> = place.meta.dump().into_iter().map(|(key, _)| key).filter(of_kind).collect();
-            let key = keys.last().unwrap_or_else(|| panic!("a record of kind {}", kind as char));
-            damage(&place.meta, key).await;
-            let others = || {
-                let mut dump = place.meta.dump();
-                dump.retain(|(key, _)| kind == b'c' || kind_of(key) != Some(&b'c'));
-                dump
-            };
-            let before = others();
-            let renewing = task::spawn(async move {
-                loop {
-                    time::sleep(MINUTE).await;
-                    let _damaged = other.names().renew().await;
-                }
-            });
-            let report = mended(&place.meta).await;
-            assert!(report.is_damaged(), "{}: {report:?}", kind as char);
-            assert!(others() == before, "{}: {report:?}", kind as char);
-            drop(renewing);
-        });
-    }
-}
-
-/// An entry to nothing, a parent that is another, a directory without a way to it.
-#[test]
-fn what_contradicts_is_told_by_its_path_and_mended_where_that_is_sure() {
+fn rows_that_a_client_that_lives_has_marked_stay_its_own() {
     run_long(1, async {
-        let meta = fresh().await;
-        let (_, fs) = client(&meta).await;
-        let dirs = [mkdir(&fs, ROOT, "p").await, mkdir(&fs, ROOT, "q").await];
-        let (inner, lost) = (mkdir(&fs, dirs[0], "r").await, create(&fs, dirs[0], "lost").await);
-        create(&fs, inner, "inside").await;
-        let client = meta.client();
-        let key = meta
-            .dump()
-            .into_iter()
-            .map(|(key, _)| key)
-            .find(|key| kind_of(key) == Some(&b'i') && key.ends_with(&lost.to_be_bytes()));
-        let key = key.unwrap();
-        let seen = client.get(&key).await.unwrap().unwrap();
-        client.swap(&key, Some(seen.version), None).await.unwrap();
-        let parent = fs.change_inode(inner, |inode| {
-            inode.parent = dirs[1];
-            Ok(())
-        });
-        parent.await.unwrap();
-        let told = check(meta.client(), false).await;
-        let words: Vec<&str> = told.damage.iter().map(|damage| damage.what.as_str()).collect();
-        assert_eq!(words.len(), 2, "{words:?}");
-        assert!(words.iter().any(|what| what.starts_with("/p/lost leads to inode")), "{words:?}");
-        assert!(words.iter().any(|what| what.starts_with("/p/r has /q")), "{words:?}");
-        assert_eq!(fs.lookup(inner, b"..").await.unwrap().ino, dirs[1], "a look changes nothing");
-        let renewing = task::spawn({
-            let fs = fs.clone();
-            async move {
-                loop {
-                    time::sleep(MINUTE).await;
-                    fs.renew().await.unwrap();
-                }
+        let place = Place::new().await;
+        let files = place.client().await;
+        let _alive = files.keep_alive();
+        let before = make(&files, "before").await;
+        before.write(0, &vec![1; 300_000]).await.unwrap();
+        before.flush().await.unwrap();
+        // Another is no more: so there is something to wait for.
+        drop(place.client().await);
+        let report = mended(&place.meta).await;
+        assert_eq!(report.left.get(&Left::Client).map(|tally| tally.mended), Some(1), "{report:?}");
+        let other = place.client().await;
+        let (after, theirs) = (make(&files, "after").await, make(&other, "theirs").await);
+        for (file, byte) in [(&theirs, 3), (&after, 2)] {
+            file.write(0, &vec![byte; 900_000]).await.unwrap();
+            file.flush().await.unwrap();
+        }
+        assert_clean(&place.meta).await;
+        for (file, expected) in [(&before, vec![1; 300_000]), (&after, vec![2; 900_000]), (&theirs, vec![3; 900_000])] {
+            assert!(
+                place.client().await.open_file(file.ino()).await.unwrap().read(0, 1 << 20).await.unwrap().to_vec()
+                    == expected
+            );
+        }
+    });
+}
+
+/// A writer has put the map of a file into spans, and stands still before the inode says so; it goes on when these were removed.
+#[test]
+fn a_map_whose_spans_were_taken_for_left_over_is_given_to_nobody() {
+    run_long(1, async {
+        let place = Place::new().await;
+        let (go, has_spans): (Rc<Cell<bool>>, Rc<Cell<bool>>) = Default::default();
+        let hooked = Hooked::new(&place.meta, {
+            let (go, has_spans) = (Rc::clone(&go), Rc::clone(&has_spans));
+            move |is_change, key| {
+                has_spans.set(has_spans.get() || (is_change && kind_of(key) == Some(&b'b')));
+                let waits = is_change && kind_of(key) == Some(&b'i') && has_spans.get() && !go.get();
+                let go = Rc::clone(&go);
+                waits.then(|| -> LocalFuture<'static, ()> {
+                    Box::pin(async move {
+                        while !go.get() {
+                            time::sleep(Duration::from_secs(1)).await;
+                        }
+                    })
+                })
             }
         });
-        let report = mended(&meta).await;
-        assert!(!report.is_damaged() && report.damage.len() == 2, "{report:?}");
-        drop(renewing);
-        assert!(matches!(at(&fs, "p/lost").await, Err(Error::NotFound(_))));
-        assert_eq!(fs.lookup(inner, b"..").await.unwrap().ino, dirs[0]);
-        fs.close().await.unwrap();
-        assert_eq!(audit(&meta).await, Leaks::default());
-        assert_eq!(report.left.get(&Left::Client), None);
+        let files = place.client_over(hooked).await;
+        let _alive = files.keep_alive();
+        let file = make(&files, "long").await;
+        let writing = task::spawn({
+            let file = Rc::clone(&file);
+            async move {
+                for piece in 0..120 {
+                    file.write(piece * 9000, &[piece as u8 + 1; 5000]).await?;
+                    file.flush().await?;
+                }
+                Ok::<(), Error>(())
+            }
+        });
+        time::sleep(MINUTE).await;
+        assert!(has_spans.get() && !writing.is_finished());
+        let report = mended(&place.meta).await;
+        assert!(report.left.get(&Left::Span).is_some_and(|tally| tally.mended > 0), "{report:?}");
+        go.set(true);
+        let late = writing.await;
+        assert!(matches!(late, Err(Error::Unavailable(_))), "its rows were taken hours ago: {late:?}");
+        for piece in 0..120 {
+            file.write(piece * 9000, &[piece as u8 + 1; 5000]).await.unwrap();
+        }
+        file.flush().await.unwrap();
+        let read = place.client().await.open_file(file.ino()).await.unwrap().read(0, 2 << 20).await.unwrap().to_vec();
+        for (piece, bytes) in read.chunks(9000).enumerate() {
+            assert!(bytes[..5000] == [piece as u8 + 1; 5000] && bytes[5000..].iter().all(|byte| *byte == 0), "{piece}");
+        }
+        assert_clean(&place.meta).await;
     });
 }

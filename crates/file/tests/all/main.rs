@@ -4,6 +4,7 @@
 mod audit;
 mod collected;
 mod crash;
+mod damaged;
 mod data;
 mod directories;
 mod fsck;
