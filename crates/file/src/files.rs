@@ -8,7 +8,8 @@ use engine::sync::Semaphore;
 use engine::task::LocalFuture;
 use engine::{task, time};
 
-use crate::data::{self, Contents, Layout, MemberSpec, Members, Shape, Space, SumSeed};
+use crate::check::clients::Collector;
+use crate::data::{self, Auditor, Contents, Layout, MemberSpec, Members, Shape, Space, SumSeed};
 use crate::dirty::BLOCK_BYTES;
 use crate::error::Error;
 use crate::fs::{FileSystem, Reap};
@@ -98,6 +99,11 @@ impl Files {
         self.shared.names.root().members.get(usize::from(index)).map(|member| member.place.as_str())
     }
 
+    /// Contents of its files.
+    pub(crate) fn contents(&self) -> &Rc<Contents> {
+        &self.shared.contents
+    }
+
     /// Bytes that fit, and that fit besides what is there, about.
     pub async fn usage(&self) -> Result<(u64, u64), Error> {
         self.shared.contents.space().usage().await
@@ -106,7 +112,12 @@ impl Files {
     /// Says that this client lives, and has what nobody flushes go out, until it is dropped.
     pub fn keep_alive(self: &Rc<Self>) -> task::Task<()> {
         let files = Rc::downgrade(self);
+        let collector = Collector::new(
+            Rc::clone(self.names()),
+            Auditor::new(Rc::clone(self.names().meta()), Rc::clone(self.members())),
+        );
         task::spawn(async move {
+            let _collecting = task::spawn(collector.run());
             let mut renewed = time::now();
             loop {
                 time::sleep(LYING_MAX).await;

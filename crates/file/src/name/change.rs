@@ -108,7 +108,7 @@ impl FileSystem {
     }
 
     /// Changes the root, so that whoever closes leaves to remove the directory and saw the root before can't. `false`: look again.
-    async fn tell_root(&self, dir: u64) -> Result<bool, Error> {
+    pub(crate) async fn tell_root(&self, dir: u64) -> Result<bool, Error> {
         let Some(held) = self.node(dir, Path::ROOT).await? else { return Err(self.why_absent(dir).await) };
         if held.record.shape == Shape::Dead {
             return Err(self.why_absent(dir).await);

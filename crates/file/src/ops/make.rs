@@ -9,7 +9,7 @@ use engine::time::{self, Instant};
 
 use super::shown;
 use super::told::Attributes;
-use crate::access::draw;
+use crate::access::{Tries, draw};
 use crate::error::Error;
 use crate::fs::{FileSystem, blank, empty_directory};
 use crate::name::Step;
@@ -137,6 +137,11 @@ impl FileSystem {
         });
         match there.await {
             Err(Error::Stale) => {}
+            Ok(_) if target.kind == Kind::Directory => match self.touch_root(target.ino).await {
+                // It was taken for that of a directory that is not there, before the inode was.
+                Err(Error::NotFound(_)) => {}
+                touched => return touched,
+            },
             there => return there.map(drop),
         }
         self.change_leaf(dir, name, |leaf, _| {
@@ -149,6 +154,15 @@ impl FileSystem {
         })
         .await?;
         Err(Error::Unavailable(format!("{} came so late that what it led to was taken for left over", shown(name))))
+    }
+
+    /// Changes the root of a directory's trie.
+    async fn touch_root(&self, dir: u64) -> Result<(), Error> {
+        let mut tries = Tries::new();
+        while !self.tell_root(dir).await? {
+            tries.again("other clients change the directory").await?;
+        }
+        Ok(())
     }
 
     /// Gives a free name a target.

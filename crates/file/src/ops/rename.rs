@@ -74,10 +74,16 @@ impl FileSystem {
                 Side { dir: new_dir, name: new_name.to_vec(), before: other, after: Some(target) },
             ];
             let intent = Intent::new(sides);
-            // Those that come below another directory hear of it anyway.
-            let moved: Vec<u64> = intent.moved().map(|(ino, ..)| ino).collect();
             let is_done = match self.rename_in_leaf(&intent.sides).await? {
-                Some(is_done) => is_done,
+                Some(true) => {
+                    let exchanged = other.filter(|_| flags.exchange);
+                    for target in [Some(target), exchanged].into_iter().flatten() {
+                        self.note_rename(target.ino).await;
+                    }
+                    true
+                }
+                Some(false) => false,
+                // Whoever finishes it notes the times.
                 None => match self.carry_out(intent).await {
                     Ok(outcome) => matches!(outcome, Outcome::Done),
                     Err(Error::NotEmpty(_)) => return Err(Error::NotEmpty(shown(new_name))),
@@ -85,10 +91,6 @@ impl FileSystem {
                 },
             };
             if is_done {
-                let exchanged = other.filter(|_| flags.exchange);
-                for target in [Some(target), exchanged].into_iter().flatten().filter(|of| !moved.contains(&of.ino)) {
-                    self.note_rename(target.ino).await;
-                }
                 return Ok(());
             }
             drop(turn);
