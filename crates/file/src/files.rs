@@ -8,13 +8,14 @@ use engine::sync::Semaphore;
 use engine::task::LocalFuture;
 use engine::{task, time};
 
-use crate::data::{self, Contents, Layout, MemberSpec, Members, Shape, Space, SumSeed};
+use crate::check::clients::Collector;
+use crate::data::{self, Auditor, Contents, Layout, MemberSpec, Members, Shape, Space, SumSeed};
 use crate::dirty::BLOCK_BYTES;
 use crate::error::Error;
 use crate::fs::{FileSystem, Reap};
 use crate::meta::Meta;
 use crate::opened::{OpenFile, Shared};
-use crate::ops::{Attributes, Change, LEASE_RENEWED_EVERY, LockRequest};
+use crate::ops::{Attributes, Change, LEASE_RENEWED_EVERY, LockRequest, New};
 use crate::record::inode::Inode;
 use crate::record::lock::Lock;
 use crate::record::root::{MemberState, RootRecord};
@@ -99,6 +100,11 @@ impl Files {
         self.shared.names.root().members.get(usize::from(index)).map(|member| member.place.as_str())
     }
 
+    /// Contents of its files.
+    pub(crate) fn contents(&self) -> &Rc<Contents> {
+        &self.shared.contents
+    }
+
     /// Bytes that fit, and that fit besides what is there, about.
     pub async fn usage(&self) -> Result<(u64, u64), Error> {
         self.shared.contents.space().usage().await
@@ -107,7 +113,12 @@ impl Files {
     /// Says that this client lives, and has what nobody flushes go out, until it is dropped.
     pub fn keep_alive(self: &Rc<Self>) -> task::Task<()> {
         let files = Rc::downgrade(self);
+        let collector = Collector::new(
+            Rc::clone(self.names()),
+            Auditor::new(Rc::clone(self.names().meta()), Rc::clone(self.members())),
+        );
         task::spawn(async move {
+            let _collecting = task::spawn(collector.run());
             let mut tried = time::now();
             loop {
                 time::sleep(LYING_MAX).await;
@@ -138,8 +149,27 @@ impl Files {
     /// # Errors
     /// It is no file; it is gone.
     pub async fn open_file(self: &Rc<Self>, ino: u64) -> Result<Rc<OpenFile>, Error> {
+        self.open_as(ino, false).await
+    }
+
+    /// Makes a file of a free name, and opens it.
+    ///
+    /// # Errors
+    /// The name is taken, and whatever making and opening say.
+    pub async fn create_file(
+        self: &Rc<Self>,
+        dir: u64,
+        name: &[u8],
+        new: &New,
+    ) -> Result<(Attributes, Rc<OpenFile>), Error> {
+        let told = self.shared.names.make(dir, name, new).await?;
+        let file = self.open_as(told.ino, true).await?;
+        Ok((told, file))
+    }
+
+    async fn open_as(self: &Rc<Self>, ino: u64, is_new: bool) -> Result<Rc<OpenFile>, Error> {
         self.shared.names.check_locks(ino)?;
-        let held = self.shared.names.open_held(ino).await?;
+        let held = self.shared.names.open_held(ino, is_new).await?;
         let known = self.shared.opened.borrow().get(&ino).cloned();
         if let Some(file) = known {
             file.add_handle();

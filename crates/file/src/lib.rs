@@ -5,6 +5,7 @@
 mod access;
 mod across;
 mod bytes;
+mod check;
 pub mod data;
 mod dirty;
 mod error;
@@ -15,9 +16,11 @@ pub mod meta;
 mod name;
 mod opened;
 mod ops;
+mod recent;
 pub mod record;
 mod stored;
 
+pub use check::{Damage, Fsck, Left, Report, Tally};
 pub use error::Error;
 pub use files::{DIRTY_BYTES_MAX, Files, layout_of};
 pub use fs::{CreateOptions, FileSystem, ROOT, Reap};

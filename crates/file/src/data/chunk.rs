@@ -58,6 +58,16 @@ impl Marks {
         run.row.checked_add(run.rows).is_some_and(|end| end <= self.rows) && run.range().all(|row| self.is_marked(row))
     }
 
+    /// Whether a row of a run, which must not go behind the last one, is marked.
+    pub(crate) fn touches(&self, run: Run) -> bool {
+        run.range().any(|row| self.is_marked(row))
+    }
+
+    /// Clears all marks that are also in `other`, of as many rows.
+    pub(crate) fn clear_all(&mut self, other: &Marks) {
+        self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= !other);
+    }
+
     pub(crate) fn set(&mut self, run: Run) {
         run.range().for_each(|row| self.words[row as usize / 64] |= 1 << (row % 64));
     }
@@ -148,6 +158,21 @@ pub(crate) enum After {
 }
 
 impl Chunk {
+    /// Whether it gives its regions back.
+    pub(crate) fn is_dying(&self) -> bool {
+        self.owner == DYING
+    }
+
+    /// Whether whoever looks for room should find it in the list of those without an owner.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.owner == NOBODY && self.marks.free() >= self.listed_from()
+    }
+
+    /// Free rows from which on it is listed.
+    fn listed_from(&self) -> u32 {
+        (self.marks.rows / LISTED_SHARE).max(1)
+    }
+
     /// Clears marks; with `releases` it is nobody's then.
     pub(crate) fn clear(&mut self, number: u32, runs: &[Run], releases: bool) -> After {
         let free = if releases { 0 } else { self.marks.free() };
@@ -160,12 +185,11 @@ impl Chunk {
         if releases {
             self.owner = NOBODY;
         }
-        let listed = (self.marks.rows / LISTED_SHARE).max(1);
         if self.owner == NOBODY && self.marks.marked() == 0 {
             self.owner = DYING;
             return After::Bury;
         }
-        let is_new = self.owner == NOBODY && free < listed && self.marks.free() >= listed;
+        let is_new = free < self.listed_from() && self.is_listed();
         if is_new { After::List } else { After::Nothing }
     }
 

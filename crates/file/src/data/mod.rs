@@ -5,7 +5,7 @@
 //! - `label`, `member`: the namespaces that the bytes are on.
 //! - `chunk`, `regions`, `place`, `unowned`, `chunks`, `rows`, `space`: room, taken and given back.
 //! - `rope`, `write`, `gather`, `read`, `balance`, `pending`: stripes, written and read.
-//! - `audit`: what records of space say, beside what maps name.
+//! - `survey`, `audit`: what records of space say, beside what maps name.
 //! - `append`: bytes behind what others append.
 //! - `content`, `span`: what inode and spans say of a file's bytes; `file`, `reader`, `writer`, `under_way`, `cut`,
 //!   `rewrite`: what is done with them.
@@ -36,6 +36,7 @@ mod shape;
 mod space;
 mod span;
 mod stripe;
+mod survey;
 mod under_way;
 mod unowned;
 mod write;
@@ -43,6 +44,7 @@ mod writer;
 
 pub use audit::{Audit, Auditor, ChunkAudit};
 pub use chunk::Region;
+pub(crate) use chunk::{Run, UNOWNED_MAX};
 pub use content::{Content, EXTENTS_BYTES_MAX, INLINE_BYTES_MAX, Inode, Spans, State};
 pub use file::{Contents, Figures};
 pub use key::FsId;
@@ -55,4 +57,6 @@ pub use rows::ChunkPlace;
 pub use shape::{COLUMN_ROWS_MAX, Cut, PARITY_COLUMNS_MAX, ROW_BYTES, SUMS_MAX, Shape};
 pub(crate) use space::RENEWED_WITHIN;
 pub use space::Space;
+pub(crate) use span::SpanId;
 pub use stripe::{REGION_ROWS_MAX, Stripe, StripeId, SumSeed};
+pub(crate) use survey::{Survey, Wrong, overlap};

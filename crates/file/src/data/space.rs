@@ -59,6 +59,7 @@ pub(crate) struct Taken {
     client: u64,
     pub(crate) place: Rc<ChunkPlace>,
     run: Run,
+    at: Instant,
     /// False: a map names them, or may yet.
     is_ours: bool,
 }
@@ -73,12 +74,13 @@ impl Taken {
     /// # Errors
     /// None may: others can have taken them for lost.
     pub(crate) fn offer(&mut self) -> Result<(), Error> {
-        if self.client != self.space.client.get() {
-            return Err(expired());
-        }
-        self.space.check()?;
-        self.is_ours = false;
-        Ok(())
+        self.check().map(|()| self.is_ours = false)
+    }
+
+    /// Whether they may be used: others can't have taken them for lost, also where their chunk is nobody's by now.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let is_theirs = self.client != self.space.client.get() || self.at.elapsed() >= RENEWED_WITHIN;
+        if is_theirs { Err(expired()) } else { self.space.check() }
     }
 
     /// No map names them, and none will.
@@ -109,7 +111,9 @@ impl Drop for Taken {
 }
 
 fn expired() -> Error {
-    Error::Unavailable("this client's record was not renewed for too long: it must take another name".into())
+    Error::Unavailable(
+        "this client's record was not renewed for too long, or a write took that long: it must begin anew".into(),
+    )
 }
 
 /// What became of an attempt to mark rows.
@@ -142,7 +146,7 @@ impl Space {
 
     /// Bytes of data that fit on all members, and that fit besides what is there, about: rows that are free in chunks do not count.
     pub async fn usage(&self) -> Result<(u64, u64), Error> {
-        let Layout { shape, region_bytes, .. } = *self.layout();
+        let Layout { shape, region_bytes, .. } = *self.members.layout();
         let (all, free) = self.chunks.regions.count().await?;
         let data = |regions: u64| regions / shape.columns() as u64 * shape.data() as u64 * u64::from(region_bytes);
         Ok((data(all), data(free)))
@@ -164,10 +168,6 @@ impl Space {
     /// Whether this client may write.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.renewed.get().elapsed() < RENEWED_WITHIN { Ok(()) } else { Err(expired()) }
-    }
-
-    fn layout(&self) -> &Layout {
-        self.members.layout()
     }
 
     /// Rows side by side in a chunk, preferably one all of whose members are well.
@@ -238,7 +238,7 @@ impl Space {
         state.ripen(time::now());
         let mut owned = state.owned.values_mut().filter(|owned| self.will_do(&owned.place, well));
         let (run, place) = owned.find_map(|owned| Some((owned.take(rows)?, Rc::clone(&owned.place))))?;
-        Some(Taken { space: Rc::clone(self), client: self.client.get(), place, run, is_ours: true })
+        Some(Taken { space: Rc::clone(self), client: self.client.get(), place, run, at: time::now(), is_ours: true })
     }
 
     /// Marks rows of a chunk that is ours; with `claims`, of one that is nobody's and becomes it, if its members are all well, or,
@@ -336,7 +336,7 @@ impl Space {
 
     /// Makes a new chunk, with rows of it marked.
     async fn create(&self, rows: u32, well: bool) -> Result<(), Error> {
-        let region_rows = self.layout().region_rows();
+        let region_rows = self.members.layout().region_rows();
         if rows > region_rows {
             return Err(Error::Invalid("more rows are asked for than a chunk has"));
         }
@@ -345,6 +345,7 @@ impl Space {
         if record::load(&*self.meta, &key).await?.is_some() {
             return Err(Error::Unavailable("a chunk's number was drawn twice: try again".into()));
         }
+        let begun = time::now();
         let columns =
             self.chunks.regions.take(number, if well { Resort::First } else { Resort::Last(FAILED_MAX) }).await?;
         let place = Rc::new(ChunkPlace { number, columns: columns.clone() });
@@ -358,7 +359,8 @@ impl Space {
             Ok(Next::Keep(self.chunks.decode(body)?.columns == chunk.columns))
         });
         match made.await? {
-            true if self.client.get() != client => Err(expired()),
+            // Regions without a chunk for an hour are given to others: those of one that was put so late may be theirs.
+            true if self.client.get() != client || begun.elapsed() >= RENEWED_WITHIN => Err(expired()),
             true => {
                 self.admit(number, Marked::Rows(runs, place, longest));
                 Ok(())
@@ -395,7 +397,7 @@ impl Space {
     pub fn free(&self, stripes: &[Rc<Stripe>]) {
         let mut state = self.rows.borrow_mut();
         for stripe in stripes {
-            let run = Run { row: stripe.id.row, rows: stripe.rows(self.layout().shape) };
+            let run = Run { row: stripe.id.row, rows: stripe.rows(self.members.layout().shape) };
             // A column that failed may be written yet, and would spoil what comes there next.
             match stripe.missing {
                 0 => state.put(stripe.id.chunk, run, time::now()),

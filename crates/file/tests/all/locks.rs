@@ -9,7 +9,7 @@ use engine::{task, time};
 use file::meta::Faults;
 use file::record::Record as _;
 use file::record::lock::{Holder, LOCK_END, Lock, LockKind, LockRecord};
-use file::{Error, Files, LockRequest, OpenFile, ROOT};
+use file::{Error, Files, Fsck, LockRequest, OpenFile, ROOT};
 use proptest::prelude::*;
 
 use crate::opened::{Place, bytes, make};
@@ -388,6 +388,14 @@ fn a_removed_files_locks_go_with_their_holder() {
         files[0].leave(&open[0], 1).await.unwrap();
         assert_eq!(files[0].lock(&open[0], &whole(2), None).await, Err(Error::Stale));
         assert_eq!(locked(&place), 0);
+        // One that dies with the file leaves them to the check.
+        let last = make(&files[0], "b").await;
+        files[0].lock(&last, &whole(1), None).await.unwrap();
+        files[1].names().unlink(ROOT, b"b").await.unwrap();
+        for (repairs, left) in [(false, 1), (true, 0)] {
+            Fsck::new(&files[1], repairs, None).run(false).await.unwrap();
+            assert_eq!(locked(&place), left);
+        }
     });
 }
 

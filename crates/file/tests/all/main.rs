@@ -2,9 +2,12 @@
 //! One program: each that links this crate costs the gate seconds.
 
 mod audit;
+mod collected;
 mod crash;
+mod damaged;
 mod data;
 mod directories;
+mod fsck;
 mod gates;
 mod interleave;
 mod keepers;
@@ -15,6 +18,7 @@ mod model;
 mod opened;
 mod operations;
 mod random;
+mod recent;
 mod records;
 mod standing;
 mod store;

@@ -7,7 +7,7 @@ use device::Memory;
 use engine::rng::SplitMix;
 use engine::{task, time};
 use file::data::Auditor;
-use file::meta::{Faults, MemoryMeta};
+use file::meta::{Faults, MemoryMeta, Meta};
 use file::record::Time;
 use file::record::root::{MemberRecord, MemberState};
 use file::{Change, CreateOptions, DIRTY_BYTES_MAX, Error, FileSystem, Files, OpenFile, ROOT};
@@ -21,7 +21,7 @@ const MEMBER_BYTES: u64 = 32 * MIB;
 /// A file system of three members: two columns of data and one of parity.
 pub struct Place {
     pub meta: MemoryMeta,
-    shelves: Vec<Rc<Shelf>>,
+    pub shelves: Vec<Rc<Shelf>>,
 }
 
 impl Place {
@@ -43,7 +43,11 @@ impl Place {
 
     /// One more client.
     pub async fn client(&self) -> Rc<Files> {
-        let files = Files::open(self.meta.client(), "test", "here").await.unwrap();
+        self.client_over(self.meta.client()).await
+    }
+
+    pub async fn client_over(&self, client: Rc<dyn Meta>) -> Rc<Files> {
+        let files = Files::open(client, "test", "here").await.unwrap();
         let gate = Gate::at(None);
         for (index, shelf) in self.shelves.iter().enumerate() {
             files.members().connect(index as u16, Some(shelf.reached(&gate)));

@@ -14,6 +14,8 @@ pub enum FileVerb {
     Create(FileCreateArgs),
     /// Mount a file system (FUSE), until it is unmounted or a signal comes.
     Mount(FileMountArgs),
+    /// Find what is damaged and what the dead have left, beside those who use the file system, and mend it.
+    Fsck(super::FileFsckArgs),
 }
 
 /// `yagura file create`

@@ -8,7 +8,7 @@ use fuse::{Mount, MountOptions};
 use kv::store::RepairerOptions;
 use serde::Serialize;
 
-use super::{failure, reach};
+use super::{fault::failure, reach};
 use crate::cli::FileMountArgs;
 use crate::exit::Failure;
 use crate::{client, output, reactors, stop};

@@ -14,7 +14,7 @@ use crate::support::{PATIENCE, Server, finished, make_tree, pool_of, run};
 /// A pool for names, and targets for bytes.
 pub struct Place {
     directory: tempfile::TempDir,
-    pool: String,
+    pub pool: String,
     members: Vec<Server>,
     _up: Server,
 }
