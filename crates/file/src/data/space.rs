@@ -433,8 +433,7 @@ impl Space {
         }
     }
 
-    /// Gives back what was marked and not used, and owns nothing any more. Rows that wait for late commands stay marked, for
-    /// `fsck`.
+    /// Gives back what was marked and not used, and owns nothing any more. Rows that late commands may write are left to `fsck`.
     pub async fn close(&self) {
         let _turn = self.turn.acquire(1).await;
         self.settle().await;
