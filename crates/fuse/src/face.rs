@@ -300,12 +300,8 @@ impl Filesystem for Face {
         });
     }
 
-    // Each close of a descriptor: with it go the locks by `fcntl` of the process (its table of files is the owner).
     fn flush(&self, _request: &Request, _ino: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
-        self.hand_on(move |served| async move {
-            let flush = async { served.files.leave(&served.file(handle.0)?, owner.0).await };
-            done(reply, flush.await);
-        });
+        self.hand_on(move |served| async move { done(reply, served.leave(handle.0, owner.0).await) });
     }
 
     fn release(

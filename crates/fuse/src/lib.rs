@@ -12,6 +12,7 @@
 
 mod caller;
 mod face;
+mod lockers;
 mod mount;
 mod replies;
 mod serve;

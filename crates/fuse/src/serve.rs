@@ -1,13 +1,15 @@
 //! The reactor's side: what is open, and each request carried out.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use engine::sync::{MailReceiver, mailbox};
 use engine::task::{self, LocalFuture};
 use file::{Error, Files, LockRequest, OpenFile};
 use fuser::{INodeNo, Notifier};
+
+use crate::lockers::Lockers;
 
 /// What a request does on the reactor. It has its reply with it.
 pub type Job = Box<dyn FnOnce(Rc<Served>) -> LocalFuture<'static, ()> + Send>;
@@ -18,8 +20,7 @@ pub struct Served {
     pub files: Rc<Files>,
     notifier: Notifier,
     handles: RefCell<BTreeMap<u64, Rc<OpenFile>>>,
-    /// Who has asked for a lock by a handle: gone with it, if it is one of that open file.
-    lockers: RefCell<BTreeMap<u64, BTreeSet<u64>>>,
+    lockers: RefCell<Lockers>,
     next: Cell<u64>,
 }
 
@@ -79,9 +80,19 @@ impl Served {
     ) -> Result<(), Error> {
         let file = self.file(handle)?;
         // First: from now on there may be one.
-        self.lockers.borrow_mut().entry(handle).or_default().insert(wanted.owner);
+        self.lockers.borrow_mut().ask(file.ino(), wanted.owner, handle);
         self.files.lock(&file, wanted, goes_on).await?;
+        // Again: while it waited the owner may have given back all that it had.
+        self.lockers.borrow_mut().ask(file.ino(), wanted.owner, handle);
         self.drop_pages(file.ino()).await
+    }
+
+    /// Each close of a descriptor: with it go the locks by `fcntl` of the process (its table of files is the owner).
+    pub async fn leave(&self, handle: u64, owner: u64) -> Result<(), Error> {
+        let file = self.file(handle)?;
+        // First: what it gets from now on is not of before.
+        self.lockers.borrow_mut().flush(file.ino(), owner);
+        self.files.leave(&file, owner).await
     }
 
     /// Has the kernel forget bytes and size of a file. In a thread of its own, as the kernel waits there for pages that it reads or
@@ -103,10 +114,10 @@ impl Served {
     /// Takes a number back.
     pub async fn take_back(&self, handle: u64) -> Result<(), Error> {
         let file = self.handles.borrow_mut().remove(&handle).ok_or(Error::Stale)?;
-        let lockers = self.lockers.borrow_mut().remove(&handle).unwrap_or_default();
+        let owners = self.lockers.borrow_mut().release(file.ino(), handle);
         let mut left = Ok(());
-        // A process that has locked a range by it has closed it since, or is gone: its locks are gone as well.
-        for owner in lockers {
+        // Those of this open file; and a process that has locked by it, and by none since, is gone.
+        for owner in owners {
             left = left.and(self.files.leave(&file, owner).await);
         }
         let closed = self.files.close_file(&file).await;
