@@ -132,7 +132,7 @@ impl Files {
                     if let Err(error) = names.renew().await {
                         tracing::warn!(%error, "this client could not say that it lives");
                     }
-                    names.give_back_abandoned().await;
+                    names.pay_debts().await;
                     files.shared.contents.space().tend().await;
                 }
                 // Also where somebody else has renewed it, or has got another number for it.
@@ -236,17 +236,14 @@ impl Files {
         }
         let had = names.locks.has(ino, wanted.owner);
         let locked = async {
-            let held = match names.take_lock(ino, wanted, goes_on).await? {
-                // What the one that is no more had under way does not come any more.
-                true => names.touch(ino).await?,
-                false => names.inode(ino).await?.ok_or(Error::Stale)?,
-            };
-            file.look_again(held)
+            names.take_lock(ino, wanted, goes_on).await?;
+            file.look_again(names.inode(ino).await?.ok_or(Error::Stale)?)
         };
         match locked.await {
             Err(error @ (Error::Locked | Error::Interrupted | Error::NoLocks | Error::LostLock)) => Err(error),
             Err(error) if !had => {
-                let _left = names.give_back(ino, wanted).await;
+                // It may have it, and does not know: what fails is tried again.
+                let _left = names.disown(ino, wanted).await;
                 Err(error)
             }
             locked => locked,

@@ -3,6 +3,7 @@
 mod attributes;
 mod directories;
 mod extended;
+mod give;
 mod inline;
 mod lock;
 mod lookup;

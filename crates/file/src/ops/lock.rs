@@ -13,7 +13,7 @@ use std::time::Duration;
 use engine::backoff::{Backoff, jittered};
 use engine::time;
 
-use super::stakes::{LockRequest, Stake};
+use super::stakes::{Back, Debt, LockRequest, Stake};
 use super::standing::{LEASE, SILENT_MAX};
 use crate::access::{Held, Tries};
 use crate::error::Error;
@@ -27,17 +27,8 @@ use crate::record::small::ClientRecord;
 const PAUSE_FIRST: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// What became of a request.
-enum Tried {
-    Granted,
-    /// Granted, and others were taken for dead for it.
-    Inherited,
-    Blocked,
-}
-
 impl FileSystem {
-    /// Takes a lock. With `goes_on` it waits for it as long as that says so, else it is told that there is one in the way. Whether
-    /// it was taken from a client that is no more.
+    /// Takes a lock. With `goes_on` it waits for it as long as that says so, else it is told that there is one in the way.
     ///
     /// # Errors
     /// [`Error::Locked`], [`Error::Interrupted`], [`Error::NoLocks`]; the pool does not answer.
@@ -46,15 +37,15 @@ impl FileSystem {
         ino: u64,
         wanted: &LockRequest,
         goes_on: Option<&dyn Fn() -> bool>,
-    ) -> Result<bool, Error> {
+    ) -> Result<(), Error> {
         let stake = self.locks.stake(ino);
         let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
         let taken = loop {
             // First: what is given back from here on is not missed.
             let freed = stake.freed.notified();
             match self.try_lock(&stake, ino, wanted, goes_on.is_some()).await {
-                Ok(Tried::Blocked) => {}
-                Ok(tried) => break Ok(matches!(tried, Tried::Inherited)),
+                Ok(false) => {}
+                Ok(true) => break Ok(()),
                 Err(error) => break Err(error),
             }
             match goes_on {
@@ -65,24 +56,24 @@ impl FileSystem {
             let _whichever = time::timeout(jittered(backoff.pause()), freed).await;
         };
         if goes_on.is_some() && taken.is_err() {
-            let given_up = self.change_own(&stake, ino, wanted, |record, lock| record.give_up(lock)).await;
+            // Others wait for it as long as it is there: what fails is tried again.
+            let given_up = self.give(&stake, ino, Debt { what: *wanted, back: Back::Claim }, true).await;
             if let Err(error) = given_up {
-                tracing::warn!(%error, ino, "a claim to a lock stays until the file is closed");
+                tracing::warn!(%error, ino, "a claim to a lock is not given up yet");
             }
-            stake.freed.notify_all();
         }
         self.locks.settle(ino, &stake);
         taken
     }
 
-    fn lock_of(&self, wanted: &LockRequest) -> Lock {
+    pub(super) fn lock_of(&self, wanted: &LockRequest) -> Lock {
         let LockRequest { owner, kind, start, end, is_exclusive, pid } = *wanted;
         let holder = Holder { client: self.client.get(), term: self.standing.term(), owner };
         Lock { holder, kind, start, end, is_exclusive, pid }
     }
 
     /// A file's locks as this client has left them, or, where it does not know that, as they are.
-    async fn load_locks(&self, stake: &Stake, ino: u64) -> Result<(Option<Held<LockRecord>>, bool), Error> {
+    pub(super) async fn load_locks(&self, stake: &Stake, ino: u64) -> Result<(Option<Held<LockRecord>>, bool), Error> {
         let known = stake.known.take();
         match known {
             Some(held) => Ok((Some(held), true)),
@@ -91,7 +82,7 @@ impl FileSystem {
     }
 
     /// Puts a file's locks in the place of what was found; `false`: something else is there.
-    async fn swap_locks(
+    pub(super) async fn swap_locks(
         &self,
         stake: &Stake,
         ino: u64,
@@ -127,7 +118,8 @@ impl FileSystem {
         Ok(is_done)
     }
 
-    async fn try_lock(&self, stake: &Stake, ino: u64, wanted: &LockRequest, waits: bool) -> Result<Tried, Error> {
+    /// Takes a lock, or, where it waits and something is in the way, has a claim: whether it has the lock.
+    async fn try_lock(&self, stake: &Stake, ino: u64, wanted: &LockRequest, waits: bool) -> Result<bool, Error> {
         let _turn = stake.turn.acquire(1).await;
         let mut tries = Tries::new();
         loop {
@@ -137,20 +129,20 @@ impl FileSystem {
             let lock = self.lock_of(wanted);
             let Holder { client, term, .. } = lock.holder;
             let mut new = held.as_ref().map(|held| held.record.clone()).unwrap_or_default();
-            new.drop_holders(|holder| holder.client == client && holder.term != term);
+            // What it could not give back before is not what it asks for now, and must not take that along later.
+            let debts = stake.debts_of(wanted.owner);
+            debts.iter().for_each(|debt| debt.pay(&mut new, &self.lock_of(&debt.what)));
+            let mut is_inherited = new.drop_holders(|holder| holder.client == client && holder.term != term);
             let mut in_the_way = new.in_the_way(&lock);
             if is_known && !in_the_way.is_empty() {
                 continue; // others may have changed it: as it is now
             }
-            let dead = self.dead_among(&in_the_way).await?;
-            if !dead.is_empty() {
-                new.drop_holders(|holder| dead.contains(&(holder.client, holder.term)));
-                in_the_way = new.in_the_way(&lock);
-            }
+            is_inherited |= self.drop_dead(&mut new, &in_the_way).await?;
+            in_the_way = new.in_the_way(&lock);
             let is_free = in_the_way.is_empty();
             match is_free {
                 true => new.grant(lock),
-                false if !waits => return Ok(Tried::Blocked),
+                false if !waits => return Ok(false),
                 false => {
                     if wanted.kind == LockKind::Flock {
                         // As `flock` has it: two that have it shared and want it alone would wait for one another.
@@ -159,34 +151,40 @@ impl FileSystem {
                     new.claim(lock);
                 }
             }
+            if new.count() > LOCKS_MAX {
+                let all: Vec<Lock> = new.locks.iter().chain(&new.claims).copied().collect();
+                is_inherited |= self.drop_dead(&mut new, &all).await?;
+            }
+            if is_inherited {
+                // First: once the record does not say any more that they had it, nobody would think of what they had under way.
+                self.touch(ino).await?;
+            }
             if lock.holder == self.lock_of(wanted).holder {
                 // First: from now on it may be there.
                 stake.owners.borrow_mut().insert(wanted.owner);
                 let is_done = self.swap_locks(stake, ino, held, new).await?;
                 self.check_locks(ino)?;
                 if is_done && lock.holder == self.lock_of(wanted).holder {
-                    return Ok(match is_free {
-                        false => Tried::Blocked,
-                        true if dead.is_empty() => Tried::Granted,
-                        true => Tried::Inherited,
-                    });
+                    stake.strike(&debts);
+                    return Ok(is_free);
                 }
             }
             tries.again("other clients lock the file").await?;
         }
     }
 
-    /// Those whose locks do not count any more: with this very record, and with no later one.
-    async fn dead_among(&self, locks: &[Lock]) -> Result<BTreeSet<(u64, u32)>, Error> {
+    /// Takes those of these out of a record whose locks do not count any more: with this very record, and with no later one.
+    /// Whether there were any.
+    async fn drop_dead(&self, record: &mut LockRecord, locks: &[Lock]) -> Result<bool, Error> {
         let others = locks.iter().map(|lock| (lock.holder.client, lock.holder.term));
         let others: BTreeSet<(u64, u32)> = others.filter(|(client, _)| *client != self.client.get()).collect();
-        let mut dead = BTreeSet::new();
+        let mut is_any = false;
         for (client, term) in others {
             if self.is_dead(client, term).await? {
-                dead.insert((client, term));
+                is_any |= record.drop_holders(|holder| (holder.client, holder.term) == (client, term));
             }
         }
-        Ok(dead)
+        Ok(is_any)
     }
 
     /// Whether a client's locks of a term do not count any more.
@@ -212,86 +210,17 @@ impl FileSystem {
         }
     }
 
-    /// Changes what an owner here has of a file's locks.
-    async fn change_own(
-        &self,
-        stake: &Stake,
-        ino: u64,
-        wanted: &LockRequest,
-        change: impl Fn(&mut LockRecord, &Lock),
-    ) -> Result<(), Error> {
-        let _turn = stake.turn.acquire(1).await;
-        let mut tries = Tries::new();
-        while stake.owners.borrow().contains(&wanted.owner) {
-            let (held, _) = self.load_locks(stake, ino).await?;
-            let lock = self.lock_of(wanted);
-            let mut new = held.as_ref().map(|held| held.record.clone()).unwrap_or_default();
-            change(&mut new, &lock);
-            let is_known = new.knows(&lock.holder);
-            if self.swap_locks(stake, ino, held, new).await? {
-                if !is_known {
-                    stake.owners.borrow_mut().remove(&wanted.owner);
-                }
-                return Ok(());
-            }
-            tries.again("other clients lock the file").await?;
-        }
-        Ok(())
-    }
-
-    /// Gives a range back. Others that wait here go on at once.
-    pub(crate) async fn give_back(&self, ino: u64, freed: &LockRequest) -> Result<(), Error> {
-        if !self.locks.has(ino, freed.owner) {
-            return Ok(());
-        }
-        let stake = self.locks.stake(ino);
-        let done = self.change_own(&stake, ino, freed, |record, lock| record.clear(lock)).await;
-        stake.freed.notify_all();
-        self.locks.settle(ino, &stake);
-        done
-    }
-
-    /// Gives back all that an owner has, who is gone. What fails is tried again with the next renewals.
-    pub(crate) async fn give_back_all(&self, ino: u64, owner: u64) -> Result<(), Error> {
-        if !self.locks.has(ino, owner) {
-            return Ok(());
-        }
-        let stake = self.locks.stake(ino);
-        let all = LockRequest::all(owner, LockKind::Either);
-        let done =
-            self.change_own(&stake, ino, &all, |record, lock| record.drop_holders(|holder| *holder == lock.holder));
-        let done = done.await;
-        match done {
-            Ok(()) => drop(stake.abandoned.borrow_mut().remove(&owner)),
-            Err(_) => drop(stake.abandoned.borrow_mut().insert(owner)),
-        }
-        stake.freed.notify_all();
-        self.locks.settle(ino, &stake);
-        done
-    }
-
-    /// Gives back what could not be given back before.
-    pub(crate) async fn give_back_abandoned(&self) {
-        for (ino, owner) in self.locks.abandoned() {
-            if let Err(error) = self.give_back_all(ino, owner).await {
-                tracing::warn!(%error, ino, "locks of a file that was closed are not given back yet");
-            }
-        }
-    }
-
     /// A lock that is in the way of this one.
     pub(crate) async fn test_lock(&self, ino: u64, wanted: &LockRequest) -> Result<Option<Lock>, Error> {
         let Some(held) = self.access.get::<LockRecord>(&self.access.keys.locks(ino)).await? else { return Ok(None) };
         let lock = self.lock_of(wanted);
         let Holder { client, term, .. } = lock.holder;
         let mut record = held.record;
-        record.drop_holders(|holder| holder.client == client && holder.term != term);
+        let _lost = record.drop_holders(|holder| holder.client == client && holder.term != term);
         while let Some(found) = record.held_against(&lock).copied() {
-            let dead = self.dead_among(&[found]).await?;
-            if dead.is_empty() {
+            if !self.drop_dead(&mut record, &[found]).await? {
                 return Ok(Some(found));
             }
-            record.drop_holders(|holder| dead.contains(&(holder.client, holder.term)));
         }
         Ok(None)
     }

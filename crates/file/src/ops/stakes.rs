@@ -10,7 +10,7 @@ use engine::time::{self, Instant};
 
 use crate::access::Held;
 use crate::meta::Version;
-use crate::record::lock::{LOCK_END, LockKind, LockRecord};
+use crate::record::lock::{LOCK_END, Lock, LockKind, LockRecord};
 
 /// Whoever is in the way is asked for no more often than that.
 const LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
@@ -41,6 +41,37 @@ impl LockRequest {
     }
 }
 
+/// How much an owner gives back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Back {
+    /// All that it has, and waits for.
+    All,
+    /// A range.
+    Range,
+    /// A place among those who wait.
+    Claim,
+}
+
+/// What an owner gives back of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Debt {
+    pub(super) what: LockRequest,
+    pub(super) back: Back,
+}
+
+impl Debt {
+    /// Takes it out of the record, where `lock` is what it is about.
+    pub(super) fn pay(&self, record: &mut LockRecord, lock: &Lock) {
+        match self.back {
+            Back::All => {
+                let _any = record.drop_holders(|holder| *holder == lock.holder);
+            }
+            Back::Range => record.clear(lock),
+            Back::Claim => record.give_up(lock),
+        }
+    }
+}
+
 /// What this client has, or may have, of a file's locks.
 pub(super) struct Stake {
     /// One of this client's changes at a time.
@@ -49,12 +80,24 @@ pub(super) struct Stake {
     pub(super) freed: Notify,
     /// Who has, or may have, a lock or a claim.
     pub(super) owners: RefCell<BTreeSet<u64>>,
-    /// Those of them that are gone, and could not give it back.
-    pub(super) abandoned: RefCell<BTreeSet<u64>>,
+    /// What they have and do not want, and could not give back yet.
+    pub(super) debts: RefCell<Vec<Debt>>,
     /// The record as this client has left it.
     pub(super) known: RefCell<Option<Held<LockRecord>>>,
     /// What became of the last change is unknown: it may come late, unless another change comes before it.
     pub(super) is_in_doubt: Cell<bool>,
+}
+
+impl Stake {
+    /// What an owner could not give back yet.
+    pub(super) fn debts_of(&self, owner: u64) -> Vec<Debt> {
+        self.debts.borrow().iter().filter(|debt| debt.what.owner == owner).copied().collect()
+    }
+
+    /// What was given back.
+    pub(super) fn strike(&self, paid: &[Debt]) {
+        self.debts.borrow_mut().retain(|debt| !paid.contains(debt));
+    }
 }
 
 /// A client that was in the way.
@@ -84,7 +127,7 @@ impl Locks {
                 turn: Semaphore::new(1),
                 freed: Notify::new(),
                 owners: RefCell::default(),
-                abandoned: RefCell::default(),
+                debts: RefCell::default(),
                 known: RefCell::default(),
                 is_in_doubt: Cell::default(),
             })
@@ -125,12 +168,12 @@ impl Locks {
         self.stakes.borrow().is_empty()
     }
 
-    /// Owners that are gone, and could not give back what they had of a file.
-    pub(super) fn abandoned(&self) -> Vec<(u64, u64)> {
+    /// What could not be given back yet, of each file.
+    pub(super) fn debts(&self) -> Vec<(u64, Rc<Stake>, Debt)> {
         let stakes = self.stakes.borrow();
         let each = stakes.iter().flat_map(|(ino, stake)| {
-            let owners: Vec<u64> = stake.abandoned.borrow().iter().copied().collect();
-            owners.into_iter().map(|owner| (*ino, owner))
+            let debts = stake.debts.borrow().clone();
+            debts.into_iter().map(|debt| (*ino, Rc::clone(stake), debt))
         });
         each.collect()
     }
@@ -143,7 +186,7 @@ impl Locks {
                 continue;
             }
             is_any = true;
-            stake.abandoned.take();
+            stake.debts.take();
             stake.known.take();
             if is_open(*ino) && self.lost.borrow_mut().insert(*ino) {
                 self.untold.borrow_mut().push_back(*ino);

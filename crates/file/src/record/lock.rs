@@ -169,10 +169,12 @@ impl LockRecord {
         self.claims.retain(|claim| !claim.is_claim(wanted));
     }
 
-    /// Takes out everything whose holder is such.
-    pub fn drop_holders(&mut self, is_such: impl Fn(&Holder) -> bool) {
+    /// Takes out everything whose holder is such. Whether there was anything.
+    pub fn drop_holders(&mut self, is_such: impl Fn(&Holder) -> bool) -> bool {
+        let count = self.count();
         self.locks.retain(|lock| !is_such(&lock.holder));
         self.claims.retain(|claim| !is_such(&claim.holder));
+        self.count() < count
     }
 
     /// Whether a holder has or waits for something.

@@ -15,24 +15,24 @@ use proptest::prelude::*;
 use crate::opened::{Place, bytes, make};
 use crate::world::{kind_of, run};
 
-const GOES_ON: Option<&dyn Fn() -> bool> = Some(&|| true);
+pub const GOES_ON: Option<&dyn Fn() -> bool> = Some(&|| true);
 
-fn wanted(owner: u64, start: u64, end: u64, is_exclusive: bool) -> LockRequest {
+pub fn wanted(owner: u64, start: u64, end: u64, is_exclusive: bool) -> LockRequest {
     LockRequest { owner, kind: LockKind::Posix, start, end, is_exclusive, pid: owner as u32 }
 }
 
 /// All of it, for one.
-fn whole(owner: u64) -> LockRequest {
+pub fn whole(owner: u64) -> LockRequest {
     wanted(owner, 0, LOCK_END, true)
 }
 
 /// Files that somebody has locked.
-fn locked(place: &Place) -> usize {
+pub fn locked(place: &Place) -> usize {
     place.meta.dump().iter().filter(|(key, _)| kind_of(key) == Some(&b'l')).count()
 }
 
 /// A file that two clients have open.
-async fn two() -> (Place, [Rc<Files>; 2], [Rc<OpenFile>; 2]) {
+pub async fn two() -> (Place, [Rc<Files>; 2], [Rc<OpenFile>; 2]) {
     let place = Place::new().await;
     let files = [place.client().await, place.client().await];
     let one = make(&files[0], "a").await;

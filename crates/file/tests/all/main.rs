@@ -13,6 +13,7 @@ mod interleave;
 mod keepers;
 mod large;
 mod late;
+mod leases;
 mod locks;
 mod model;
 mod opened;

@@ -1,0 +1,102 @@
+//! Locks whose holder is late, away, or back again: nothing of it comes over what others do, and nobody takes what it has by right.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::{task, time};
+use file::meta::{Death, Faults};
+use file::record::Record as _;
+use file::record::lock::LockRecord;
+use file::{Error, LockRequest};
+
+use crate::locks::{GOES_ON, locked, two, wanted, whole};
+use crate::opened::{Place, bytes, make};
+use crate::world::{kind_of, run};
+
+const MIB: usize = 1 << 20;
+
+fn refuse(place: &Place) {
+    place.meta.set_faults(Faults { refused_ppm: 1_000_000, ..Faults::default() });
+}
+
+/// The inodes, and who has locks.
+fn seen(place: &Place) -> (Vec<Vec<u8>>, Vec<u64>) {
+    let all = place.meta.dump();
+    let of = |kind: u8| all.iter().filter(move |(key, _)| kind_of(key) == Some(&kind)).map(|(_, value)| value);
+    let locks = of(b'l').flat_map(|value| LockRecord::decode(value).unwrap().locks);
+    (of(b'i').cloned().collect(), locks.map(|lock| lock.holder.client).collect())
+}
+
+/// It has closed the file, which could not be told; then it opens it again, and locks it.
+#[test]
+fn who_is_back_keeps_what_it_asks_for_now() {
+    run(1, async {
+        let (place, files, open) = two().await;
+        let _alive = [files[0].keep_alive(), files[1].keep_alive()];
+        files[0].lock(&open[0], &wanted(1, 0, 100, true), None).await.unwrap();
+        refuse(&place);
+        assert!(files[0].leave(&open[0], 1).await.is_err());
+        place.meta.set_faults(Faults::default());
+        files[0].lock(&open[0], &wanted(1, 0, 10, true), None).await.unwrap();
+        // What it had and has not asked for is given back by that.
+        files[1].lock(&open[1], &wanted(1, 10, 100, true), None).await.unwrap();
+        time::sleep(Duration::from_secs(30)).await;
+        assert_eq!(files[1].lock(&open[1], &wanted(1, 0, 10, true), None).await, Err(Error::Locked));
+        files[0].leave(&open[0], 1).await.unwrap();
+        files[1].leave(&open[1], 1).await.unwrap();
+        assert_eq!(locked(&place), 0);
+    });
+}
+
+/// Who stops waiting while the store is away stands in nobody's way for long.
+#[test]
+fn a_claim_that_could_not_be_given_up_is_given_up_later() {
+    run(1, async {
+        let (place, files, open) = two().await;
+        let _alive = [files[0].keep_alive(), files[1].keep_alive()];
+        files[0].lock(&open[0], &wanted(1, 0, 10, true), None).await.unwrap();
+        let waiting = task::spawn({
+            let (files, open) = (Rc::clone(&files[1]), Rc::clone(&open[1]));
+            let ends = time::now() + Duration::from_secs(3);
+            async move { files.lock(&open, &whole(1), Some(&|| time::now() < ends)).await }
+        });
+        time::sleep(Duration::from_secs(2)).await;
+        refuse(&place);
+        assert_eq!(waiting.await, Err(Error::Interrupted));
+        place.meta.set_faults(Faults::default());
+        assert_eq!(files[0].lock(&open[0], &wanted(2, 20, 30, true), None).await, Err(Error::Locked));
+        time::sleep(Duration::from_secs(16)).await;
+        files[0].lock(&open[0], &wanted(2, 20, 30, true), None).await.unwrap();
+    });
+}
+
+/// What a dead holder had under way is kept out before the record forgets it, also by who waits for another's lock then.
+#[test]
+fn who_drops_a_dead_holder_changes_the_inode_first() {
+    for swaps in 0..3 {
+        run(1, async move {
+            let (place, files, open) = two().await;
+            let meta = place.meta.client();
+            let third = place.client_over(meta.clone()).await;
+            let file = third.open_file(open[1].ino()).await.unwrap();
+            files[0].lock(&open[0], &wanted(1, 0, 10, false), None).await.unwrap();
+            let _alive = files[1].keep_alive();
+            files[1].lock(&open[1], &wanted(1, 0, 10, false), None).await.unwrap();
+            let dead = files[0].names().client();
+            for _ in 0..100 {
+                third.test_lock(&file, &wanted(1, 0, 10, true)).await.unwrap();
+                time::sleep(Duration::from_secs(1)).await;
+            }
+            third.names().renew().await.unwrap();
+            let (before, holders) = seen(&place);
+            assert!(holders.contains(&dead));
+            meta.die_at(Some(Death { swaps, takes_effect: true }));
+            let whole = wanted(1, 0, 10, true);
+            let asking = third.lock(&file, &whole, GOES_ON);
+            let _dies = time::timeout(Duration::from_secs(1), asking).await;
+            let (after, holders) = seen(&place);
+            assert!(holders.contains(&dead) || after != before, "{swaps}");
+            assert_eq!(swaps > 0, !holders.contains(&dead), "{swaps}");
+        });
+    }
+}
