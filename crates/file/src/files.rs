@@ -295,7 +295,11 @@ impl Files {
 
     /// Waits until locks on a file that is open here are lost: which. Every use of it fails until it is closed by all.
     pub async fn next_lost(&self) -> u64 {
-        self.shared.names.next_lost().await
+        let ino = self.shared.names.next_lost().await;
+        let open = self.shared.opened.borrow().get(&ino).cloned();
+        // What was written is of no use any more, and others want the room.
+        let _lost = open.map(|file| file.check_locks());
+        ino
     }
 
     /// What `stat` tells, with what this client has written and is not in stripes yet.

@@ -104,7 +104,17 @@ impl OpenFile {
     }
 
     fn check_there(&self) -> Result<(), Error> {
-        if self.is_gone.get() { Err(Error::Stale) } else { self.shared.names.check_locks(self.ino) }
+        if self.is_gone.get() { Err(Error::Stale) } else { self.check_locks() }
+    }
+
+    /// # Errors
+    /// [`Error::LostLock`], from then on. What others may have locked by now goes nowhere.
+    pub(crate) fn check_locks(&self) -> Result<(), Error> {
+        let checked = self.inode.may_change();
+        if checked.is_err() {
+            self.give_up();
+        }
+        checked
     }
 
     /// Takes note of what the inode says now, and adds what is not in it yet. Whoever has been told that the file goes further
@@ -124,7 +134,7 @@ impl OpenFile {
     /// # Errors
     /// [`Error::Lost`] where too many members are.
     pub async fn read(&self, at: u64, length: usize) -> Result<Rope, Error> {
-        self.shared.names.check_locks(self.ino)?;
+        self.check_locks()?;
         let asked = at..at.saturating_add(length as u64);
         // First: what arrives in the stripes meanwhile is then in both, and not in neither.
         let (dirty, dirty_end) = {
@@ -193,6 +203,8 @@ impl OpenFile {
             if let Some(error) = fault {
                 return Err(error);
             }
+                // That may have taken long.
+                self.check_there()?;
             let mut others = self.shared.dirty_files();
             if others.is_empty() {
                 // What is on its way belongs to files that are closed.
@@ -259,7 +271,7 @@ impl OpenFile {
         let mut result = Ok(());
         for Piece { at, view } in pieces {
             // Others may have what was locked for these bytes.
-            result = self.shared.names.check_locks(self.ino);
+            result = self.check_locks();
             if result.is_ok() {
                 result = self.shared.contents.write(&self.inode, at, view.into()).await;
             }
@@ -326,6 +338,8 @@ impl OpenFile {
         if self.is_clean() {
             // It was of bytes that are not wanted any more.
             *self.fault.borrow_mut() = None;
+            // First, also where there is a fault: with the last close all that is known of the loss goes but what is noted here.
+            self.check_locks()?;
         }
         self.go_out().await?;
         self.shared.contents.truncate(&self.inode, size).await

@@ -22,6 +22,9 @@ pub(crate) struct Stored {
     seen: RefCell<Option<Seen>>,
     /// When its bytes were last written by whoever has it open here: what goes out later was changed then.
     written: Cell<Option<Time>>,
+    /// Locks on it were lost while it was open here. That stays, also when those who open it later know nothing of it any more:
+    /// what was on its way for it must not come then.
+    is_lost: Cell<bool>,
 }
 
 #[derive(Clone)]
@@ -41,7 +44,8 @@ pub(crate) fn content_of(inode: &Inode, shape: Shape) -> Result<Content, Error> 
 impl Stored {
     /// As it was met when it was opened.
     pub(crate) fn new(names: Rc<FileSystem>, ino: u64, shape: Shape, held: Held<Inode>) -> Result<Stored, Error> {
-        let stored = Stored { names, ino, shape, seen: RefCell::default(), written: Cell::default() };
+        let stored =
+            Stored { names, ino, shape, seen: RefCell::default(), written: Cell::default(), is_lost: Cell::default() };
         stored.see(held)?;
         Ok(stored)
     }
@@ -109,12 +113,21 @@ impl data::Inode for Stored {
                 changed: now,
                 ..held.record.clone()
             };
-            let put = self.names.access.put(&self.names.access.keys.inode(self.ino), Some(&held), new).await?;
+            let key = self.names.access.keys.inode(self.ino);
+            let put = self.names.access.put_while(&key, Some(&held), new, || self.may_change()).await?;
             let is_done = put.is_some();
             if let Some(held) = put {
                 self.see(held)?;
             }
             Ok(is_done)
         })
+    }
+
+    fn may_change(&self) -> Result<(), Error> {
+        if !self.is_lost.get() && self.names.check_locks(self.ino).is_ok() {
+            return Ok(());
+        }
+        self.is_lost.set(true);
+        Err(Error::LostLock)
     }
 }

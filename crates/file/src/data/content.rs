@@ -132,6 +132,14 @@ pub trait Inode {
     /// Makes it stand so, if it still is at this version; false: it is not. An outcome of which no answer came is found out before
     /// this returns; after an error nobody knows it.
     fn store(&self, version: Version, state: State) -> LocalFuture<'_, Result<bool, Error>>;
+
+    /// Whether bytes may be changed yet. It is asked right before each change of a map, as that may have been a while in the making.
+    ///
+    /// # Errors
+    /// Why not: what is not changed yet never will be.
+    fn may_change(&self) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

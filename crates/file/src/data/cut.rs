@@ -197,7 +197,7 @@ impl Contents {
                     continue;
                 }
                 Content::Spans(spans) if punched != Some((spans.map, spans.cuts)) => {
-                    self.punch_spans(inode.number(), *spans, range).await?;
+                    self.punch_spans(inode, *spans, range).await?;
                     punched = Some((spans.map, spans.cuts));
                     // Another map, or what was written after a cut, may be the file's by now.
                     continue;
@@ -214,11 +214,15 @@ impl Contents {
         Err(Error::Unavailable("others change the file all the time".into()))
     }
 
-    async fn punch_spans(self: &Rc<Self>, inode: u64, spans: Spans, range: Range<u64>) -> Result<(), Error> {
+    async fn punch_spans(self: &Rc<Self>, inode: &dyn Inode, spans: Spans, range: Range<u64>) -> Result<(), Error> {
         let range = range.start..range.end.min(spans.reach);
-        self.each_span(inode, spans.map, &range.clone(), move |contents, id| {
+        self.each_span(inode.number(), spans.map, &range.clone(), move |contents, id| {
             let range = range.start.max(id.range().start)..range.end.min(id.range().end);
-            async move { contents.punch_span(id, spans.cuts, range).await }
+            let may = inode.may_change();
+            async move {
+                may?;
+                contents.punch_span(id, spans.cuts, range).await
+            }
         })
         .await
     }

@@ -212,7 +212,18 @@ impl SpanRecords {
         record::change(&*self.meta, &self.key(id), |body| self.next(id, body, &mut edit)).await
     }
 
-    /// The same, by [`record::ensure`].
+    /// The same as long as it may be done, which is asked right before each try.
+    pub(crate) async fn edit_while<T>(
+        &self,
+        id: SpanId,
+        may: &dyn Fn() -> Result<(), Error>,
+        mut edit: impl FnMut(Option<Span>) -> Result<Edit<T>, Error>,
+    ) -> Result<T, Failed> {
+        let _forgetting = Forgetting { records: self, id };
+        record::change_while(&*self.meta, &self.key(id), may, |body| self.next(id, body, &mut edit)).await
+    }
+
+    /// [`SpanRecords::edit`], by [`record::ensure`].
     pub(crate) async fn ensure<T>(
         &self,
         id: SpanId,

@@ -298,7 +298,7 @@ impl Contents {
         for span in touched(&write.range()) {
             let id = SpanId { inode: inode.number(), map: spans.map, span };
             write.map = Some(spans.map);
-            match self.apply(id, spans.cuts, &mut write.written).await? {
+            match self.apply(inode, id, spans.cuts, &mut write.written).await? {
                 None | Some(Applied::Late) => return Ok(Step::Again),
                 Some(Applied::Gone) => return Ok(Step::Anew),
                 Some(Applied::Full) => {
@@ -321,7 +321,13 @@ impl Contents {
     }
 
     /// Changes a span's map for what was written. `None`: nobody knows whether it was made.
-    async fn apply(&self, id: SpanId, cuts: u32, written: &mut [Written]) -> Result<Option<Applied>, Error> {
+    async fn apply(
+        &self,
+        inode: &dyn Inode,
+        id: SpanId,
+        cuts: u32,
+        written: &mut [Written],
+    ) -> Result<Option<Applied>, Error> {
         let mut here: Vec<&mut Written> =
             written.iter_mut().filter(|written| written.at / SPAN_BYTES == id.span).collect();
         let (ours, named): (Vec<_>, Vec<_>) = here.iter().partition(|written| written.is_ours());
@@ -330,7 +336,8 @@ impl Contents {
         let stripes: Vec<(u64, Rc<Stripe>)> =
             here.iter().map(|written| (written.at, Rc::clone(&written.stripe))).collect();
         offer(here.iter_mut().map(|written| &mut **written))?;
-        let edited = self.spans.edit(id, |span| {
+        let may = || inode.may_change();
+        let edited = self.spans.edit_while(id, &may, |span| {
             let mut span = span.unwrap_or_default();
             if span.cuts > cuts {
                 return Ok((None, Applied::Late));

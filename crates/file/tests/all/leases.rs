@@ -100,3 +100,33 @@ fn who_drops_a_dead_holder_changes_the_inode_first() {
         });
     }
 }
+
+/// Members are slow: what was on its way when the lease ended does not come, also where the file was closed and the loss forgiven.
+#[test]
+fn what_is_on_its_way_when_a_lock_is_lost_does_not_come() {
+    for (is_long, is_closed) in [(false, false), (false, true), (true, false), (true, true)] {
+        run(1, async move {
+            let (place, files, open) = two().await;
+            if is_long {
+                for at in 0..300 {
+                    open[0].write(at * 20_000, &[1; 5000]).await.unwrap();
+                }
+                open[0].flush().await.unwrap();
+            }
+            let before = bytes(&open[0]).await;
+            files[0].lock(&open[0], &whole(1), None).await.unwrap();
+            time::sleep(Duration::from_secs(39)).await;
+            place.shelves.iter().for_each(|shelf| shelf.delay.set(Duration::from_secs(25)));
+            // Whole blocks leave at once.
+            open[0].write(0, &vec![7; 8 * MIB]).await.unwrap();
+            time::sleep(Duration::from_millis(1100)).await;
+            if is_closed {
+                assert_eq!(files[0].close_file(&open[0]).await, Err(Error::LostLock));
+            }
+            time::sleep(Duration::from_secs(200)).await;
+            place.shelves.iter().for_each(|shelf| shelf.delay.set(Duration::ZERO));
+            let again = files[1].open_file(open[1].ino()).await.unwrap();
+            assert!(bytes(&again).await == before, "long: {is_long}, closed: {is_closed}");
+        });
+    }
+}

@@ -229,7 +229,7 @@ fn nobody_starves() {
     }
 }
 
-/// The holder dies, or its host does: others wait a minute.
+/// The holder dies, or its host does: others wait a minute and a half.
 #[test]
 fn a_dead_clients_locks_end() {
     run(1, async {
@@ -239,7 +239,7 @@ fn a_dead_clients_locks_end() {
         let begun = time::now();
         files[1].lock(&open[1], &whole(1), GOES_ON).await.unwrap();
         let waited = begun.elapsed();
-        assert!((60..64).contains(&waited.as_secs()), "{waited:?}");
+        assert!((90..94).contains(&waited.as_secs()), "{waited:?}");
         files[1].unlock(&open[1], &whole(1)).await.unwrap();
         // One that has ended in order, and left a lock, keeps nobody waiting.
         let third = place.client().await;
@@ -284,7 +284,7 @@ fn who_loses_its_locks_is_told_so_before_others_have_them() {
         files[0].names().renew().await.unwrap();
         assert_eq!(open[0].read(0, 9).await.err(), Some(Error::LostLock));
         let taken = waiting.await;
-        assert!(noticed < taken && taken.duration_since(begun) < Duration::from_secs(65));
+        assert!(noticed < taken && taken.duration_since(begun) < Duration::from_secs(95));
         assert_eq!(files[0].close_file(&open[0]).await, Err(Error::LostLock), "what it wrote is lost");
         let again = files[0].open_file(open[0].ino()).await.unwrap();
         assert_eq!(bytes(&again).await, b"theirs");
