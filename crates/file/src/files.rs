@@ -278,8 +278,8 @@ impl Files {
             Ok(()) => Ok(()),
             Err(_) => file.flush().await,
         };
-        if flushed.is_err() {
-            file.give_up();
+        if let Err(error) = &flushed {
+            file.give_up(error.clone());
         }
         let freed = names.give_back_all(ino, owner).await;
         flushed.and(freed)

@@ -25,5 +25,5 @@ pub use error::Error;
 pub use files::{DIRTY_BYTES_MAX, Files, layout_of};
 pub use fs::{CreateOptions, FileSystem, ROOT, Reap};
 pub use name::{Cursor, DirEntry};
-pub use opened::OpenFile;
+pub use opened::{Handle, OpenFile};
 pub use ops::{Attributes, Change, LockRequest, New, RenameFlags, SetMode};

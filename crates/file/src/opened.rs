@@ -64,8 +64,39 @@ pub struct OpenFile {
     due: RefCell<BTreeSet<u64>>,
     /// The file was removed by another host: nothing of it can go out.
     is_gone: Cell<bool>,
+    /// How often what was written was dropped, and why last.
+    dropped: Cell<u64>,
+    dropped_for: RefCell<Option<Error>>,
     /// Truncation and writes take turns with it.
     turn: Semaphore,
+}
+
+/// One of those that have a file open: each is told once that bytes were dropped which it may have written, whoever has met the
+/// fault.
+pub struct Handle {
+    /// What [`OpenFile::dropped`] was then.
+    told: Cell<u64>,
+}
+
+impl Handle {
+    /// # Errors
+    /// Bytes of the file were dropped since this was asked last.
+    pub fn told(&self, file: &OpenFile) -> Result<(), Error> {
+        let dropped = file.dropped.get();
+        match file.dropped_for.borrow().clone().filter(|_| self.told.replace(dropped) != dropped) {
+            Some(why) => Err(why),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`OpenFile::flush`].
+    ///
+    /// # Errors
+    /// The same, and bytes that were dropped before.
+    pub async fn flush(&self, file: &Rc<OpenFile>) -> Result<(), Error> {
+        let flushed = file.flush().await;
+        flushed.and(self.told(file))
+    }
 }
 
 impl OpenFile {
@@ -88,6 +119,8 @@ impl OpenFile {
             fault: RefCell::default(),
             due: RefCell::default(),
             is_gone: Cell::default(),
+            dropped: Cell::default(),
+            dropped_for: RefCell::default(),
             turn: Semaphore::new(1),
         })
     }
@@ -112,7 +145,7 @@ impl OpenFile {
     pub(crate) fn check_locks(&self) -> Result<(), Error> {
         let checked = self.inode.may_change();
         if checked.is_err() {
-            self.give_up();
+            self.drop_dirty();
         }
         checked
     }
@@ -170,6 +203,8 @@ impl OpenFile {
             let (now, rest) = bytes.split_at(length);
             if !self.dirty.borrow().has_room(at) {
                 let permit = self.room().await?;
+                // That may have taken long.
+                self.check_there()?;
                 self.permits.borrow_mut().push(permit);
             }
             self.dirty.borrow_mut().write(at, now);
@@ -203,8 +238,6 @@ impl OpenFile {
             if let Some(error) = fault {
                 return Err(error);
             }
-                // That may have taken long.
-                self.check_there()?;
             let mut others = self.shared.dirty_files();
             if others.is_empty() {
                 // What is on its way belongs to files that are closed.
@@ -305,6 +338,8 @@ impl OpenFile {
     async fn go_out(self: &Rc<Self>) -> Result<(), Error> {
         loop {
             let ended = self.ended.notified();
+            // First, also where there is a fault: with the last close all that is known of the loss goes but what is noted here.
+            self.check_locks()?;
             if self.fault.borrow().is_none() {
                 self.check_there()?;
                 if self.is_clean() {
@@ -338,8 +373,6 @@ impl OpenFile {
         if self.is_clean() {
             // It was of bytes that are not wanted any more.
             *self.fault.borrow_mut() = None;
-            // First, also where there is a fault: with the last close all that is known of the loss goes but what is noted here.
-            self.check_locks()?;
         }
         self.go_out().await?;
         self.shared.contents.truncate(&self.inode, size).await
@@ -352,8 +385,21 @@ impl OpenFile {
         self.shared.contents.punch(&self.inode, from..to).await
     }
 
-    /// What is not in stripes yet goes nowhere.
-    pub(crate) fn give_up(&self) {
+    /// What is not in stripes yet goes nowhere, as this says. All that have the file open are to be told.
+    pub(crate) fn give_up(&self, why: Error) {
+        if !self.is_clean() {
+            self.dropped.set(self.dropped.get() + 1);
+            *self.dropped_for.borrow_mut() = Some(why);
+        }
+        self.drop_dirty();
+    }
+
+    /// For one that has it open: what is dropped from now on it is told.
+    pub fn handle(&self) -> Handle {
+        Handle { told: Cell::new(self.dropped.get()) }
+    }
+
+    fn drop_dirty(&self) {
         self.dirty.borrow_mut().cut(0);
         *self.fault.borrow_mut() = None;
         self.settle_permits();

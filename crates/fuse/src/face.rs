@@ -319,8 +319,7 @@ impl Filesystem for Face {
 
     fn fsync(&self, _request: &Request, _ino: INodeNo, handle: FileHandle, _data: bool, reply: ReplyEmpty) {
         self.hand_on(move |served| async move {
-            let flush = async { served.file(handle.0)?.flush().await };
-            done(reply, flush.await);
+            done(reply, served.flush(handle.0).await);
         });
     }
 

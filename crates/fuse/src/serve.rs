@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use engine::sync::{MailReceiver, mailbox};
 use engine::task::{self, LocalFuture};
-use file::{Error, Files, LockRequest, OpenFile};
+use file::{Error, Files, Handle, LockRequest, OpenFile};
 use fuser::{INodeNo, Notifier};
 
 use crate::lockers::Lockers;
@@ -19,7 +19,7 @@ pub struct Served {
     /// The file system.
     pub files: Rc<Files>,
     notifier: Notifier,
-    handles: RefCell<BTreeMap<u64, Rc<OpenFile>>>,
+    handles: RefCell<BTreeMap<u64, (Rc<OpenFile>, Rc<Handle>)>>,
     lockers: RefCell<Lockers>,
     next: Cell<u64>,
 }
@@ -34,7 +34,8 @@ impl Served {
     pub fn hand_out(&self, file: Rc<OpenFile>) -> u64 {
         let handle = self.next.get();
         self.next.set(handle + 1);
-        self.handles.borrow_mut().insert(handle, file);
+        let told = Rc::new(file.handle());
+        self.handles.borrow_mut().insert(handle, (file, told));
         handle
     }
 
@@ -55,9 +56,19 @@ impl Served {
     /// Writes bytes at a place, or, where it appends, at the file's end.
     pub async fn write(
         &self,
+        self.opened(handle).map(|(file, _)| file)
+    }
+
+    fn opened(&self, handle: u64) -> Result<(Rc<OpenFile>, Rc<Handle>), Error> {
         handle: u64,
         (at, bytes): (u64, &[u8]),
         is_append: bool,
+    /// What was written before is stable, by whatever handle; also what was dropped since this one was told.
+    pub async fn flush(&self, handle: u64) -> Result<(), Error> {
+        let (file, told) = self.opened(handle)?;
+        told.flush(&file).await
+    }
+
         drops_rights: bool,
     ) -> Result<(), Error> {
         let file = self.file(handle)?;
@@ -89,10 +100,11 @@ impl Served {
 
     /// Each close of a descriptor: with it go the locks by `fcntl` of the process (its table of files is the owner).
     pub async fn leave(&self, handle: u64, owner: u64) -> Result<(), Error> {
-        let file = self.file(handle)?;
+        let (file, told) = self.opened(handle)?;
         // First: what it gets from now on is not of before.
         self.lockers.borrow_mut().flush(file.ino(), owner);
-        self.files.leave(&file, owner).await
+        let left = self.files.leave(&file, owner).await;
+        left.and(told.told(&file))
     }
 
     /// Has the kernel forget bytes and size of a file. In a thread of its own, as the kernel waits there for pages that it reads or
@@ -113,7 +125,7 @@ impl Served {
 
     /// Takes a number back.
     pub async fn take_back(&self, handle: u64) -> Result<(), Error> {
-        let file = self.handles.borrow_mut().remove(&handle).ok_or(Error::Stale)?;
+        let (file, _told) = self.handles.borrow_mut().remove(&handle).ok_or(Error::Stale)?;
         let owners = self.lockers.borrow_mut().release(file.ino(), handle);
         let mut left = Ok(());
         // Those of this open file; and a process that has locked by it, and by none since, is gone.

@@ -130,3 +130,24 @@ fn what_is_on_its_way_when_a_lock_is_lost_does_not_come() {
         });
     }
 }
+
+/// One that leaves can't store what another has written: that one is told.
+#[test]
+fn whose_bytes_are_dropped_by_another_is_told_once() {
+    run(1, async {
+        let place = Place::new().await;
+        let files = place.client().await;
+        let file = make(&files, "a").await;
+        let [one, two] = [file.handle(), file.handle()];
+        files.lock(&file, &LockRequest { is_exclusive: false, ..whole(1) }, None).await.unwrap();
+        file.write(0, &[7; MIB]).await.unwrap();
+        place.set_down(true);
+        assert!(files.leave(&file, 1).await.is_err());
+        assert!(one.told(&file).is_err());
+        place.set_down(false);
+        assert!(two.flush(&file).await.is_err(), "the bytes are gone");
+        assert_eq!((one.flush(&file).await, two.flush(&file).await), (Ok(()), Ok(())));
+        let new = file.handle();
+        assert_eq!(new.flush(&file).await, Ok(()));
+    });
+}
