@@ -2,20 +2,18 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::Duration;
 
 use engine::sync::Semaphore;
 use engine::task::LocalFuture;
-use engine::{task, time};
+use engine::time;
 
-use crate::check::clients::Collector;
-use crate::data::{self, Auditor, Contents, Layout, MemberSpec, Members, Shape, Space, SumSeed};
+use crate::data::{self, Contents, Layout, MemberSpec, Members, Shape, Space, SumSeed};
 use crate::dirty::BLOCK_BYTES;
 use crate::error::Error;
 use crate::fs::{FileSystem, Reap};
 use crate::meta::Meta;
 use crate::opened::{OpenFile, Shared};
-use crate::ops::{Attributes, Change, LEASE_RENEWED_EVERY, LockRequest, New};
+use crate::ops::{Attributes, Change, LockRequest, New};
 use crate::record::inode::Inode;
 use crate::record::lock::Lock;
 use crate::record::root::{MemberState, RootRecord};
@@ -24,11 +22,6 @@ use crate::stored::content_of;
 /// Bytes that were written and are in no stripe yet, of all files of a client. Chosen: what keeps a fast network busy for some
 /// tens of milliseconds, many times over.
 pub const DIRTY_BYTES_MAX: usize = 256 << 20;
-/// How often a client says that it lives.
-const RENEWED_EVERY: Duration = Duration::from_secs(60);
-/// How long bytes lie in memory that nobody flushes, at most twice. Chosen: what a crash of the host may lose of a file that is
-/// never flushed; local file systems take 5 to 30 seconds.
-const LYING_MAX: Duration = Duration::from_secs(5);
 
 /// One client of a file system.
 pub struct Files {
@@ -105,42 +98,14 @@ impl Files {
         &self.shared.contents
     }
 
+    /// Files of which something is not in stripes yet.
+    pub(crate) fn dirty_files(&self) -> Vec<Rc<OpenFile>> {
+        self.shared.dirty_files()
+    }
+
     /// Bytes that fit, and that fit besides what is there, about.
     pub async fn usage(&self) -> Result<(u64, u64), Error> {
         self.shared.contents.space().usage().await
-    }
-
-    /// Says that this client lives, and has what nobody flushes go out, until it is dropped.
-    pub fn keep_alive(self: &Rc<Self>) -> task::Task<()> {
-        let files = Rc::downgrade(self);
-        let collector = Collector::new(
-            Rc::clone(self.names()),
-            Auditor::new(Rc::clone(self.names().meta()), Rc::clone(self.members())),
-        );
-        task::spawn(async move {
-            let _collecting = task::spawn(collector.run());
-            let mut tried = time::now();
-            loop {
-                time::sleep(LYING_MAX).await;
-                let Some(files) = files.upgrade() else { return };
-                let names = &files.shared.names;
-                names.notice_loss();
-                files.shared.dirty_files().iter().for_each(OpenFile::go_on);
-                let every = if names.locks.is_holding() { LEASE_RENEWED_EVERY } else { RENEWED_EVERY };
-                if tried.elapsed() >= every || !names.is_standing() {
-                    tried = time::now();
-                    if let Err(error) = names.renew().await {
-                        tracing::warn!(%error, "this client could not say that it lives");
-                    }
-                    names.pay_debts().await;
-                    files.shared.contents.space().tend().await;
-                }
-                // Also where somebody else has renewed it, or has got another number for it.
-                if let Some((client, sent)) = names.standing() {
-                    files.shared.contents.space().begin_anew(client, sent);
-                }
-            }
-        })
     }
 
     /// Opens a file for reading and writing of its bytes: what others have written and closed before is seen. All that have it

@@ -4,6 +4,7 @@
 
 mod access;
 mod across;
+mod alive;
 mod bytes;
 mod check;
 pub mod data;

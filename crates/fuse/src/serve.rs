@@ -158,9 +158,14 @@ pub async fn serve(files: Rc<Files>, notifier: Notifier, letters: &MailReceiver<
     let _losses = task::spawn(async move {
         loop {
             let ino = losses.files.next_lost().await;
-            if let Err(error) = losses.drop_pages(ino).await {
-                tracing::warn!(%error, ino, "the kernel keeps pages of a file whose locks are lost");
-            }
+            let losses = Rc::clone(&losses);
+            // The kernel may keep one waiting; others are as urgent.
+            let drop_pages = async move {
+                if let Err(error) = losses.drop_pages(ino).await {
+                    tracing::warn!(%error, ino, "the kernel keeps pages of a file whose locks are lost");
+                }
+            };
+            task::spawn(drop_pages).detach();
         }
     });
     while let Some(job) = letters.recv().await {

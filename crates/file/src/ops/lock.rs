@@ -232,6 +232,11 @@ impl FileSystem {
         }
     }
 
+    /// For how long this client has the locks that it has, unless it says that it lives.
+    pub(crate) fn lease_left(&self) -> Option<Duration> {
+        self.standing.lease_left()
+    }
+
     /// All locks of this client are lost, and others may have them.
     pub(super) fn lose_locks(&self) {
         if self.locks.lose(|ino| self.is_open(ino)) {

@@ -72,6 +72,11 @@ impl Standing {
         self.is_within(LEASE)
     }
 
+    /// For how long they are, unless it is renewed; `None`: they are not.
+    pub(crate) fn lease_left(&self) -> Option<Duration> {
+        LEASE.checked_sub(self.renewed.get()?.elapsed()).filter(|left| !left.is_zero())
+    }
+
     /// Whether others do not take the client for dead.
     pub(crate) fn is_young(&self) -> bool {
         self.is_within(RENEWED_WITHIN)

@@ -151,3 +151,18 @@ fn whose_bytes_are_dropped_by_another_is_told_once() {
         assert_eq!(new.flush(&file).await, Ok(()));
     });
 }
+
+/// The pool does not answer: that the lease is over is noticed then, and not when the answer comes.
+#[test]
+fn a_loss_is_noticed_when_it_is_one() {
+    run(1, async {
+        let (place, files, open) = two().await;
+        let _alive = files[0].keep_alive();
+        files[0].lock(&open[0], &whole(1), None).await.unwrap();
+        open[0].write(0, b"never").await.unwrap();
+        let begun = time::now();
+        place.meta.set_faults(Faults { delay: Duration::from_secs(3600), ..Faults::default() });
+        assert_eq!(files[0].next_lost().await, open[0].ino());
+        assert!((35..41).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+    });
+}
