@@ -195,10 +195,9 @@ impl Files {
     ) -> Result<(), Error> {
         let (names, ino) = (&self.shared.names, file.ino());
         names.check_locks(ino)?;
-        if names.locks.has_any(ino) {
-            // It may be less than what there was: others see what was written under that.
-            file.flush().await?;
-        }
+        // It may be less than what there was: others see what was written under that. And what was written under none comes before
+        // what is read under this one.
+        file.flush().await?;
         let had = names.locks.has(ino, wanted.owner);
         let locked = async {
             names.take_lock(ino, wanted, goes_on).await?;
@@ -213,6 +212,11 @@ impl Files {
             }
             locked => locked,
         }
+    }
+
+    /// Whether an owner has, or may have, a lock of a file.
+    pub fn has_locked(&self, file: &OpenFile, owner: u64) -> bool {
+        self.shared.names.locks.has(file.ino(), owner)
     }
 
     /// Gives a range back, after what was written under its lock is stable.

@@ -377,7 +377,7 @@ impl Filesystem for Face {
             let goes_on = || !caller.is_signalled();
             let waits: Option<&dyn Fn() -> bool> = if waits { Some(&goes_on) } else { None };
             let changed = match kind {
-                libc::F_UNLCK => async { served.files.unlock(&served.file(handle.0)?, &wanted).await }.await,
+                libc::F_UNLCK => served.unlock(handle.0, &wanted).await,
                 _ => served.lock(handle.0, &wanted, waits).await,
             };
             done(reply, changed);

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use engine::sync::{MailReceiver, mailbox};
+use engine::sync::{MailReceiver, Semaphore, mailbox};
 use engine::task::{self, LocalFuture};
 use file::{Error, Files, Handle, LockRequest, OpenFile};
 use fuser::{INodeNo, Notifier};
@@ -14,6 +14,10 @@ use crate::lockers::Lockers;
 /// What a request does on the reactor. It has its reply with it.
 pub type Job = Box<dyn FnOnce(Rc<Served>) -> LocalFuture<'static, ()> + Send>;
 
+/// Threads by which the kernel forgets pages, at most: each waits for as long as the kernel does. Chosen: who takes many locks of
+/// many files at once is not held up by one that is slow.
+const FORGETTING_MAX: usize = 8;
+
 /// What is served.
 pub struct Served {
     /// The file system.
@@ -22,12 +26,14 @@ pub struct Served {
     handles: RefCell<BTreeMap<u64, (Rc<OpenFile>, Rc<Handle>)>>,
     lockers: RefCell<Lockers>,
     next: Cell<u64>,
+    forgetting: Semaphore,
 }
 
 impl Served {
     pub fn new(files: Rc<Files>, notifier: Notifier) -> Rc<Served> {
         let (handles, lockers) = (RefCell::default(), RefCell::default());
-        Rc::new(Served { files, notifier, handles, lockers, next: Cell::new(1) })
+        let forgetting = Semaphore::new(FORGETTING_MAX);
+        Rc::new(Served { files, notifier, handles, lockers, next: Cell::new(1), forgetting })
     }
 
     /// A number for a file that is open.
@@ -50,25 +56,25 @@ impl Served {
 
     /// The file of a number that was handed out.
     pub fn file(&self, handle: u64) -> Result<Rc<OpenFile>, Error> {
-        self.handles.borrow().get(&handle).cloned().ok_or(Error::Stale)
-    }
-
-    /// Writes bytes at a place, or, where it appends, at the file's end.
-    pub async fn write(
-        &self,
         self.opened(handle).map(|(file, _)| file)
     }
 
     fn opened(&self, handle: u64) -> Result<(Rc<OpenFile>, Rc<Handle>), Error> {
-        handle: u64,
-        (at, bytes): (u64, &[u8]),
-        is_append: bool,
+        self.handles.borrow().get(&handle).cloned().ok_or(Error::Stale)
+    }
+
     /// What was written before is stable, by whatever handle; also what was dropped since this one was told.
     pub async fn flush(&self, handle: u64) -> Result<(), Error> {
         let (file, told) = self.opened(handle)?;
         told.flush(&file).await
     }
 
+    /// Writes bytes at a place, or, where it appends, at the file's end.
+    pub async fn write(
+        &self,
+        handle: u64,
+        (at, bytes): (u64, &[u8]),
+        is_append: bool,
         drops_rights: bool,
     ) -> Result<(), Error> {
         let file = self.file(handle)?;
@@ -92,10 +98,21 @@ impl Served {
         let file = self.file(handle)?;
         // First: from now on there may be one.
         self.lockers.borrow_mut().ask(file.ino(), wanted.owner, handle);
+        // What a mapping has changed has to be out before another may have a lock, and it may be less than what there was.
+        self.drop_pages(file.ino()).await?;
         self.files.lock(&file, wanted, goes_on).await?;
         // Again: while it waited the owner may have given back all that it had.
         self.lockers.borrow_mut().ask(file.ino(), wanted.owner, handle);
         self.drop_pages(file.ino()).await
+    }
+
+    /// Gives a range back, after what was written under its lock is stable, also by a mapping.
+    pub async fn unlock(&self, handle: u64, freed: &LockRequest) -> Result<(), Error> {
+        let file = self.file(handle)?;
+        if self.files.has_locked(&file, freed.owner) {
+            self.drop_pages(file.ino()).await?;
+        }
+        self.files.unlock(&file, freed).await
     }
 
     /// Each close of a descriptor: with it go the locks by `fcntl` of the process (its table of files is the owner).
@@ -107,9 +124,10 @@ impl Served {
         left.and(told.told(&file))
     }
 
-    /// Has the kernel forget bytes and size of a file. In a thread of its own, as the kernel waits there for pages that it reads or
-    /// writes just now, by requests that this one has to answer.
+    /// Has the kernel write out what a mapping has changed of a file, and forget its bytes and size. In a thread of its own, as the
+    /// kernel waits there for pages that it reads or writes just now, by requests that this one has to answer.
     async fn drop_pages(&self, ino: u64) -> Result<(), Error> {
+        let _one = self.forgetting.acquire(1).await;
         let (sender, done) = mailbox::<()>(1);
         let notifier = self.notifier.clone();
         // tidy: thread: it waits in the kernel for what this thread does.

@@ -148,11 +148,6 @@ impl Locks {
         self.stakes.borrow().get(&ino).is_some_and(|stake| stake.owners.borrow().contains(&owner))
     }
 
-    /// Whether anybody here has, or may have, something of a file.
-    pub(crate) fn has_any(&self, ino: u64) -> bool {
-        self.stakes.borrow().get(&ino).is_some_and(|stake| !stake.owners.borrow().is_empty())
-    }
-
     /// Whether this client has, or may have, a lock.
     pub(crate) fn is_holding(&self) -> bool {
         self.stakes.borrow().values().any(|stake| !stake.owners.borrow().is_empty())
