@@ -1,7 +1,7 @@
 //! Locks given back. What can't be is tried again with the next renewals.
 //!
-//! **Nothing is given back for an owner that has it anew**: whoever asks for a lock settles in the same change what it could not give
-//! back before, and what is given back later is looked up again in its turn.
+//! **Nothing is given back for an owner that has it anew**: whoever asks for a lock settles in the same change what it could not
+//! give back before, and what is given back later is looked up again in its turn.
 
 use super::stakes::{Back, Debt, LockRequest, Stake};
 use crate::access::Tries;
@@ -12,14 +12,16 @@ use crate::record::lock::LockKind;
 impl FileSystem {
     /// Gives something back. Others that wait here go on at once. With `keeps` what fails is tried again later.
     pub(super) async fn give(&self, stake: &Stake, ino: u64, debt: Debt, keeps: bool) -> Result<(), Error> {
+        let giving = stake.giving();
         let turn = stake.turn.acquire(1).await;
+        drop(giving);
         let done = self.pay(stake, ino, debt).await;
         stake.strike(&[debt]);
         if done.is_err() && keeps {
             stake.debts.borrow_mut().push(debt);
         }
         drop(turn);
-        stake.freed.notify_all();
+        stake.tell();
         done
     }
 
@@ -83,7 +85,7 @@ impl FileSystem {
                 Err(error) => tracing::warn!(%error, ino, "locks of a file are not given back yet"),
             }
             drop(turn);
-            stake.freed.notify_all();
+            stake.tell();
             self.locks.settle(ino, &stake);
         }
     }

@@ -40,21 +40,36 @@ impl FileSystem {
     ) -> Result<(), Error> {
         let stake = self.locks.stake(ino);
         let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_MAX);
+        let mut looking = None;
         let taken = loop {
-            // First: what is given back from here on is not missed.
-            let freed = stake.freed.notified();
+            // First: what changes from here on is not missed.
+            let known = stake.changes.get();
             match self.try_lock(&stake, ino, wanted, goes_on.is_some()).await {
                 Ok(false) => {}
                 Ok(true) => break Ok(()),
                 Err(error) => break Err(error),
             }
-            match goes_on {
-                None => break Err(Error::Locked),
-                Some(goes_on) if !goes_on() => break Err(Error::Interrupted),
-                Some(_) => {}
+            let Some(goes_on) = goes_on else { break Err(Error::Locked) };
+            // One of those that wait here for locks of the file looks at the record; the others are told when it is another.
+            loop {
+                if !goes_on() {
+                    break;
+                }
+                looking = looking.or_else(|| stake.looking.try_acquire(1));
+                let pause = if looking.is_some() { backoff.pause() } else { PAUSE_MAX };
+                let freed = stake.freed.notified();
+                if stake.changes.get() == known {
+                    let _whichever = time::timeout(jittered(pause), freed).await;
+                }
+                if looking.is_some() || stake.changes.get() != known {
+                    break;
+                }
             }
-            let _whichever = time::timeout(jittered(backoff.pause()), freed).await;
+            if !goes_on() {
+                break Err(Error::Interrupted);
+            }
         };
+        drop(looking);
         if goes_on.is_some() && taken.is_err() {
             // Others wait for it as long as it is there: what fails is tried again.
             let given_up = self.give(&stake, ino, Debt { what: *wanted, back: Back::Claim }, true).await;
@@ -77,7 +92,14 @@ impl FileSystem {
         let known = stake.known.take();
         match known {
             Some(held) => Ok((Some(held), true)),
-            None => Ok((self.access.get(&self.access.keys.locks(ino)).await?, false)),
+            None => {
+                let held: Option<Held<LockRecord>> = self.access.get(&self.access.keys.locks(ino)).await?;
+                let version = held.as_ref().map(Held::version);
+                if stake.version.replace(version) != version {
+                    stake.tell();
+                }
+                Ok((held, false))
+            }
         }
     }
 
@@ -112,7 +134,10 @@ impl FileSystem {
         };
         match held {
             Some(held) if is_empty => is_done = self.access.remove(&key, &held).await?,
-            held => *stake.known.borrow_mut() = held,
+            held => {
+                stake.version.set(held.as_ref().map(Held::version));
+                *stake.known.borrow_mut() = held;
+            }
         }
         stake.is_in_doubt.set(false);
         Ok(is_done)
@@ -120,7 +145,13 @@ impl FileSystem {
 
     /// Takes a lock, or, where it waits and something is in the way, has a claim: whether it has the lock.
     async fn try_lock(&self, stake: &Stake, ino: u64, wanted: &LockRequest, waits: bool) -> Result<bool, Error> {
-        let _turn = stake.turn.acquire(1).await;
+        let mut turn = stake.turn.acquire(1).await;
+        while stake.is_giving() {
+            // What is given back is what others wait for, here and elsewhere.
+            drop(turn);
+            turn = stake.turn.acquire(1).await;
+        }
+        let _turn = turn;
         let mut tries = Tries::new();
         loop {
             self.prepare_lock().await?;
@@ -138,6 +169,7 @@ impl FileSystem {
                 continue; // others may have changed it: as it is now
             }
             is_inherited |= self.drop_dead(&mut new, &in_the_way).await?;
+            stake.drop_idle(&mut new, &in_the_way);
             in_the_way = new.in_the_way(&lock);
             let is_free = in_the_way.is_empty();
             match is_free {

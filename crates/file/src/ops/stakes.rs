@@ -14,6 +14,9 @@ use crate::record::lock::{LOCK_END, Lock, LockKind, LockRecord};
 
 /// Whoever is in the way is asked for no more often than that.
 const LOOKED_AT_EVERY: Duration = Duration::from_secs(1);
+/// How long a claim keeps others out that nothing keeps from being a lock. Chosen: who waits looks ten times a second, and is
+/// answered within ten seconds by a store that is there.
+const IDLE_MAX: Duration = Duration::from_secs(30);
 /// Silent clients that are remembered.
 const SILENT_KEPT: usize = 1024;
 
@@ -76,8 +79,17 @@ impl Debt {
 pub(super) struct Stake {
     /// One of this client's changes at a time.
     pub(super) turn: Semaphore,
-    /// Something was given back here.
+    /// Something was given back here, or is another than it was; how often.
     pub(super) freed: Notify,
+    pub(super) changes: Cell<u64>,
+    /// Who of those that wait here looks at the record.
+    pub(super) looking: Semaphore,
+    /// As it was seen last.
+    pub(super) version: Cell<Option<Version>>,
+    /// Each that is about to give something back has one, too.
+    giving: Rc<()>,
+    /// Claims that nothing was in the way of, and since when.
+    idle: RefCell<BTreeMap<Lock, Instant>>,
     /// Who has, or may have, a lock or a claim.
     pub(super) owners: RefCell<BTreeSet<u64>>,
     /// What they have and do not want, and could not give back yet.
@@ -89,6 +101,35 @@ pub(super) struct Stake {
 }
 
 impl Stake {
+    /// Tells those that wait here to look.
+    pub(super) fn tell(&self) {
+        self.changes.set(self.changes.get().wrapping_add(1));
+        self.freed.notify_all();
+    }
+
+    /// As long as it is held, somebody is about to give something back.
+    pub(super) fn giving(&self) -> Rc<()> {
+        Rc::clone(&self.giving)
+    }
+
+    pub(super) fn is_giving(&self) -> bool {
+        Rc::strong_count(&self.giving) > 1
+    }
+
+    /// Takes claims out of a record whose owners could have had the lock for long: nobody seems to ask for it. Who does comes back
+    /// behind all others.
+    pub(super) fn drop_idle(&self, record: &mut LockRecord, in_the_way: &[Lock]) {
+        let mut idle = self.idle.borrow_mut();
+        let is_free = |claim: &Lock| record.claims.contains(claim) && record.in_the_way(claim).is_empty();
+        let free: Vec<Lock> = in_the_way.iter().filter(|claim| is_free(claim)).copied().collect();
+        idle.retain(|claim, _| free.contains(claim));
+        for claim in free {
+            if idle.entry(claim).or_insert_with(time::now).elapsed() >= IDLE_MAX {
+                record.give_up(&claim);
+            }
+        }
+    }
+
     /// What an owner could not give back yet.
     pub(super) fn debts_of(&self, owner: u64) -> Vec<Debt> {
         self.debts.borrow().iter().filter(|debt| debt.what.owner == owner).copied().collect()
@@ -126,6 +167,11 @@ impl Locks {
             Rc::new(Stake {
                 turn: Semaphore::new(1),
                 freed: Notify::new(),
+                changes: Cell::default(),
+                looking: Semaphore::new(1),
+                version: Cell::default(),
+                giving: Rc::default(),
+                idle: RefCell::default(),
                 owners: RefCell::default(),
                 debts: RefCell::default(),
                 known: RefCell::default(),

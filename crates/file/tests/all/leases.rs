@@ -166,3 +166,51 @@ fn a_loss_is_noticed_when_it_is_one() {
         assert!((35..41).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
     });
 }
+
+/// A client that lives has forgotten that it waits: others go on all the same.
+#[test]
+fn a_claim_of_nobody_ends() {
+    run(1, async {
+        let (_place, files, open) = two().await;
+        let _alive = [files[0].keep_alive(), files[1].keep_alive()];
+        files[0].lock(&open[0], &wanted(1, 0, 10, true), None).await.unwrap();
+        let all = whole(1);
+        assert!(time::timeout(Duration::from_secs(1), files[1].lock(&open[1], &all, GOES_ON)).await.is_err());
+        files[0].unlock(&open[0], &whole(1)).await.unwrap();
+        assert_eq!(files[0].lock(&open[0], &wanted(1, 0, 10, true), None).await, Err(Error::Locked));
+        let begun = time::now();
+        files[0].lock(&open[0], &wanted(1, 0, 10, true), GOES_ON).await.unwrap();
+        assert!((28..32).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+    });
+}
+
+/// Many wait here, and one of them looks.
+#[test]
+fn of_many_that_wait_one_looks() {
+    run(1, async {
+        let place = Place::new().await;
+        let holder = place.client().await;
+        let file = make(&holder, "a").await;
+        holder.lock(&file, &wanted(1, 0, 100, true), None).await.unwrap();
+        let meta = place.meta.client();
+        let files = place.client_over(meta.clone()).await;
+        let open = files.open_file(file.ino()).await.unwrap();
+        let waiting: Vec<_> = (0..50)
+            .map(|at| {
+                let (files, open) = (Rc::clone(&files), Rc::clone(&open));
+                task::spawn(async move { files.lock(&open, &wanted(at, at, at + 1, true), GOES_ON).await })
+            })
+            .collect();
+        time::sleep(Duration::from_secs(5)).await;
+        let _before = meta.take_counts();
+        time::sleep(Duration::from_secs(10)).await;
+        let (gets, swaps) = meta.take_counts();
+        assert!(gets < 300 && swaps < 5, "{gets} {swaps}");
+        for at in 0..50 {
+            holder.unlock(&file, &wanted(1, at, at + 1, true)).await.unwrap();
+        }
+        for waiting in waiting {
+            time::timeout(Duration::from_secs(1), waiting).await.unwrap().unwrap();
+        }
+    });
+}
