@@ -133,7 +133,7 @@ pub trait Inode {
     /// this returns; after an error nobody knows it.
     fn store(&self, version: Version, state: State) -> LocalFuture<'_, Result<bool, Error>>;
 
-    /// Whether bytes may be changed yet. It is asked right before each change of a map, as that may have been a while in the making.
+    /// Whether bytes may be changed yet. It is asked right before each change of a map, as that may have been long in the making.
     ///
     /// # Errors
     /// Why not: what is not changed yet never will be.

@@ -77,12 +77,11 @@ impl FileSystem {
         for (ino, stake, debt) in self.locks.debts() {
             let turn = stake.turn.acquire(1).await;
             // Its owner may have come back meanwhile, and have it by right.
-            if !stake.debts.borrow().contains(&debt) {
-                continue;
-            }
-            match self.pay(&stake, ino, debt).await {
-                Ok(()) => stake.strike(&[debt]),
-                Err(error) => tracing::warn!(%error, ino, "locks of a file are not given back yet"),
+            if stake.debts.borrow().contains(&debt) {
+                match self.pay(&stake, ino, debt).await {
+                    Ok(()) => stake.strike(&[debt]),
+                    Err(error) => tracing::warn!(%error, ino, "locks of a file are not given back yet"),
+                }
             }
             drop(turn);
             stake.tell();
