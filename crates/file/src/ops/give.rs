@@ -16,9 +16,10 @@ impl FileSystem {
         let turn = stake.turn.acquire(1).await;
         drop(giving);
         let done = self.pay(stake, ino, debt).await;
-        stake.strike(&[debt]);
-        if done.is_err() && keeps {
-            stake.debts.borrow_mut().push(debt);
+        match done {
+            Ok(()) => stake.strike(&[debt]),
+            Err(_) if keeps => stake.owe(debt),
+            Err(_) => {}
         }
         drop(turn);
         stake.tell();

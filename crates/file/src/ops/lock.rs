@@ -26,6 +26,9 @@ use crate::record::small::ClientRecord;
 /// reads a second of each that waits.
 const PAUSE_FIRST: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// How long one that waits leaves looking to another, who may wait for somebody else: nobody but itself asks whether those live who
+/// are in its way. Chosen: little beside the time that they have to be silent for.
+const LEFT_TO_ANOTHER: Duration = Duration::from_secs(10);
 
 impl FileSystem {
     /// Takes a lock. With `goes_on` it waits for it as long as that says so, else it is told that there is one in the way.
@@ -51,6 +54,7 @@ impl FileSystem {
             }
             let Some(goes_on) = goes_on else { break Err(Error::Locked) };
             // One of those that wait here for locks of the file looks at the record; the others are told when it is another.
+            let left = time::now();
             loop {
                 if !goes_on() {
                     break;
@@ -61,7 +65,7 @@ impl FileSystem {
                 if stake.changes.get() == known {
                     let _whichever = time::timeout(jittered(pause), freed).await;
                 }
-                if looking.is_some() || stake.changes.get() != known {
+                if looking.is_some() || stake.changes.get() != known || left.elapsed() >= LEFT_TO_ANOTHER {
                     break;
                 }
             }

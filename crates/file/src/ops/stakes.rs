@@ -135,6 +135,14 @@ impl Stake {
         self.debts.borrow().iter().filter(|debt| debt.what.owner == owner).copied().collect()
     }
 
+    /// What could not be given back is tried again.
+    pub(super) fn owe(&self, debt: Debt) {
+        let mut debts = self.debts.borrow_mut();
+        if !debts.contains(&debt) {
+            debts.push(debt);
+        }
+    }
+
     /// What was given back.
     pub(super) fn strike(&self, paid: &[Debt]) {
         self.debts.borrow_mut().retain(|debt| !paid.contains(debt));

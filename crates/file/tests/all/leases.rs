@@ -214,3 +214,24 @@ fn of_many_that_wait_one_looks() {
         }
     });
 }
+
+/// Two wait here, each for another's lock: the one that looks is not in need of what the other one's holder leaves.
+#[test]
+fn who_leaves_looking_to_another_finds_its_own_holder_dead() {
+    run(1, async {
+        let (place, files, open) = two().await;
+        let dead = place.client().await;
+        let file = dead.open_file(open[0].ino()).await.unwrap();
+        dead.lock(&file, &wanted(1, 50, 60, true), None).await.unwrap();
+        let _alive = [files[0].keep_alive(), files[1].keep_alive()];
+        files[0].lock(&open[0], &wanted(1, 0, 10, true), None).await.unwrap();
+        let _looks = task::spawn({
+            let (files, open) = (Rc::clone(&files[1]), Rc::clone(&open[1]));
+            async move { files.lock(&open, &wanted(1, 0, 10, true), GOES_ON).await }
+        });
+        time::sleep(Duration::from_secs(1)).await;
+        let wanted = wanted(2, 50, 60, true);
+        let waited = time::timeout(Duration::from_secs(115), files[1].lock(&open[1], &wanted, GOES_ON)).await;
+        assert_eq!(waited, Ok(Ok(())));
+    });
+}
