@@ -1,6 +1,7 @@
 //! [`Files`]: names and contents as one: what a mount or a program works with.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -31,6 +32,8 @@ const LYING_MAX: Duration = Duration::from_secs(5);
 /// One client of a file system.
 pub struct Files {
     shared: Rc<Shared>,
+    /// Names of drafts that are neither finished nor given up, each with its directory.
+    drafts: RefCell<BTreeSet<(u64, Vec<u8>)>>,
 }
 
 /// Frees stripes of inodes that go.
@@ -80,7 +83,8 @@ impl Files {
         let contents = Contents::new(meta, members, space)?;
         names.set_reap(Rc::new(Freeing { contents: Rc::clone(&contents), shape }));
         let room = Semaphore::new(DIRTY_BYTES_MAX / BLOCK_BYTES);
-        Ok(Rc::new(Files { shared: Rc::new(Shared { names, contents, opened: RefCell::default(), room }) }))
+        let shared = Rc::new(Shared { names, contents, opened: RefCell::default(), room });
+        Ok(Rc::new(Files { shared, drafts: RefCell::default() }))
     }
 
     /// Names, attributes, links.
@@ -96,6 +100,19 @@ impl Files {
     /// Where a member is reached, as the root record says.
     pub fn place_of(&self, index: u16) -> Option<&str> {
         self.shared.names.root().members.get(usize::from(index)).map(|member| member.place.as_str())
+    }
+
+    pub(crate) fn contents(&self) -> &Rc<Contents> {
+        &self.shared.contents
+    }
+
+    pub(crate) fn drafts(&self) -> &RefCell<BTreeSet<(u64, Vec<u8>)>> {
+        &self.drafts
+    }
+
+    /// Bytes of each member that hold columns, and those of them that are free, about: what it has of whole regions.
+    pub async fn room(&self) -> Result<Vec<(u64, u64)>, Error> {
+        self.shared.contents.space().room().await
     }
 
     /// Bytes that fit, and that fit besides what is there, about.
@@ -230,6 +247,7 @@ impl Files {
     /// Ends this client: what is dirty goes out, and what it had is given back.
     pub async fn close(&self) -> Result<(), Error> {
         let result = self.flush_all().await;
+        self.discard_drafts().await;
         self.shared.contents.space().settle().await;
         self.shared.contents.space().close().await;
         result.and(self.shared.names.close().await)

@@ -13,6 +13,7 @@ mod late;
 mod model;
 mod opened;
 mod operations;
+mod paths;
 mod random;
 mod records;
 mod store;

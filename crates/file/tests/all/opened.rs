@@ -19,13 +19,13 @@ const MIB: u64 = 1 << 20;
 const MEMBER_BYTES: u64 = 32 * MIB;
 
 /// A file system of three members: two columns of data and one of parity.
-struct Place {
+pub struct Place {
     meta: MemoryMeta,
-    shelves: Vec<Rc<Shelf>>,
+    pub shelves: Vec<Rc<Shelf>>,
 }
 
 impl Place {
-    async fn new() -> Place {
+    pub async fn new() -> Place {
         let (meta, mut shelves, mut members) = (MemoryMeta::new(), Vec::new(), Vec::new());
         for index in 0..3u8 {
             shelves.push(Shelf::new(Memory::new(MEMBER_BYTES, 4096, [index + 1; 16]).unwrap()));
@@ -42,7 +42,7 @@ impl Place {
     }
 
     /// One more client.
-    async fn client(&self) -> Rc<Files> {
+    pub async fn client(&self) -> Rc<Files> {
         let files = Files::open(self.meta.client(), "test", "here").await.unwrap();
         let gate = Gate::at(None);
         for (index, shelf) in self.shelves.iter().enumerate() {
