@@ -1,7 +1,20 @@
 //! `yagura file …`
 
+mod caller;
+mod cat;
+mod copy;
+mod fault;
+mod layout;
+mod list;
 mod mount;
+mod names;
+mod place;
 mod reach;
+mod session;
+mod stat;
+mod streams;
+mod told;
+mod uses;
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -14,6 +27,8 @@ use ::file::record::root::{MemberRecord, MemberState};
 use ::file::{CreateOptions, FileSystem, layout_of};
 use device::Namespace;
 use serde::Serialize;
+
+pub use fault::failure;
 
 use crate::cli::{FileCreateArgs, FileVerb};
 use crate::exit::Failure;
@@ -32,18 +47,7 @@ pub fn run(verb: &FileVerb) -> Result<(), Failure> {
     match verb {
         FileVerb::Create(args) => reactors::run_one(create(args)),
         FileVerb::Mount(args) => mount::run(args),
-    }
-}
-
-/// A file system's failure as an exit status.
-pub fn failure(error: ::file::Error) -> Failure {
-    use ::file::Error;
-    match error {
-        Error::Unavailable(_) | Error::Lost { .. } => Failure::unavailable(error),
-        Error::NoSpace(_) => Failure::out_of_space(error.to_string()),
-        Error::Damaged(_) => Failure::check(error),
-        Error::Exists(_) => Failure::refused(error),
-        other => Failure::usage(other),
+        FileVerb::Use(verb) => uses::run(verb),
     }
 }
 

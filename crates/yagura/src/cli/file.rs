@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{Common, PoolAddress};
+use super::{Common, FileUseVerb, PoolAddress};
 use crate::size::Size;
 
 /// `yagura file …`
@@ -14,6 +14,8 @@ pub enum FileVerb {
     Create(FileCreateArgs),
     /// Mount a file system (FUSE), until it is unmounted or a signal comes.
     Mount(FileMountArgs),
+    #[command(flatten)]
+    Use(FileUseVerb),
 }
 
 /// `yagura file create`
