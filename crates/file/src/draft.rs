@@ -11,6 +11,9 @@ use crate::files::Files;
 use crate::opened::OpenFile;
 use crate::ops::{Change, New, RenameFlags};
 
+/// Names of drafts that are changed at once in one directory. Chosen: they are changes of few records, and more of them would only
+/// be in each other's way, up to where one gives up.
+const NAMED_AT_ONCE: usize = 4;
 /// How names of drafts begin.
 pub const DRAFT_PREFIX: &[u8] = b".yagura-draft-";
 
@@ -31,7 +34,10 @@ impl Files {
         let name = [DRAFT_PREFIX, format!("{:016x}", draw()).as_bytes()].concat();
         // Before it is there: of one whose making is given up half-way nobody knows whether it is.
         self.drafts().borrow_mut().insert((dir, name.clone()));
-        let made = match self.names().make(dir, &name, new).await {
+        let turn = self.naming().one_of(dir, NAMED_AT_ONCE).await;
+        let made = self.names().make(dir, &name, new).await;
+        drop(turn);
+        let made = match made {
             Ok(made) => self.open_file(made.ino).await,
             Err(error) => Err(error),
         };
@@ -46,7 +52,10 @@ impl Files {
 
     /// Removes a draft's own name, if it is there.
     async fn discard(&self, dir: u64, name: &[u8]) {
-        match self.names().unlink(dir, name).await {
+        let turn = self.naming().one_of(dir, NAMED_AT_ONCE).await;
+        let gone = self.names().unlink(dir, name).await;
+        drop(turn);
+        match gone {
             // What it took is free for what comes next: it may be given up for want of room.
             Ok(()) => self.contents().space().settle().await,
             Err(Error::NotFound(_)) => {}
@@ -85,6 +94,7 @@ impl Draft {
             if *change != Change::default() {
                 files.setattr(ino, change).await?;
             }
+            let _turn = files.naming().one_of(dir, NAMED_AT_ONCE).await;
             files.names().rename((dir, &own), (dir, name), flags).await
         };
         match done.await {

@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::fs::{FileSystem, Reap};
 use crate::meta::Meta;
 use crate::opened::{OpenFile, Shared};
-use crate::ops::{Attributes, Change};
+use crate::ops::{Attributes, Change, Turns};
 use crate::record::inode::Inode;
 use crate::record::root::{MemberState, RootRecord};
 use crate::stored::content_of;
@@ -34,6 +34,8 @@ pub struct Files {
     shared: Rc<Shared>,
     /// Names of drafts that are neither finished nor given up, each with its directory.
     drafts: RefCell<BTreeSet<(u64, Vec<u8>)>>,
+    /// Who changes names of drafts, by their directory.
+    naming: Turns,
 }
 
 /// Frees stripes of inodes that go.
@@ -84,7 +86,7 @@ impl Files {
         names.set_reap(Rc::new(Freeing { contents: Rc::clone(&contents), shape }));
         let room = Semaphore::new(DIRTY_BYTES_MAX / BLOCK_BYTES);
         let shared = Rc::new(Shared { names, contents, opened: RefCell::default(), room });
-        Ok(Rc::new(Files { shared, drafts: RefCell::default() }))
+        Ok(Rc::new(Files { shared, drafts: RefCell::default(), naming: Turns::default() }))
     }
 
     /// Names, attributes, links.
@@ -104,6 +106,10 @@ impl Files {
 
     pub(crate) fn contents(&self) -> &Rc<Contents> {
         &self.shared.contents
+    }
+
+    pub(crate) fn naming(&self) -> &Turns {
+        &self.naming
     }
 
     pub(crate) fn drafts(&self) -> &RefCell<BTreeSet<(u64, Vec<u8>)>> {

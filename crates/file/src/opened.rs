@@ -97,18 +97,18 @@ impl OpenFile {
         self.ino
     }
 
-    /// What others have written since is seen.
-    pub(crate) fn look_again(&self, held: Held<Inode>) -> Result<(), Error> {
-        self.shared.contents.forget(self.ino);
-        self.inode.see(held).map(drop)
-    }
-
     pub(crate) fn contents(&self) -> &Rc<Contents> {
         &self.shared.contents
     }
 
     pub(crate) fn inode(&self) -> &Stored {
         &self.inode
+    }
+
+    /// What others have written since is seen.
+    pub(crate) fn look_again(&self, held: Held<Inode>) -> Result<(), Error> {
+        self.shared.contents.forget(self.ino);
+        self.inode.see(held).map(drop)
     }
 
     fn check_there(&self) -> Result<(), Error> {

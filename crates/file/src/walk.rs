@@ -14,6 +14,8 @@ use crate::record::Kind;
 
 /// Inodes that are read at once. Chosen: a directory of many small files is told about at the pace of the network.
 const INODES_AT_ONCE: usize = 32;
+/// Names that are removed at once. Chosen: those of one directory are changes of few records, and would be in each other's way.
+const REMOVED_AT_ONCE: usize = 4;
 
 /// How a walk comes by something.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -158,7 +160,7 @@ impl Files {
                 Pass::Leaf => {
                     let path = visit.path.clone();
                     few.push(path, async move { self.names().unlink(visit.dir, visit.name()).await });
-                    if few.keys().count() < INODES_AT_ONCE {
+                    if few.keys().count() < REMOVED_AT_ONCE {
                         continue;
                     }
                     few.next().await.map(&mut done);

@@ -52,7 +52,7 @@ impl Place {
     }
 
     /// Calls and commands take up to this long.
-    fn set_delay(&self, delay: Duration) {
+    pub fn set_delay(&self, delay: Duration) {
         self.meta.set_faults(Faults { delay, ..Faults::default() });
         self.shelves.iter().for_each(|shelf| shelf.delay.set(delay));
     }

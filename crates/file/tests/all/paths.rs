@@ -1,8 +1,9 @@
 //! Paths and trees as people name them, files that get their names when they are whole, and where their bytes lie.
 
 use std::rc::Rc;
+use std::time::Duration;
 
-use engine::Buf;
+use engine::{Buf, task};
 use file::data::Rope;
 use file::record::Kind;
 use file::{Change, ContentKind, DRAFT_PREFIX, Error, Files, Part, Pass, ROOT, RenameFlags, Spot};
@@ -191,6 +192,33 @@ fn a_draft_gets_its_name_whole_or_never() {
         assert!(names(files.names(), ROOT, 100).await.unwrap().iter().any(is_draft));
         files.close().await.unwrap();
         assert!(!names(other.names(), ROOT, 100).await.unwrap().iter().any(is_draft));
+    });
+}
+
+/// A client that makes many files at once in one directory is not in its own way until it gives up.
+#[test]
+fn many_drafts_at_once_get_their_names() {
+    run(7, async {
+        let place = Place::new().await;
+        place.set_delay(Duration::from_millis(20));
+        let files = place.client().await;
+        let tasks: Vec<_> = (0..200)
+            .map(|number| {
+                let files = Rc::clone(&files);
+                task::spawn(async move {
+                    let draft = files.draft(ROOT, &file()).await?;
+                    draft.file().write_through(0, rope(1, 100)).await?;
+                    draft.finish(format!("{number}").as_bytes(), &Change::default(), RenameFlags::default()).await
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        assert_eq!(names(files.names(), ROOT, 1000).await.unwrap().len(), 200);
+        let root = files.getattr(ROOT).await.unwrap();
+        files.remove_below(root, |path, error| panic!("{path:?}: {error}")).await;
+        assert_eq!(names(files.names(), ROOT, 1000).await.unwrap(), []);
     });
 }
 

@@ -92,7 +92,8 @@ fn describe(copied: &Copied) -> String {
     let rate = Size((*bytes as f64 / seconds.max(1e-9)) as u64);
     let mut text = format!("{}, {} in {took} ({rate} a second)", output::many(*files, "file"), Size(*bytes));
     if *directories + *links > 0 {
-        text += &format!("; {directories} directories, {}", output::many(*links, "symbolic link"));
+        let of = if *directories == 1 { "directory" } else { "directories" };
+        text += &format!("; {directories} {of}, {}", output::many(*links, "symbolic link"));
     }
     if *holes > 0 {
         text += &format!("; {} of holes", Size(*holes));
