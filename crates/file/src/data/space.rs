@@ -43,7 +43,7 @@ const PLACES_KEPT: usize = 4096;
 pub struct Space {
     meta: Rc<dyn Meta>,
     members: Rc<Members>,
-    chunks: Chunks,
+    pub(super) chunks: Chunks,
     client: Cell<u64>,
     renewed: Cell<Instant>,
     rows: RefCell<Rows>,
@@ -144,14 +144,6 @@ impl Space {
         })
     }
 
-    /// Bytes of data that fit on all members, and that fit besides what is there, about: rows that are free in chunks do not count.
-    pub async fn usage(&self) -> Result<(u64, u64), Error> {
-        let Layout { shape, region_bytes, .. } = *self.members.layout();
-        let (all, free) = self.chunks.regions.count().await?;
-        let data = |regions: u64| regions / shape.columns() as u64 * shape.data() as u64 * u64::from(region_bytes);
-        Ok((data(all), data(free)))
-    }
-
     /// The client's record was renewed by a change that was sent at `sent`.
     pub fn renewed(&self, sent: Instant) {
         self.renewed.set(sent);
@@ -167,6 +159,10 @@ impl Space {
     /// Whether this client may write.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.renewed.get().elapsed() < RENEWED_WITHIN { Ok(()) } else { Err(expired()) }
+    }
+
+    pub(super) fn layout(&self) -> &Layout {
+        self.members.layout()
     }
 
     /// Rows side by side in a chunk, preferably one all of whose members are well.

@@ -16,6 +16,7 @@ mod late;
 mod model;
 mod opened;
 mod operations;
+mod paths;
 mod random;
 mod recent;
 mod records;
