@@ -19,12 +19,15 @@ use crate::client;
 use crate::client::Way;
 use crate::exit::Failure;
 
+/// A file system, and the task that says that its client lives.
+type Opened = (Rc<Files>, Task<()>);
+
 /// See the module.
 pub struct Session {
     way: Rc<Way>,
     store: Store,
     meta: Rc<dyn Meta>,
-    opened: RefCell<BTreeMap<String, (Rc<Files>, Task<()>)>>,
+    opened: RefCell<BTreeMap<String, Opened>>,
     /// What a failure is said beside.
     bar: RefCell<ProgressBar>,
     failed: Cell<u64>,

@@ -58,13 +58,13 @@ impl Data<'_> {
                 if *at >= *size {
                     return Ok(None);
                 }
-                let start = match rustix::fs::seek(&*plain, SeekFrom::Data(*at)) {
+                let start = match rustix::fs::seek(*plain, SeekFrom::Data(*at)) {
                     Ok(start) => start,
                     Err(Errno::NXIO) => *size,
                     // It does not know: all of it is taken for data.
                     Err(_) => *at,
                 };
-                let end = match rustix::fs::seek(&*plain, SeekFrom::Hole(start)) {
+                let end = match rustix::fs::seek(*plain, SeekFrom::Hole(start)) {
                     Ok(end) if end > start => end.min(*size),
                     _ => *size,
                 };
