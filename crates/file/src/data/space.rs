@@ -112,7 +112,7 @@ impl Drop for Taken {
 
 fn expired() -> Error {
     Error::Unavailable(
-        "this client's record was not renewed for too long, or a write took that long: it must begin anew".into(),
+        "this client's record was not renewed for ten minutes, or a write took that long: it must be mounted anew".into(),
     )
 }
 
@@ -144,9 +144,12 @@ impl Space {
         })
     }
 
-    /// The client's record was renewed by a change that was sent at `sent`.
+    /// The client's record was renewed by a change that was sent at `sent`. One that was too old once stays so: others may have
+    /// taken the client for dead meanwhile, and what it has of rows for lost.
     pub fn renewed(&self, sent: Instant) {
-        self.renewed.set(sent);
+        if self.check().is_ok() {
+            self.renewed.set(sent);
+        }
     }
 
     /// Goes on under another number, after the record of the old one was too old: what it had is left to `fsck`.

@@ -139,6 +139,10 @@ fn a_client_that_was_not_renewed_writes_no_more_until_it_has_another_name() {
         let failed = host.contents.write(&*node, 0, rope(&[2; 5000])).await;
         assert!(matches!(failed, Err(Error::Unavailable(_))), "{failed:?}");
         assert_eq!(content(&host, &node).await, [1; 5000]);
+        // Late is too late: others may have taken it for dead, and its rows for lost.
+        host.contents.space().renewed(time::now());
+        let failed = host.contents.write(&*node, 0, rope(&[2; 5000])).await;
+        assert!(matches!(failed, Err(Error::Unavailable(_))), "{failed:?}");
         host.contents.space().begin_anew(77, time::now());
         host.contents.write(&*node, 0, rope(&[2; 5000])).await.unwrap();
         assert_eq!(content(&host, &node).await, [2; 5000]);
