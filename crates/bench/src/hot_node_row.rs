@@ -1,9 +1,9 @@
 //! `yagura bench hot-node`: row B13. Four clients read two files of 2 + 1 columns over four nodes of bounded bandwidth, in
-//! virtual time: file 1 has its data on nodes 0 and 1 and its parity on 2, file 2 on 1, 2 and 3, so that node 1 is hot. Beside plain
-//! reads of the same columns, and beside the same where no node is hot.
+//! virtual time: file 1 has its data on nodes 0 and 1 and its parity on 2, file 2 on 1, 2 and 3, so that node 1 is hot. Beside
+//! plain reads of the same columns, and beside the same where no node is hot.
 //!
-//! The nodes' arrangement and the published figures are those of figures 7 to 11 of the article behind S4: without parity all clients
-//! lose about a third to the hot node; reading parity instead gave clients 0 and 1 29 % more, and clients 2 and 3 14 %.
+//! The nodes' arrangement and the published figures are those of figures 7 to 11 of the article behind S4: without parity all
+//! clients lose about a third to the hot node; reading parity instead gave clients 0 and 1 29 % more, and clients 2 and 3 14 %.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

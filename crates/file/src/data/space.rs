@@ -112,7 +112,8 @@ impl Drop for Taken {
 
 fn expired() -> Error {
     Error::Unavailable(
-        "this client's record was not renewed for ten minutes, or a write took that long: it must be mounted anew".into(),
+        "this client's record was not renewed for ten minutes, or a write took that long: it must be mounted anew"
+            .into(),
     )
 }
 
