@@ -36,7 +36,7 @@ pub(crate) struct Judge<'a> {
 impl Judge<'_> {
     /// Tells of nodes that can't be read. Whether all names were: else nothing is taken for nameless.
     pub(crate) async fn is_whole(&mut self) -> Result<bool, Error> {
-        let mut is_whole = self.found.damaged.is_empty();
+        let mut is_whole = self.found.damaged.is_empty() && !self.found.is_unsure;
         for ((dir, path), why) in &self.found.damaged {
             let (node, dir) = (node_of(*path), self.found.paths.of(*dir));
             self.report.damage(format!("{node} of directory {dir} can't be read, nor the names in it: {why}"), false);
@@ -189,6 +189,10 @@ impl Judge<'_> {
     async fn is_cut_off(&self, ino: u64) -> Result<bool, Error> {
         let (mut at, mut passed) = (ino, BTreeSet::new());
         while at != ROOT && passed.insert(at) {
+            // Its name was taken from one place and is not at the other yet.
+            if self.found.moving.contains(&at) {
+                return Ok(false);
+            }
             let Some(seen) = self.inodes.all.get(&at) else { return Ok(true) };
             let held = unless_damaged(self.names.inode(at).await)?.flatten();
             if held.is_none_or(|held| held.version() != seen.version) {

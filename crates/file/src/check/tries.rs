@@ -65,6 +65,10 @@ pub(crate) struct Names {
     pub(crate) absent: Vec<(u64, Path)>,
     /// Names that an intent holds.
     held: Vec<u64>,
+    /// Inodes that an intent gives a name, or takes it from.
+    pub(crate) moving: BTreeSet<u64>,
+    /// Of some of these names it is not known what they lead to: their intents were gone again, or do not parse.
+    pub(crate) is_unsure: bool,
 }
 
 impl Names {
@@ -193,11 +197,15 @@ impl Names {
         for number in &self.held {
             let intent = match names.intent(*number).await {
                 Ok(Some(held)) => held.record,
-                Ok(None) | Err(Error::Damaged(_)) => continue,
+                Ok(None) | Err(Error::Damaged(_)) => {
+                    self.is_unsure = true;
+                    continue;
+                }
                 Err(error) => return Err(error),
             };
             for target in intent.sides.iter().flat_map(|side| [side.before, side.after]).flatten() {
                 inodes.name(target.ino, target.link);
+                self.moving.insert(target.ino);
             }
         }
         Ok(())

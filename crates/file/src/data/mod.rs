@@ -45,7 +45,7 @@ mod writer;
 
 pub use audit::{Audit, Auditor, ChunkAudit};
 pub use chunk::Region;
-pub(crate) use chunk::{Run, UNOWNED_MAX};
+pub(crate) use chunk::{Marks, Run, UNOWNED_MAX};
 pub use content::{Content, EXTENTS_BYTES_MAX, INLINE_BYTES_MAX, Inode, Spans, State};
 pub use file::{Contents, Figures};
 pub use key::FsId;
