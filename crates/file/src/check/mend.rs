@@ -59,9 +59,7 @@ impl Fsck {
         Ok(match unless_damaged(self.names.access.get::<ClientRecord>(&key).await)? {
             None => false,
             Some(None) => true,
-            Some(Some(held)) => {
-                client != self.names.client() && self.collector.watch.is_silent(client, held.version())
-            }
+            Some(Some(held)) => client != self.names.client() && self.collector.watch.is_silent(client, held.version()),
         })
     }
 
