@@ -170,7 +170,8 @@ impl Fsck {
         if is_whole {
             judge.lone().await?;
         }
-        let mut spared = BTreeSet::new();
+        // A name leads to what is there, whatever is wrong with it.
+        let mut spared = found.untold.clone();
         let loose = judge.loose(&listed, &mut spared).await?;
         let met = Found { listed, survey, inodes, found, clients, regions, loose, spared, is_whole, begun };
         self.judge_and_mend(met, &mut report).await?;

@@ -59,7 +59,7 @@ impl Fsck {
         Ok(match unless_damaged(self.names.access.get::<ClientRecord>(&key).await)? {
             None => false,
             Some(None) => true,
-            Some(Some(_)) => client != self.names.client() && self.collector.watch.is_silent(client),
+            Some(Some(held)) => client != self.names.client() && self.collector.watch.is_silent(client, held.version()),
         })
     }
 
@@ -316,7 +316,7 @@ impl Fsck {
             if !is_old && !watch.is_quiet(client.number) {
                 continue;
             }
-            let is_silent = watch.is_silent(client.number);
+            let is_silent = watch.is_silent(client.number, client.version);
             let is_mended = is_silent && self.repairs && done(self.collector.collect(&client).await);
             report.leave(Left::Client, is_mended, !is_silent);
         }

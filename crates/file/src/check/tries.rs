@@ -61,6 +61,8 @@ pub(crate) struct Names {
     /// Names of inodes that seem not to be there, or not to know of them; of directories with another parent, or a second name.
     pub(crate) suspects: Vec<Suspect>,
     pub(crate) damaged: Vec<((u64, Path), String)>,
+    /// Inodes that names lead to of which they do not know.
+    pub(crate) untold: BTreeSet<u64>,
     /// Nodes that should be there.
     pub(crate) absent: Vec<(u64, Path)>,
     /// Names that an intent holds.
@@ -176,6 +178,9 @@ impl Names {
             place.get_or_insert_with(|| (dir, entry.name.clone()));
         }
         let mut is_right = inodes.name(target.ino, target.link) || inodes.damaged.contains_key(&target.ino);
+        if !is_right {
+            self.untold.insert(target.ino);
+        }
         is_right &= inodes.all.get(&target.ino).is_none_or(|seen| seen.kind == target.kind);
         if target.kind == Kind::Directory {
             let parent = inodes.all.get(&target.ino).map(|seen| seen.parent);

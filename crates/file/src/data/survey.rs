@@ -1,7 +1,7 @@
 //! [`Survey`]: all records of space as they stood when they were read, and which of their rows maps name.
 //!
 //! Taken while files are changed, it sees contradictions that are none: each is looked at once more by whoever tells of it.
-//! Memory: two sets of marks a chunk, 4 KiB with the longest regions, which is a 16,000th of what such a chunk holds.
+//! Memory: three sets of marks a chunk, 6 KiB with the longest regions, which is a 10,000th of what such a chunk holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -135,7 +135,10 @@ impl FileSystem {
                     }
                 }
                 // Others took it for dead and removed it.
-                None => self.put_client(ClientRecord::default()).await?,
+                None => {
+                    let orphans = self.orphans.borrow().iter().take(ORPHANS_MAX).copied().collect();
+                    self.put_client(ClientRecord { orphans, ..ClientRecord::default() }).await?;
+                }
             }
             tries.again("others change this client's record").await?;
         }

@@ -1,6 +1,7 @@
 //! Files from outside, in the simulated world.
 //! One program: each that links this crate costs the gate seconds.
 
+mod alive;
 mod audit;
 mod collected;
 mod crash;

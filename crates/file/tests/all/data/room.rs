@@ -219,6 +219,27 @@ fn marks_are_cleared_from_outside_only_as_they_were_seen() {
     });
 }
 
+/// What contradicts in one row says nothing of the others.
+#[test]
+fn rows_of_a_stripe_of_which_one_is_not_marked_are_named() {
+    in_world(7, async {
+        let bed = Bed::new(7, (2, 1), 3, 4).await;
+        let host = bed.host();
+        let node = Node::new(&host, 1);
+        node.create().await;
+        host.contents.write(&*node, 0, rope(&drawn(&mut SplitMix(7), 50_000))).await.unwrap();
+        host.contents.space().close().await;
+        let auditor = Auditor::new(Rc::clone(&host.meta) as Rc<dyn Meta>, Rc::clone(host.contents.members()));
+        let stripes: Vec<_> =
+            host.contents.stripes_of(&*node).await.unwrap().into_iter().map(|(_, stripe)| stripe).collect();
+        let seen = auditor.audit(&stripes).await.unwrap();
+        assert!(seen.faults.is_empty() && seen.chunks[0].marked > 1, "{seen:?}");
+        assert!(auditor.clear(&seen.chunks[0], &[(stripes[0].id.row, 1)], false).await.unwrap());
+        let seen = auditor.audit(&stripes).await.unwrap();
+        assert!(seen.faults.len() == 1 && seen.chunks[0].unnamed.is_empty(), "{seen:?}");
+    });
+}
+
 /// Marks that were to be cleared long ago are not any more when the change is made at last: by then they are those of another.
 #[test]
 fn a_clear_that_is_held_up_takes_no_marks_of_others() {
