@@ -129,8 +129,8 @@ impl Auditor {
         Ok(true)
     }
 
-    /// Chunks of a client, as they stand. Where it is no more they are made nobody's, and what it had marked stays marked: some of it
-    /// may be named.
+    /// Chunks of a client, as they stand. Where it is no more they are made nobody's, and what it had marked stays marked: some of
+    /// it may be named.
     pub(crate) async fn owned(&self, client: u64) -> Result<Vec<(u32, Version)>, Error> {
         let survey = self.survey().await?;
         let owned = survey.chunks.iter().filter(|(_, at)| at.owner() == Some(client));
