@@ -12,6 +12,12 @@ use kv::resp::execute::together;
 
 use crate::reach::{Way, find};
 
+/// How this machine is called, for whoever looks at clients.
+pub fn host_name() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "a host".into());
+    host.trim().to_owned()
+}
+
 /// Between two tries to reach a member.
 const PAUSE: Duration = Duration::from_secs(2);
 

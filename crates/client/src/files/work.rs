@@ -12,7 +12,7 @@ use file::record::{Kind, Time};
 use file::{Attributes, Change, Draft, Files, New, OpenFile, RenameFlags, Spot};
 use kv::resp::execute::together;
 
-use super::reach::connect_all;
+use super::reach::{connect_all, host_name};
 use super::told::{FileInfo, Owner, Wanted};
 use crate::Store;
 use crate::error::Error;
@@ -54,8 +54,7 @@ impl Served {
     pub async fn open(store: Store, security: &SecurityOptions, name: &str, owner: Owner) -> Result<Rc<Served>, Error> {
         let way = Rc::new(Way::new(security)?);
         let meta: Rc<dyn Meta> = Rc::new(StoreMeta::new(Rc::new(store)));
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "a host".into());
-        let files = Files::open(meta, name, host.trim()).await?;
+        let files = Files::open(meta, name, &host_name()).await?;
         // It ends by itself with the files.
         files.keep_alive().detach();
         connect_all(&way, &files).await;

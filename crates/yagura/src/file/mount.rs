@@ -9,7 +9,7 @@ use kv::store::RepairerOptions;
 use serde::Serialize;
 
 use super::fault::failure;
-use super::{reach, session};
+use super::reach;
 use crate::cli::FileMountArgs;
 use crate::exit::Failure;
 use crate::{client, output, reactors, stop};
@@ -34,7 +34,7 @@ async fn serve(args: &FileMountArgs, letter: &engine::sync::MailReceiver<stop::R
     let store = client::open(&args.address).await?;
     let _repairer = store.start_repairer(RepairerOptions::default());
     let meta: Rc<dyn Meta> = Rc::new(StoreMeta::new(Rc::new(store.clone())));
-    let files = Files::open(meta, &args.name, &session::host_name()).await.map_err(failure)?;
+    let files = Files::open(meta, &args.name, &reach::host_name()).await.map_err(failure)?;
     let reached = reach::connect_all(&way, &files).await;
     let _alive = files.keep_alive();
     let options = MountOptions { read_only: args.read_only, allow_other: args.allow_other };

@@ -34,12 +34,6 @@ pub struct Session {
     status: Cell<u8>,
 }
 
-/// How this machine is called.
-pub fn host_name() -> String {
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "a host".into());
-    host.trim().to_owned()
-}
-
 impl Session {
     /// Reaches the pool.
     pub async fn reach(address: &PoolAddress) -> Result<Session, Failure> {
@@ -68,7 +62,7 @@ impl Session {
         if let Some(files) = known {
             return Ok(files);
         }
-        let files = Files::open(Rc::clone(&self.meta), name, &host_name()).await.map_err(failure)?;
+        let files = Files::open(Rc::clone(&self.meta), name, &reach::host_name()).await.map_err(failure)?;
         let alive = files.keep_alive();
         self.opened.borrow_mut().insert(name.to_owned(), (Rc::clone(&files), alive));
         reach::connect_all(&self.way, &files).await;
