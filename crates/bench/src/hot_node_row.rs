@@ -1,9 +1,9 @@
 //! `yagura bench hot-node`: row B13. Four clients read two files of 2 + 1 columns over four nodes of bounded bandwidth, in
-//! virtual time: file 1 has its data on nodes 0 and 1 and its parity on 2, file 2 on 1, 2 and 3, so that node 1 is hot. Beside plain
-//! reads of the same columns, and beside the same where no node is hot.
+//! virtual time: file 1 has its data on nodes 0 and 1 and its parity on 2, file 2 on 1, 2 and 3, so that node 1 is hot. Beside
+//! plain reads of the same columns, and beside the same where no node is hot.
 //!
-//! The nodes' arrangement and the published figures are those of figures 7 to 11 of the article behind S4: without parity all clients
-//! lose about a third to the hot node; reading parity instead gave clients 0 and 1 29 % more, and clients 2 and 3 14 %.
+//! The nodes' arrangement and the published figures are those of figures 7 to 11 of the article behind S4: without parity all
+//! clients lose about a third to the hot node; reading parity instead gave clients 0 and 1 29 % more, and clients 2 and 3 14 %.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use file::record::root::{MemberRecord, MemberState};
 use file::{CreateOptions, FileSystem, Files, New, OpenFile, ROOT, layout_of};
 
 use crate::figures::{Aim, Ratio, Row, Sample, Side};
-use crate::load::closed_loops;
+use crate::load::{Outcome, closed_loops};
 use crate::progress::Progress;
 
 /// Bytes a second of a node. Chosen: ten gigabits.
@@ -40,6 +40,10 @@ const READ_BYTES: u64 = 1 << 20;
 /// Reads that a client has under way.
 const DEPTH: usize = 4;
 const CLIENTS: usize = 4;
+/// How long clients read before it counts.
+const LEARNT_IN: Duration = Duration::from_millis(500);
+/// Of a file system.
+const NAME: &str = "hot-node";
 /// What each file system's columns lie on: nodes, by column; the last one is the parity's.
 const HOT: [[usize; COLUMNS]; 2] = [[0, 1, 2], [1, 2, 3]];
 /// The same without a node that both files have data on.
@@ -123,10 +127,6 @@ struct Tree {
     members: Vec<Rc<Column>>,
 }
 
-fn name() -> &'static str {
-    "hot-node"
-}
-
 impl Tree {
     /// A file system with one file in it, on nodes that nobody else uses yet.
     async fn new() -> anyhow::Result<Tree> {
@@ -155,7 +155,7 @@ impl Tree {
             let node = RefCell::new(Link::new(NODE_RATE));
             members.push(Rc::new(Column { memory, node, reads: Cell::new(0) }));
         }
-        FileSystem::create_with(meta.client(), name(), &options, root).await?;
+        FileSystem::create_with(meta.client(), NAME, &options, root).await?;
         let mut tree = Tree { meta, ino: 0, columns: Vec::new(), members };
         let files = tree.client(&Link::new(CLIENT_RATE)).await?;
         let (told, file) = files.create_file(ROOT, b"file", &New::of(Kind::File, 0o644, 0, 0)).await?;
@@ -188,7 +188,7 @@ impl Tree {
 
     /// A client with a link of its own.
     async fn client(&self, link: &Rc<Link>) -> anyhow::Result<Rc<Files>> {
-        let files = Files::open(self.meta.client(), name(), "bench").await?;
+        let files = Files::open(self.meta.client(), NAME, "bench").await?;
         for (index, column) in self.members.iter().enumerate() {
             let reached = Reached { column: Rc::clone(column), client: Rc::clone(link) };
             files.members().connect(index as u16, Some(Rc::new(reached)));
@@ -255,23 +255,23 @@ async fn measure(
             }))
         });
     }
-    let random = Rc::new(RefCell::new(SplitMix(seed)));
-    let readers = Rc::new(readers);
+    let (readers, random) = (Rc::new(readers), Rc::new(RefCell::new(SplitMix(seed))));
     // What members do under load is learnt first.
-    for (count, time) in [(false, Duration::from_millis(500)), (true, time)] {
-        let (random, readers) = (Rc::clone(&random), Rc::clone(&readers));
-        let outcome = closed_loops(CLIENTS * DEPTH, CLIENTS, time, async move |number| {
-            let at = random.borrow_mut().below(FILE_BYTES / READ_BYTES) * READ_BYTES;
-            readers[number % CLIENTS].read(at).await?;
-            Ok(number % CLIENTS)
-        });
-        let outcome = outcome.await?;
-        if count {
-            let rates = outcome.by_kind.iter().map(|of| of.len() as f64 / outcome.wall.as_secs_f64()).collect();
-            return Ok((Sample::new(&outcome.all(), outcome.wall, Duration::ZERO, None), rates));
-        }
-    }
-    unreachable!("the second of two runs returns")
+    load(&readers, &random, LEARNT_IN).await?;
+    let outcome = load(&readers, &random, time).await?;
+    let rates = outcome.by_kind.iter().map(|of| of.len() as f64 / outcome.wall.as_secs_f64()).collect();
+    Ok((Sample::new(&outcome.all(), outcome.wall, Duration::ZERO, None), rates))
+}
+
+/// All clients read for so long.
+async fn load(readers: &Rc<Vec<Reader>>, random: &Rc<RefCell<SplitMix>>, time: Duration) -> anyhow::Result<Outcome> {
+    let (readers, random) = (Rc::clone(readers), Rc::clone(random));
+    let step = async move |number: usize| {
+        let at = random.borrow_mut().below(FILE_BYTES / READ_BYTES) * READ_BYTES;
+        readers[number % CLIENTS].read(at).await?;
+        Ok(number % CLIENTS)
+    };
+    closed_loops(CLIENTS * DEPTH, CLIENTS, time, step).await
 }
 
 /// Runs the row.
@@ -336,7 +336,7 @@ fn conditions(options: Options) -> Vec<String> {
             .into(),
         format!("nodes of {} MB/s, clients' links of {} MB/s, {ONE_WAY:?} each way", NODE_RATE / 1_000_000, CLIENT_RATE / 1_000_000),
         format!("reads of {} KiB at random places, {DEPTH} under way at each client", READ_BYTES >> 10),
-        format!("{} worlds of {:?} each, after half a second; latencies are virtual, CPU time is not taken", options.rounds, options.time),
+        format!("{} worlds of {:?} each, after {LEARNT_IN:?}; latencies are virtual, CPU time is not taken", options.rounds, options.time),
     ]
 }
 

@@ -4,7 +4,7 @@
 //! - `clients`: those that are no more, which everybody who mounts collects by itself.
 //! - `fsck`: a look at everything, and what comes of it. It reads keys (`listed`), space and maps (`maps`), and then all names
 //!   (`tries`), judges (`names`, `space`), and mends (`mend`). What it tells is a `report`.
-//! - `noted`: what it has seen before, in its memory alone.
+//! - `noted`, `unnamed`: what it has seen before, in its memory alone.
 
 pub(crate) mod clients;
 mod found;
@@ -18,6 +18,7 @@ mod paths;
 mod report;
 mod space;
 mod tries;
+mod unnamed;
 
 use std::time::Duration;
 

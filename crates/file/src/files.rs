@@ -1,6 +1,7 @@
 //! [`Files`]: names and contents as one: what a mount or a program works with.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use engine::sync::Semaphore;
@@ -13,7 +14,7 @@ use crate::error::Error;
 use crate::fs::{FileSystem, Reap};
 use crate::meta::Meta;
 use crate::opened::{OpenFile, Shared};
-use crate::ops::{Attributes, Change, LockRequest, New};
+use crate::ops::{Attributes, Change, LockRequest, New, Turns};
 use crate::record::inode::Inode;
 use crate::record::lock::Lock;
 use crate::record::root::{MemberState, RootRecord};
@@ -26,6 +27,10 @@ pub const DIRTY_BYTES_MAX: usize = 256 << 20;
 /// One client of a file system.
 pub struct Files {
     shared: Rc<Shared>,
+    /// Names of drafts that are neither finished nor given up, each with its directory.
+    drafts: RefCell<BTreeSet<(u64, Vec<u8>)>>,
+    /// Who changes names of drafts, by their directory.
+    naming: Turns,
 }
 
 /// Frees stripes of inodes that go.
@@ -75,7 +80,8 @@ impl Files {
         let contents = Contents::new(meta, members, space)?;
         names.set_reap(Rc::new(Freeing { contents: Rc::clone(&contents), shape }));
         let room = Semaphore::new(DIRTY_BYTES_MAX / BLOCK_BYTES);
-        Ok(Rc::new(Files { shared: Rc::new(Shared { names, contents, opened: RefCell::default(), room }) }))
+        let shared = Rc::new(Shared { names, contents, opened: RefCell::default(), room });
+        Ok(Rc::new(Files { shared, drafts: RefCell::default(), naming: Turns::default() }))
     }
 
     /// Names, attributes, links.
@@ -101,6 +107,19 @@ impl Files {
     /// Files of which something is not in stripes yet.
     pub(crate) fn dirty_files(&self) -> Vec<Rc<OpenFile>> {
         self.shared.dirty_files()
+    }
+
+    pub(crate) fn naming(&self) -> &Turns {
+        &self.naming
+    }
+
+    pub(crate) fn drafts(&self) -> &RefCell<BTreeSet<(u64, Vec<u8>)>> {
+        &self.drafts
+    }
+
+    /// Bytes of each member that hold columns, and those of them that are free, about: what it has of whole regions.
+    pub async fn room(&self) -> Result<Vec<(u64, u64)>, Error> {
+        self.shared.contents.space().room().await
     }
 
     /// Bytes that fit, and that fit besides what is there, about.
@@ -321,6 +340,7 @@ impl Files {
     /// Ends this client: what is dirty goes out, and what it had is given back.
     pub async fn close(&self) -> Result<(), Error> {
         let result = self.flush_all().await;
+        self.discard_drafts().await;
         self.shared.contents.space().settle().await;
         self.shared.contents.space().close().await;
         result.and(self.shared.names.close().await)

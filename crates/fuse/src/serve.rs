@@ -18,12 +18,15 @@ pub type Job = Box<dyn FnOnce(Rc<Served>) -> LocalFuture<'static, ()> + Send>;
 /// many files at once is not held up by one that is slow.
 const FORGETTING_MAX: usize = 8;
 
+/// A file that is open, and what this one that has it open was told.
+type Opened = (Rc<OpenFile>, Rc<Handle>);
+
 /// What is served.
 pub struct Served {
     /// The file system.
     pub files: Rc<Files>,
     notifier: Notifier,
-    handles: RefCell<BTreeMap<u64, (Rc<OpenFile>, Rc<Handle>)>>,
+    handles: RefCell<BTreeMap<u64, Opened>>,
     lockers: RefCell<Lockers>,
     next: Cell<u64>,
     forgetting: Semaphore,
@@ -59,7 +62,7 @@ impl Served {
         self.opened(handle).map(|(file, _)| file)
     }
 
-    fn opened(&self, handle: u64) -> Result<(Rc<OpenFile>, Rc<Handle>), Error> {
+    fn opened(&self, handle: u64) -> Result<Opened, Error> {
         self.handles.borrow().get(&handle).cloned().ok_or(Error::Stale)
     }
 

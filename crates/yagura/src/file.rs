@@ -1,9 +1,21 @@
 //! `yagura file …`
 
+mod caller;
+mod cat;
+mod copy;
 mod fault;
 mod fsck;
+mod layout;
+mod list;
 mod mount;
+mod names;
+mod place;
 mod reach;
+mod session;
+mod stat;
+mod streams;
+mod told;
+mod uses;
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -37,6 +49,7 @@ pub fn run(verb: &FileVerb) -> Result<(), Failure> {
         FileVerb::Create(args) => reactors::run_one(create(args)),
         FileVerb::Mount(args) => mount::run(args),
         FileVerb::Fsck(args) => reactors::run_one(fsck::run(args)),
+        FileVerb::Use(verb) => uses::run(verb),
     }
 }
 

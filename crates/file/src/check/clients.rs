@@ -15,7 +15,8 @@ use std::time::Duration;
 use engine::backoff::jittered;
 use engine::time::{self, Instant};
 
-use super::HOUR;
+use super::{HOUR, unless_damaged};
+use crate::access::{Held, Tries};
 use crate::data::Auditor;
 use crate::error::Error;
 use crate::fs::FileSystem;
@@ -62,9 +63,9 @@ impl Watch {
         silent >= HOUR
     }
 
-    /// Whether it was silent for an hour when it was last looked at.
-    pub(crate) fn is_silent(&self, number: u64) -> bool {
-        self.0.get(&number).is_some_and(|seen| seen.silent >= HOUR)
+    /// Whether it was silent for an hour when it was last looked at, and its record was at this version then.
+    pub(crate) fn is_silent(&self, number: u64, version: Version) -> bool {
+        self.0.get(&number).is_some_and(|seen| seen.silent >= HOUR && seen.version == version)
     }
 
     /// Whether it has said nothing for some minutes.
@@ -117,24 +118,49 @@ impl Collector {
 
     /// Those of what a look has found that are no more.
     pub(crate) fn silent(&self, clients: Vec<Client>) -> Vec<Client> {
-        let is_silent = |client: &Client| client.number != self.names.client() && self.watch.is_silent(client.number);
-        clients.into_iter().filter(is_silent).collect()
+        let is_silent = |client: &Client| self.watch.is_silent(client.number, client.version);
+        let others = clients.into_iter().filter(|client| client.number != self.names.client());
+        others.filter(is_silent).collect()
+    }
+
+    /// A client's record, if it is as it was looked at: read anew before each change, and after what that is to change.
+    async fn still(&self, client: &Client) -> Result<Option<Held<ClientRecord>>, Error> {
+        let held = self.names.access.get::<ClientRecord>(&self.names.access.keys.client(client.number)).await?;
+        Ok(held.filter(|held| held.version() == client.version))
+    }
+
+    /// Takes a client that is no more out of the keepers of an inode. False: it is back.
+    async fn let_go(&self, client: &Client, ino: u64) -> Result<bool, Error> {
+        let mut tries = Tries::new();
+        loop {
+            let held = unless_damaged(self.names.inode(ino).await)?.flatten();
+            let Some(held) = held.filter(|held| held.record.keepers.contains(&client.number)) else { return Ok(true) };
+            if self.still(client).await?.is_none() {
+                return Ok(false);
+            }
+            if self.names.take_out_at(ino, held.version(), &[], Some(client.number)).await? {
+                return Ok(true);
+            }
+            tries.again("other clients change the inode").await?;
+        }
     }
 
     /// Collects a client that is no more. False: its record has changed since it was looked at.
     pub(crate) async fn collect(&self, client: &Client) -> Result<bool, Error> {
-        let key = self.names.access.keys.client(client.number);
         for &ino in &client.record.orphans {
-            let held = self.names.access.get::<ClientRecord>(&key).await?;
-            if held.is_none_or(|held| held.version() != client.version) {
+            if !self.let_go(client, ino).await? {
                 return Ok(false);
             }
-            self.names.drop_keeper(ino, client.number).await?;
         }
-        let chunks = self.auditor.disown(client.number).await?;
-        let held = self.names.access.get::<ClientRecord>(&key).await?;
-        let Some(held) = held.filter(|held| held.version() == client.version) else { return Ok(false) };
-        let is_collected = self.names.access.remove(&key, &held).await?;
+        let mut chunks = 0;
+        for (number, version) in self.auditor.owned(client.number).await? {
+            if self.still(client).await?.is_none() {
+                return Ok(false);
+            }
+            chunks += usize::from(self.auditor.clear_at(number, version, &[], true).await?);
+        }
+        let Some(held) = self.still(client).await? else { return Ok(false) };
+        let is_collected = self.names.access.remove(&self.names.access.keys.client(client.number), &held).await?;
         if is_collected {
             let (host, orphans) = (&client.record.host, client.record.orphans.len());
             tracing::info!(client = client.number, host, orphans, chunks, "a client that is no more was collected");
@@ -181,11 +207,12 @@ mod tests {
             minutes(300).await;
             assert!(!watch.note(7, version(1), time::now()), "a quarter of an hour counts");
             for _ in 0..4 {
-                assert!(!watch.is_silent(7));
+                assert!(!watch.is_silent(7, version(1)));
                 minutes(12).await;
                 watch.note(7, version(1), time::now());
             }
-            assert!(watch.is_silent(7), "five looks, 15 and four times 12 minutes");
+            assert!(watch.is_silent(7, version(1)), "five looks, 15 and four times 12 minutes");
+            assert!(!watch.is_silent(7, version(2)), "it has said something since");
             assert!(!watch.note(7, version(2), time::now()), "it lives");
             assert_eq!(watch.left(&[7]), HOUR);
         });

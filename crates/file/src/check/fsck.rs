@@ -19,12 +19,13 @@ use engine::time::{self, Instant};
 use super::clients::{Client, Collector, LOOKS_EVERY, QUIET};
 use super::found::Found;
 use super::listed::Listed;
-use super::maps::Inodes;
+use super::maps::{Inodes, Whose};
 use super::names::Judge;
 use super::noted::Noted;
 use super::report::{Left, Report};
 use super::space::Second;
 use super::tries::Names;
+use super::unnamed::Unnamed;
 use crate::data::{Auditor, Contents, Region, SpanId, Stripe, Survey};
 use crate::error::Error;
 use crate::files::Files;
@@ -33,9 +34,9 @@ use crate::meta::Version;
 use crate::record::Path;
 use crate::record::small::{ClientRecord, NextInode};
 
-/// Looks at everything, while what an hour brings is waited for. Chosen: what the first has found, what comes of that, and what
-/// comes of that.
-const LOOKS_MAX: u32 = 3;
+/// Looks at everything, while what an hour brings is waited for. Chosen: what the first has found, what comes of that (an inode, or
+/// spans, of which rows are nobody's then), and as many again, as one of them may come a moment too early.
+const LOOKS_MAX: u32 = 6;
 
 /// See the module.
 pub struct Fsck {
@@ -48,7 +49,7 @@ pub struct Fsck {
     pub(crate) nameless: Noted<u64, Version>,
     pub(crate) nodes: Noted<(u64, Path), Version>,
     pub(crate) spans: Noted<SpanId, Version>,
-    pub(crate) chunks: Noted<u32, Version>,
+    pub(crate) chunks: Unnamed,
     pub(crate) regions: Noted<(Region, u32), ()>,
     job: Rc<Job>,
 }
@@ -68,13 +69,13 @@ impl Fsck {
             nameless: Noted::new(),
             nodes: Noted::new(),
             spans: Noted::new(),
-            chunks: Noted::new(),
+            chunks: Unnamed::default(),
             regions: Noted::new(),
             job: Jobs::default().begin("fsck", None, show),
         }
     }
 
-    /// Looks at everything; with `waits` again, for as long as there is something that an hour settles, two hours at most.
+    /// Looks at everything; with `waits` again, for as long as there is something that an hour settles, five hours at most.
     ///
     /// # Errors
     /// The store does not answer. What was mended until then is.
@@ -143,7 +144,10 @@ impl Fsck {
         let begun = time::now();
         let mut survey = self.auditor.survey().await?;
         let (names, contents) = (Rc::clone(&self.names), Rc::clone(&self.contents));
-        let visit = |_, stripe: &Stripe| survey.name(stripe);
+        let visit = |whose: Whose, stripe: &Stripe| match whose.goes {
+            true => survey.hold(stripe),
+            false => survey.name(stripe),
+        };
         let mut inodes = Inodes::read(&names, &contents, &listed, &self.job, visit).await?;
         let second = Second { names: &names, contents: &contents, auditor: &self.auditor };
         let faults = second.stripes(&listed, &survey, &self.job).await?;
@@ -166,7 +170,8 @@ impl Fsck {
         if is_whole {
             judge.lone().await?;
         }
-        let mut spared = BTreeSet::new();
+        // A name leads to what is there, whatever is wrong with it.
+        let mut spared = found.untold.clone();
         let loose = judge.loose(&listed, &mut spared).await?;
         let met = Found { listed, survey, inodes, found, clients, regions, loose, spared, is_whole, begun };
         self.judge_and_mend(met, &mut report).await?;

@@ -2,7 +2,7 @@
 //!
 //! Memory: about 200 bytes an inode. What a map names goes to whoever asks, and is not kept.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use engine::job::Job;
@@ -28,8 +28,8 @@ pub(crate) struct InodeSeen {
     /// Each, and whether a name was met that has it.
     pub(crate) links: Box<[(u64, bool)]>,
     pub(crate) keepers: Box<[u64]>,
-    /// The long map that it has, and up to where.
-    map: Option<(u64, u64)>,
+    /// The long map that it has.
+    map: Option<u64>,
 }
 
 /// Which map: an inode's own, or that of a span of it.
@@ -37,6 +37,8 @@ pub(crate) struct InodeSeen {
 pub(crate) struct Whose {
     pub(crate) ino: u64,
     pub(crate) span: Option<SpanId>,
+    /// It goes, or nobody has it: whoever removes it is to free what it names, and may be doing so.
+    pub(crate) goes: bool,
 }
 
 /// See the module.
@@ -50,12 +52,14 @@ pub(crate) struct Inodes {
     pub(crate) unmapped: BTreeMap<u64, String>,
     /// Spans of maps that no inode has.
     pub(crate) stray: Vec<SpanId>,
+    /// One of these does not parse, and what it names is not known.
+    is_stray_damaged: bool,
 }
 
 impl Inodes {
     /// Whether all that maps name is known.
     pub(crate) fn is_whole(&self) -> bool {
-        self.damaged.is_empty() && self.unmapped.is_empty()
+        self.damaged.is_empty() && self.unmapped.is_empty() && !self.is_stray_damaged
     }
 
     /// A name was met that has this link. False: the inode does not know of it, or is not known.
@@ -79,6 +83,7 @@ impl Inodes {
             damaged: BTreeMap::new(),
             unmapped: BTreeMap::new(),
             stray: Vec::new(),
+            is_stray_damaged: false,
         };
         job.begin("read inodes");
         let (mut few, mut waiting, mut done) = (Few::new(), listed.inodes.iter(), 0);
@@ -94,7 +99,7 @@ impl Inodes {
             job.reached(done as f64 / listed.inodes.len() as f64);
         }
         inodes.read_at = time::now();
-        inodes.read_spans(contents, listed, job, &mut visit).await?;
+        inodes.read_spans(names, contents, listed, job, &mut visit).await?;
         Ok(inodes)
     }
 
@@ -116,17 +121,14 @@ impl Inodes {
         };
         let (version, inode) = (held.version(), held.record);
         let mut map = None;
-        // What is going has nothing any more, however far its remover came.
-        let content = match inode.is_going() {
-            true => Ok(Content::empty()),
-            false => content_of(&inode, contents.members().layout().shape),
-        };
-        match content {
+        let goes = inode.is_going();
+        match content_of(&inode, contents.members().layout().shape) {
             Ok(Content::Inline(_)) => {}
             Ok(Content::Extents(map)) => {
-                map.stripes().iter().for_each(|stripe| visit(Whose { ino, span: None }, stripe));
+                map.stripes().iter().for_each(|stripe| visit(Whose { ino, span: None, goes }, stripe));
             }
-            Ok(Content::Spans(spans)) => map = Some((spans.map, spans.reach)),
+            // Of what is going they are nobody's.
+            Ok(Content::Spans(spans)) => map = Some(spans.map).filter(|_| !goes),
             Err(Error::Damaged(why)) => drop(self.unmapped.insert(ino, why)),
             Err(error) => return Err(error),
         }
@@ -134,7 +136,7 @@ impl Inodes {
             version,
             kind: inode.kind,
             parent: inode.parent,
-            is_going: inode.is_going(),
+            is_going: goes,
             links: inode.links.iter().map(|link| (*link, false)).collect(),
             keepers: inode.keepers.into(),
             map,
@@ -145,38 +147,25 @@ impl Inodes {
 
     async fn read_spans(
         &mut self,
+        names: &FileSystem,
         contents: &Rc<Contents>,
         listed: &Listed,
         job: &Job,
         visit: &mut impl FnMut(Whose, &Stripe),
     ) -> Result<(), Error> {
         job.begin("read maps of long files");
-        let map_of = |seen: &InodeSeen| seen.map.map(|(map, _)| map);
-        let (mut ids, mut met): (Vec<SpanId>, BTreeSet<u64>) = Default::default();
-        for id in &listed.spans {
-            match self.all.get(&id.inode) {
-                Some(seen) if map_of(seen) == Some(id.map) => {
-                    met.insert(id.inode);
-                    ids.push(*id);
-                }
-                _ if self.damaged.contains_key(&id.inode) || self.unmapped.contains_key(&id.inode) => {}
-                _ => self.stray.push(*id),
-            }
-        }
-        // A map that was put in place of the inode's own since the keys were listed names what that had.
-        for (&inode, seen) in self.all.iter().filter(|(ino, _)| !met.contains(ino)) {
-            let Some((map, reach)) = seen.map else { continue };
-            let mut cursor = 0;
-            loop {
-                let spans = 0..reach.div_ceil(crate::data::SPAN_BYTES);
-                let (numbers, next) = contents.spans.numbers(inode, map, &spans, cursor).await?;
-                ids.extend(numbers.into_iter().map(|span| SpanId { inode, map, span }));
-                if next == 0 {
-                    break;
-                }
-                cursor = next;
-            }
-        }
+        // Once more: of a map that an inode was given since keys were listed only some may have been there. All of them are put
+        // before the inode has it.
+        let mut ids = Listed::spans(names.meta().as_ref(), names.access.keys).await?;
+        ids.extend_from_slice(&listed.spans);
+        ids.sort_unstable();
+        ids.dedup();
+        let owned = |all: &BTreeMap<u64, InodeSeen>, id: &SpanId| {
+            all.get(&id.inode).is_some_and(|seen| seen.map == Some(id.map))
+        };
+        let is_unread = |inode| self.damaged.contains_key(&inode) || self.unmapped.contains_key(&inode);
+        let stray = listed.spans.iter().filter(|id| !owned(&self.all, id) && !is_unread(id.inode));
+        self.stray = stray.copied().collect();
         let (mut few, mut waiting, mut done) = (Few::new(), ids.iter(), 0);
         loop {
             while few.keys().count() < TOGETHER
@@ -188,9 +177,12 @@ impl Inodes {
             match met {
                 Ok(stood) => {
                     let stripes = stood.0.as_ref().map(|span| span.map.stripes()).unwrap_or_default();
-                    stripes.iter().for_each(|stripe| visit(Whose { ino: id.inode, span: Some(id) }, stripe));
+                    let whose = Whose { ino: id.inode, span: Some(id), goes: !owned(&self.all, &id) };
+                    stripes.iter().for_each(|stripe| visit(whose, stripe));
                 }
-                Err(Error::Damaged(why)) => drop(self.unmapped.insert(id.inode, why)),
+                // One that nobody has is told as such.
+                Err(Error::Damaged(why)) if owned(&self.all, &id) => drop(self.unmapped.insert(id.inode, why)),
+                Err(Error::Damaged(_)) => self.is_stray_damaged = true,
                 Err(error) => return Err(error),
             }
             done += 1;

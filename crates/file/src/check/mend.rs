@@ -12,7 +12,7 @@ use super::fsck::Fsck;
 use super::names::Loose;
 use super::report::{Left, Report};
 use super::unless_damaged;
-use crate::data::{Content, Run, SpanId, UNOWNED_MAX};
+use crate::data::{Content, Marks, Run, SpanId, UNOWNED_MAX};
 use crate::error::Error;
 use crate::meta::Version;
 use crate::record::inode::Inode;
@@ -51,10 +51,6 @@ impl Fsck {
         self.clients(met.clients, report).await?;
         if self.repairs {
             self.contents.space().settle().await;
-            // What this has changed itself is as it is from now on.
-            for (number, at) in &self.auditor.survey().await?.chunks {
-                self.chunks.note(*number, at.version, time::now());
-            }
         }
         Ok(())
     }
@@ -65,7 +61,7 @@ impl Fsck {
         Ok(match unless_damaged(self.names.access.get::<ClientRecord>(&key).await)? {
             None => false,
             Some(None) => true,
-            Some(Some(_)) => client != self.names.client() && self.collector.watch.is_silent(client),
+            Some(Some(held)) => client != self.names.client() && self.collector.watch.is_silent(client, held.version()),
         })
     }
 
@@ -73,7 +69,7 @@ impl Fsck {
     async fn rows(&mut self, met: &Found, report: &mut Report) -> Result<(), Error> {
         for (number, at) in &met.survey.chunks {
             // Noted in any case: also what has no such marks now.
-            let is_ripe = self.chunks.note(*number, at.version, met.begun);
+            let ripe = self.chunks.note(*number, at.version, &at.free(), met.begun);
             let unnamed: Vec<Run> = at.unnamed();
             let owner_gone = match at.owner() {
                 Some(owner) => self.is_gone(owner).await?,
@@ -83,13 +79,15 @@ impl Fsck {
             if at.is_dying() || (at.owner().is_some() && !owner_gone) || (unnamed.is_empty() && !owner_gone) {
                 continue;
             }
-            if !is_ripe || !met.inodes.is_whole() {
-                report.leave(Left::Rows, false, !is_ripe);
+            let rows = ripe.as_ref().map(Marks::marked_runs).unwrap_or_default();
+            // What is named by nothing only since then waits for another hour.
+            let waits = ripe.is_none() || rows != unnamed;
+            if ripe.is_none() || (rows.is_empty() && !owner_gone) || !met.inodes.is_whole() || at.is_contradicted {
+                report.leave(Left::Rows, false, waits);
                 continue;
             }
-            let is_mended =
-                self.repairs && done(self.auditor.clear_at(*number, at.version, &unnamed, owner_gone).await);
-            report.leave(Left::Rows, is_mended, false);
+            let is_mended = self.repairs && done(self.auditor.clear_at(*number, at.version, &rows, owner_gone).await);
+            report.leave(Left::Rows, is_mended && !waits, waits);
         }
         Ok(())
     }
@@ -333,7 +331,7 @@ impl Fsck {
             if !is_old && !watch.is_quiet(client.number) {
                 continue;
             }
-            let is_silent = watch.is_silent(client.number);
+            let is_silent = watch.is_silent(client.number, client.version);
             let is_mended = is_silent && self.repairs && done(self.collector.collect(&client).await);
             report.leave(Left::Client, is_mended, !is_silent);
         }

@@ -7,12 +7,13 @@ use super::maps::Inodes;
 use super::report::Report;
 use super::tries::{Lone, Names, Suspect};
 use super::unless_damaged;
+use crate::access::Held;
 use crate::error::Error;
 use crate::fs::{FileSystem, ROOT};
 use crate::meta::Version;
 use crate::name::Step;
 use crate::record::inode::Inode;
-use crate::record::node::{Leaf, Shape, Target};
+use crate::record::node::{Leaf, Node, Shape, Target};
 use crate::record::{Kind, Path};
 
 /// Names that are told of one node. Chosen: so that people know which.
@@ -36,7 +37,7 @@ pub(crate) struct Judge<'a> {
 impl Judge<'_> {
     /// Tells of nodes that can't be read. Whether all names were: else nothing is taken for nameless.
     pub(crate) async fn is_whole(&mut self) -> Result<bool, Error> {
-        let mut is_whole = self.found.damaged.is_empty();
+        let mut is_whole = self.found.damaged.is_empty() && !self.found.is_unsure;
         for ((dir, path), why) in &self.found.damaged {
             let (node, dir) = (node_of(*path), self.found.paths.of(*dir));
             self.report.damage(format!("{node} of directory {dir} can't be read, nor the names in it: {why}"), false);
@@ -56,14 +57,18 @@ impl Judge<'_> {
     /// A node is missing of a directory that is there, and nobody removes it.
     async fn is_missing(&self, dir: u64, path: Path) -> Result<bool, Error> {
         for _ in 0..2 {
-            if unless_damaged(self.names.inode(dir).await)?.flatten().is_none() {
+            // What does not parse is there.
+            if matches!(unless_damaged(self.names.inode(dir).await)?, Some(None)) {
                 return Ok(false);
             }
             if let Some(above) = path.parent() {
-                let root = unless_damaged(self.names.node(dir, Path::ROOT).await)?.flatten();
-                let is_removed = root.and_then(|held| held.record.root).is_none_or(|root| root.dying.is_some());
-                let above = unless_damaged(self.names.node(dir, above).await)?.flatten();
-                if is_removed || above.is_none_or(|held| held.record.shape != Shape::Split) {
+                let root = unless_damaged(self.names.node(dir, Path::ROOT).await)?;
+                let is_removed = |held: Option<Held<Node>>| {
+                    held.and_then(|held| held.record.root).is_none_or(|root| root.dying.is_some())
+                };
+                let above = unless_damaged(self.names.node(dir, above).await)?;
+                let is_split = |held: Held<Node>| held.record.shape == Shape::Split;
+                if root.is_some_and(is_removed) || above.is_some_and(|held| !held.is_some_and(is_split)) {
                     return Ok(false);
                 }
             }
@@ -189,6 +194,10 @@ impl Judge<'_> {
     async fn is_cut_off(&self, ino: u64) -> Result<bool, Error> {
         let (mut at, mut passed) = (ino, BTreeSet::new());
         while at != ROOT && passed.insert(at) {
+            // Its name was taken from one place and is not at the other yet.
+            if self.found.moving.contains(&at) {
+                return Ok(false);
+            }
             let Some(seen) = self.inodes.all.get(&at) else { return Ok(true) };
             let held = unless_damaged(self.names.inode(at).await)?.flatten();
             if held.is_none_or(|held| held.version() != seen.version) {

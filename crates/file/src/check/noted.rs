@@ -23,14 +23,15 @@ impl<K: Ord + Copy, V: PartialEq + Copy> Noted<K, V> {
         self.turn += 1;
     }
 
-    /// Something was found as `value` at `at`. Whether it was so for an hour before that.
-    pub(crate) fn note(&mut self, key: K, value: V, at: Instant) -> bool {
-        let seen = self.since.entry(key).or_insert((value, at, self.turn));
+    /// Something was found as `value`, by a read that was sent at `sent` or later, and has ended. Whether it was so for an hour
+    /// before that: from when it had been read for the first time up to when this was sent.
+    pub(crate) fn note(&mut self, key: K, value: V, sent: Instant) -> bool {
+        let seen = self.since.entry(key).or_insert((value, time::now(), self.turn));
         if seen.0 != value {
-            *seen = (value, at, self.turn);
+            *seen = (value, time::now(), self.turn);
         }
         seen.2 = self.turn;
-        at.duration_since(seen.1) >= HOUR
+        sent.duration_since(seen.1) >= HOUR
     }
 
     /// The look is over.

@@ -44,8 +44,8 @@ impl Second<'_> {
             return Ok(Vec::new());
         }
         let mut found = Vec::new();
-        let visit = |whose, stripe: &crate::data::Stripe| {
-            if survey.is_suspect(stripe) {
+        let visit = |whose: Whose, stripe: &crate::data::Stripe| {
+            if !whose.goes && survey.is_suspect(stripe) {
                 found.push(Named { chunk: stripe.id.chunk, run: survey.run(stripe), id: stripe.id, whose });
             }
         };

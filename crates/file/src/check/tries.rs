@@ -61,10 +61,16 @@ pub(crate) struct Names {
     /// Names of inodes that seem not to be there, or not to know of them; of directories with another parent, or a second name.
     pub(crate) suspects: Vec<Suspect>,
     pub(crate) damaged: Vec<((u64, Path), String)>,
+    /// Inodes that names lead to of which they do not know.
+    pub(crate) untold: BTreeSet<u64>,
     /// Nodes that should be there.
     pub(crate) absent: Vec<(u64, Path)>,
     /// Names that an intent holds.
     held: Vec<u64>,
+    /// Inodes that an intent gives a name, or takes it from.
+    pub(crate) moving: BTreeSet<u64>,
+    /// Of some of these names it is not known what they lead to: their intents were gone again, or do not parse.
+    pub(crate) is_unsure: bool,
 }
 
 impl Names {
@@ -172,6 +178,9 @@ impl Names {
             place.get_or_insert_with(|| (dir, entry.name.clone()));
         }
         let mut is_right = inodes.name(target.ino, target.link) || inodes.damaged.contains_key(&target.ino);
+        if !is_right {
+            self.untold.insert(target.ino);
+        }
         is_right &= inodes.all.get(&target.ino).is_none_or(|seen| seen.kind == target.kind);
         if target.kind == Kind::Directory {
             let parent = inodes.all.get(&target.ino).map(|seen| seen.parent);
@@ -193,11 +202,15 @@ impl Names {
         for number in &self.held {
             let intent = match names.intent(*number).await {
                 Ok(Some(held)) => held.record,
-                Ok(None) | Err(Error::Damaged(_)) => continue,
+                Ok(None) | Err(Error::Damaged(_)) => {
+                    self.is_unsure = true;
+                    continue;
+                }
                 Err(error) => return Err(error),
             };
             for target in intent.sides.iter().flat_map(|side| [side.before, side.after]).flatten() {
                 inodes.name(target.ino, target.link);
+                self.moving.insert(target.ino);
             }
         }
         Ok(())

@@ -129,15 +129,12 @@ impl Auditor {
         Ok(true)
     }
 
-    /// Chunks that a client owned which is no more are nobody's. What it had marked stays marked: some of it may be named. How
-    /// many there were.
-    pub(crate) async fn disown(&self, client: u64) -> Result<usize, Error> {
+    /// Chunks of a client, as they stand. Where it is no more they are made nobody's, and what it had marked stays marked: some of
+    /// it may be named.
+    pub(crate) async fn owned(&self, client: u64) -> Result<Vec<(u32, Version)>, Error> {
         let survey = self.survey().await?;
-        let mut count = 0;
-        for (number, at) in survey.chunks.iter().filter(|(_, at)| at.owner() == Some(client)) {
-            count += usize::from(self.clear_at(*number, at.version, &[], true).await?);
-        }
-        Ok(count)
+        let owned = survey.chunks.iter().filter(|(_, at)| at.owner() == Some(client));
+        Ok(owned.map(|(number, at)| (*number, at.version)).collect())
     }
 
     /// Gives back the regions of a dying chunk.

@@ -72,6 +72,17 @@ impl Marks {
         run.range().for_each(|row| self.words[row as usize / 64] |= 1 << (row % 64));
     }
 
+    /// The same of those rows that there are.
+    pub(crate) fn set_within(&mut self, run: Run) {
+        let end = run.row.saturating_add(run.rows).min(self.rows);
+        self.set(Run { row: run.row, rows: end.saturating_sub(run.row) });
+    }
+
+    /// Clears all marks that are not in `other`, of as many rows.
+    pub(crate) fn keep_all(&mut self, other: &Marks) {
+        self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= other);
+    }
+
     pub(crate) fn clear(&mut self, run: Run) {
         run.range().filter(|row| *row < self.rows).for_each(|row| self.words[row as usize / 64] &= !(1 << (row % 64)));
     }

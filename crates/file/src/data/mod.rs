@@ -3,7 +3,7 @@
 //! - `shape`, `stripe`, `map`: how data is cut into columns, what is known of what was written, which bytes of a file that is.
 //! - `record`, `key`: records in the store, changed once each.
 //! - `label`, `member`: the namespaces that the bytes are on.
-//! - `chunk`, `regions`, `place`, `unowned`, `chunks`, `rows`, `space`: room, taken and given back.
+//! - `chunk`, `regions`, `place`, `unowned`, `chunks`, `rows`, `space`, `room`: room, taken and given back.
 //! - `rope`, `write`, `gather`, `read`, `balance`, `pending`: stripes, written and read.
 //! - `survey`, `audit`: what records of space say, beside what maps name.
 //! - `append`: bytes behind what others append.
@@ -30,6 +30,7 @@ mod reader;
 mod record;
 mod regions;
 mod rewrite;
+mod room;
 mod rope;
 mod rows;
 mod shape;
@@ -44,7 +45,7 @@ mod writer;
 
 pub use audit::{Audit, Auditor, ChunkAudit};
 pub use chunk::Region;
-pub(crate) use chunk::{Run, UNOWNED_MAX};
+pub(crate) use chunk::{Marks, Run, UNOWNED_MAX};
 pub use content::{Content, EXTENTS_BYTES_MAX, INLINE_BYTES_MAX, Inode, Spans, State};
 pub use file::{Contents, Figures};
 pub use key::FsId;

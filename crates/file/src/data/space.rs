@@ -43,7 +43,7 @@ const PLACES_KEPT: usize = 4096;
 pub struct Space {
     meta: Rc<dyn Meta>,
     members: Rc<Members>,
-    chunks: Chunks,
+    pub(super) chunks: Chunks,
     client: Cell<u64>,
     renewed: Cell<Instant>,
     rows: RefCell<Rows>,
@@ -112,7 +112,8 @@ impl Drop for Taken {
 
 fn expired() -> Error {
     Error::Unavailable(
-        "this client's record was not renewed for too long, or a write took that long: it must begin anew".into(),
+        "this client's record was not renewed for ten minutes, or a write took that long: it goes on under another number"
+            .into(),
     )
 }
 
@@ -144,20 +145,15 @@ impl Space {
         })
     }
 
-    /// Bytes of data that fit on all members, and that fit besides what is there, about: rows that are free in chunks do not count.
-    pub async fn usage(&self) -> Result<(u64, u64), Error> {
-        let Layout { shape, region_bytes, .. } = *self.members.layout();
-        let (all, free) = self.chunks.regions.count().await?;
-        let data = |regions: u64| regions / shape.columns() as u64 * shape.data() as u64 * u64::from(region_bytes);
-        Ok((data(all), data(free)))
-    }
-
-    /// The client's record was renewed by a change that was sent at `sent`.
+    /// The client's record was renewed by a change that was sent at `sent`. One that was too old once stays so: others may have
+    /// taken the client for dead meanwhile, and what it has of rows for lost.
     pub fn renewed(&self, sent: Instant) {
-        self.renewed.set(sent);
+        if self.check().is_ok() {
+            self.renewed.set(sent);
+        }
     }
 
-    /// The same, under the number that the client has now. Where that is another, what it had is left to `fsck`.
+    /// The same, under the number that the client has now: another, if it was too old. What it had is left to `fsck` then.
     pub fn begin_anew(&self, client: u64, sent: Instant) {
         self.renewed.set(sent);
         if self.client.replace(client) != client {
@@ -168,6 +164,10 @@ impl Space {
     /// Whether this client may write.
     pub(crate) fn check(&self) -> Result<(), Error> {
         if self.renewed.get().elapsed() < RENEWED_WITHIN { Ok(()) } else { Err(expired()) }
+    }
+
+    pub(super) fn layout(&self) -> &Layout {
+        self.members.layout()
     }
 
     /// Rows side by side in a chunk, preferably one all of whose members are well.

@@ -1,7 +1,7 @@
 //! [`Survey`]: all records of space as they stood when they were read, and which of their rows maps name.
 //!
 //! Taken while files are changed, it sees contradictions that are none: each is looked at once more by whoever tells of it.
-//! Memory: two sets of marks a chunk, 4 KiB with the longest regions, which is a 16,000th of what such a chunk holds.
+//! Memory: three sets of marks a chunk, 6 KiB with the longest regions, which is a 10,000th of what such a chunk holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,6 +25,10 @@ pub(crate) struct Surveyed {
     pub(crate) version: Version,
     pub(crate) chunk: Chunk,
     named: Marks,
+    /// Rows that only what goes names, or what nobody has: somebody may be about to free them.
+    held: Marks,
+    /// What maps name of it contradicts its record, or other maps.
+    pub(crate) is_contradicted: bool,
 }
 
 impl Surveyed {
@@ -43,6 +47,14 @@ impl Surveyed {
         let mut marks = self.chunk.marks.clone();
         marks.clear_all(&self.named);
         marks.marked_runs()
+    }
+
+    /// Of these, those that nothing names that is about to go.
+    pub(crate) fn free(&self) -> Marks {
+        let mut marks = self.chunk.marks.clone();
+        marks.clear_all(&self.named);
+        marks.clear_all(&self.held);
+        marks
     }
 }
 
@@ -120,7 +132,8 @@ impl Survey {
         match read.await {
             Ok(Some((version, chunk))) => {
                 let named = Marks::new(chunk.marks.rows());
-                self.chunks.insert(number, Surveyed { version, chunk, named });
+                let held = named.clone();
+                self.chunks.insert(number, Surveyed { version, chunk, named, held, is_contradicted: false });
             }
             Ok(None) => {}
             Err(Error::Damaged(why)) => drop(self.damaged.insert(number, why)),
@@ -134,7 +147,15 @@ impl Survey {
         Run { row: stripe.id.row, rows: stripe.rows(self.shape) }
     }
 
-    /// A map names a stripe, which no other map does.
+    /// What goes, or what nobody has, names a stripe.
+    pub(crate) fn hold(&mut self, stripe: &Stripe) {
+        let run = self.run(stripe);
+        if let Some(at) = self.chunks.get_mut(&stripe.id.chunk) {
+            at.held.set_within(run);
+        }
+    }
+
+    /// A map names a stripe, which no other map does. Its rows are named whatever contradicts that: they are nobody's to clear.
     pub(crate) fn name(&mut self, stripe: &Stripe) {
         let (number, run) = (stripe.id.chunk, self.run(stripe));
         if self.damaged.contains_key(&number) {
@@ -142,9 +163,16 @@ impl Survey {
         }
         let contradiction = match self.chunks.get_mut(&number) {
             None => Contradiction::Absent,
-            Some(at) if at.is_dying() || !at.chunk.marks.holds(run) => Contradiction::Unmarked,
-            Some(at) if at.named.touches(run) => Contradiction::Twice,
-            Some(at) => return at.named.set(run),
+            Some(at) => {
+                let is_marked = !at.is_dying() && at.chunk.marks.holds(run);
+                let is_shared = is_marked && at.named.touches(run);
+                at.named.set_within(run);
+                if is_marked && !is_shared {
+                    return;
+                }
+                at.is_contradicted = true;
+                if is_marked { Contradiction::Twice } else { Contradiction::Unmarked }
+            }
         };
         if self.suspects.len() < SUSPECTS_MAX {
             self.suspects.insert((number, run, contradiction));

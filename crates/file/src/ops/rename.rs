@@ -36,11 +36,7 @@ impl FileSystem {
             return Err(Error::Invalid("a rename that may not replace can't exchange"));
         }
         let mut tries = Tries::new();
-        // What is remembered of the two names will do where it lets them be renamed: that finds out whether it is so.
-        let guess = self.recall(dir, name).flatten().zip(self.recall(new_dir, new_name));
-        let mut guess = guess.filter(|(target, other)| {
-            check_targets(*target, *other, (dir, name), (new_dir, new_name), flags) == Ok(true)
-        });
+        let mut guess = self.guess_targets((dir, name), (new_dir, new_name), flags);
         loop {
             let (target, other) = match guess.take() {
                 Some(guess) => guess,
@@ -96,6 +92,12 @@ impl FileSystem {
             drop(turn);
             tries.again("other clients change the names").await?;
         }
+    }
+
+    /// What the two names led to a moment ago, where that lets them be renamed: the rename finds out whether it is so still.
+    fn guess_targets(&self, place: Place<'_>, new: Place<'_>, flags: RenameFlags) -> Option<(Target, Option<Target>)> {
+        let guess = self.recall(place.0, place.1).flatten().zip(self.recall(new.0, new.1));
+        guess.filter(|(target, other)| check_targets(*target, *other, place, new, flags) == Ok(true))
     }
 
     /// An inode that has another name now was changed then. That the rename took place is sure, whatever comes of this.

@@ -109,3 +109,24 @@ fn what_contradicts_is_told_by_its_path_and_mended_where_that_is_sure() {
         assert_eq!(report.left.get(&Left::Client), None);
     });
 }
+
+/// Its name has another link than it knows of: it can be reached.
+#[test]
+fn a_file_that_does_not_know_of_its_name_stays() {
+    run_long(1, async {
+        let meta = fresh().await;
+        let (_, fs) = client(&meta).await;
+        let ino = create(&fs, ROOT, "x").await;
+        let changed = fs.change_inode(ino, |inode| {
+            inode.links = vec![12345];
+            Ok(())
+        });
+        changed.await.unwrap();
+        fs.close().await.unwrap();
+        // One that says nothing more: so there is something to wait for.
+        drop(client(&meta).await);
+        let report = mended(&meta).await;
+        assert!(report.is_damaged(), "{report:?}");
+        assert!(client(&meta).await.1.getattr(ino).await.is_ok(), "a file that has a name was removed");
+    });
+}

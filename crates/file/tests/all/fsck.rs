@@ -40,13 +40,13 @@ pub async fn assert_clean(meta: &MemoryMeta) {
 type Hook = Box<dyn FnMut(bool, &[u8]) -> Option<LocalFuture<'static, ()>>>;
 
 /// A client before whose calls something else may be done.
-struct Hooked {
+pub struct Hooked {
     inner: Rc<MemoryClient>,
     hook: RefCell<Hook>,
 }
 
 impl Hooked {
-    fn new(
+    pub fn new(
         meta: &MemoryMeta,
         hook: impl FnMut(bool, &[u8]) -> Option<LocalFuture<'static, ()>> + 'static,
     ) -> Rc<Hooked> {

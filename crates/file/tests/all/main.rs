@@ -1,6 +1,7 @@
 //! Files from outside, in the simulated world.
 //! One program: each that links this crate costs the gate seconds.
 
+mod alive;
 mod audit;
 mod collected;
 mod crash;
@@ -18,6 +19,7 @@ mod locks;
 mod model;
 mod opened;
 mod operations;
+mod paths;
 mod random;
 mod recent;
 mod records;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{Common, PoolAddress};
+use super::{Common, FileUseVerb, PoolAddress};
 use crate::size::Size;
 
 /// `yagura file …`
@@ -16,6 +16,8 @@ pub enum FileVerb {
     Mount(FileMountArgs),
     /// Find what is damaged and what the dead have left, beside those who use the file system, and mend it.
     Fsck(super::FileFsckArgs),
+    #[command(flatten)]
+    Use(FileUseVerb),
 }
 
 /// `yagura file create`

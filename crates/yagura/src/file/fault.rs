@@ -13,3 +13,12 @@ pub fn failure(error: ::file::Error) -> Failure {
         other => Failure::usage(other),
     }
 }
+
+/// The failure of an operation on a path: one that is not there is told as a key is that is not there.
+pub fn path_failure(path: impl std::fmt::Display, error: ::file::Error) -> Failure {
+    let failure = match error {
+        ::file::Error::NotFound(_) => Failure::check(error),
+        error => failure(error),
+    };
+    failure.during(path)
+}
