@@ -99,7 +99,12 @@ impl data::Inode for Stored {
         })
     }
 
-    fn store(&self, version: Version, state: State) -> LocalFuture<'_, Result<bool, Error>> {
+    fn store_while<'a>(
+        &'a self,
+        version: Version,
+        state: State,
+        may: &'a dyn Fn() -> Result<(), Error>,
+    ) -> LocalFuture<'a, Result<bool, Error>> {
         Box::pin(async move {
             let known = self.seen.borrow().clone();
             let Some(Seen { held, .. }) = known.filter(|known| known.held.version() == version) else {
@@ -114,7 +119,8 @@ impl data::Inode for Stored {
                 ..held.record.clone()
             };
             let key = self.names.access.keys.inode(self.ino);
-            let put = self.names.access.put_while(&key, Some(&held), new, || self.may_change()).await?;
+            let put = self.names.access.put_while(&key, Some(&held), new, || self.may_change().and_then(|()| may()));
+            let put = put.await?;
             let is_done = put.is_some();
             if let Some(held) = put {
                 self.see(held)?;

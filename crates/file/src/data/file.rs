@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use engine::task;
 
@@ -10,7 +11,7 @@ use super::member::{Layout, Members};
 use super::pending::Pending;
 use super::rope::Rope;
 use super::shape::COLUMN_ROWS_MAX;
-use super::space::{Space, Taken};
+use super::space::{RENEWED_WITHIN, Space, Taken};
 use super::span::SpanRecords;
 use super::stripe::Stripe;
 use super::under_way::UnderWay;
@@ -24,6 +25,12 @@ const WRITES_TRIED: usize = 4;
 pub(crate) const TOGETHER: usize = 16;
 /// Times that an operation begins anew because others change the same file. Chosen: each time another one has made its change.
 pub(crate) const TRIES_MAX: usize = 100;
+/// A change of a map that has ended so long after the rows were taken that it names may have come when these were another's.
+/// Derived: what was sent within the first ten minutes takes effect within half an hour, and others take rows for lost an hour
+/// after the last renewal of before.
+const NAMED_WITHIN: Duration = Duration::from_secs(40 * 60);
+const _: () = assert!(NAMED_WITHIN.as_secs() >= RENEWED_WITHIN.as_secs() + 30 * 60);
+const _: () = assert!(NAMED_WITHIN.as_secs() + RENEWED_WITHIN.as_secs() < 60 * 60);
 
 /// See the module.
 pub struct Contents {
@@ -57,6 +64,16 @@ impl Written {
     /// No map names it, or ever did.
     pub(crate) fn is_ours(&self) -> bool {
         self.taken.as_ref().is_some_and(Taken::is_ours)
+    }
+
+    /// Whether a map may name it: asked right before each try, which may come long after the one before.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.taken.as_ref().map_or(Ok(()), Taken::check)
+    }
+
+    /// Whether it was this client's when a map came to name it, which is done; else it may be another's.
+    pub(crate) fn is_timely(&self) -> bool {
+        self.taken.as_ref().is_none_or(|taken| taken.at.elapsed() < NAMED_WITHIN)
     }
 
     /// Behind its last byte in the file.

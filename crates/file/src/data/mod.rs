@@ -7,7 +7,7 @@
 //! - `rope`, `write`, `gather`, `read`, `balance`, `pending`: stripes, written and read.
 //! - `survey`, `audit`: what records of space say, beside what maps name.
 //! - `append`: bytes behind what others append.
-//! - `content`, `span`: what inode and spans say of a file's bytes; `file`, `reader`, `writer`, `under_way`, `cut`,
+//! - `content`, `span`: what inode and spans say of a file's bytes; `file`, `reader`, `writer`, `overdue`, `under_way`, `cut`,
 //!   `rewrite`: what is done with them.
 
 mod append;
@@ -23,6 +23,7 @@ mod key;
 mod label;
 mod map;
 mod member;
+mod overdue;
 mod pending;
 mod place;
 mod read;

@@ -172,7 +172,17 @@ pub(crate) async fn ensure<T>(
     key: &[u8],
     mut apply: impl FnMut(Option<&[u8]>) -> Result<Next<T>, Error>,
 ) -> Result<T, Error> {
-    let ensured = settle(meta, key, true, &|| Ok(()), |now| apply(now.map(|now| &*now.body)));
+    ensure_while(meta, key, &|| Ok(()), &mut apply).await
+}
+
+/// The same as long as it may be done, which is asked right before each try.
+pub(crate) async fn ensure_while<T>(
+    meta: &dyn Meta,
+    key: &[u8],
+    may: &dyn Fn() -> Result<(), Error>,
+    mut apply: impl FnMut(Option<&[u8]>) -> Result<Next<T>, Error>,
+) -> Result<T, Error> {
+    let ensured = settle(meta, key, true, may, |now| apply(now.map(|now| &*now.body)));
     ensured.await.map_err(|failed| failed.error)
 }
 

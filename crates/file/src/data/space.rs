@@ -59,7 +59,7 @@ pub(crate) struct Taken {
     client: u64,
     pub(crate) place: Rc<ChunkPlace>,
     run: Run,
-    at: Instant,
+    pub(crate) at: Instant,
     /// False: a map names them, or may yet.
     is_ours: bool,
 }
@@ -110,7 +110,7 @@ impl Drop for Taken {
     }
 }
 
-fn expired() -> Error {
+pub(crate) fn expired() -> Error {
     Error::Unavailable(
         "this client's record was not renewed for ten minutes, or a write took that long: it goes on under another number"
             .into(),

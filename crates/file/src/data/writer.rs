@@ -15,8 +15,10 @@ use super::content::{Content, EXTENTS_BYTES_MAX, INLINE_BYTES_MAX, Inode, REACH_
 use super::cut::Behind;
 use super::file::{Contents, TRIES_MAX, Written, offer, recall};
 use super::map::{FILE_BYTES_MAX, Map, SPAN_BYTES};
+use super::overdue::ids;
 use super::record::Failed;
 use super::rope::Rope;
+use super::space::expired;
 use super::span::{Span, SpanId, touched};
 use super::stripe::Stripe;
 use crate::error::Error;
@@ -183,22 +185,27 @@ impl Contents {
         let mut written = self.put(0, &Rope::from(engine::Buf::copy_from(bytes).freeze())).await?;
         written.iter().for_each(|written| drop(map.write(written.at, Rc::clone(&written.stripe))));
         let new = State { content: Content::Extents(map), size: state.size };
-        self.store_written(inode, version, new, &mut written).await.map(drop)
+        self.store_written(inode, state, version, new, &mut written).await.map(drop)
     }
 
     /// Stores a state that names what was written; false: what was written can be used again.
     async fn store_written(
-        &self,
+        self: &Rc<Self>,
         inode: &dyn Inode,
+        before: &State,
         version: Version,
         new: State,
         written: &mut [Written],
     ) -> Result<bool, Error> {
         offer(written.iter_mut())?;
+        let may = || written.iter().try_for_each(Written::check);
         // An error leaves it open: then nobody uses these rows again but after `fsck`.
-        let is_done = inode.store(version, new).await?;
+        let is_done = inode.store_while(version, new.clone(), &may).await?;
         if !is_done {
             recall(written.iter_mut());
+        } else if !written.iter().all(Written::is_timely) {
+            self.take_out(inode, (before, &new), written).await?;
+            return Err(expired());
         }
         Ok(is_done)
     }
@@ -220,7 +227,7 @@ impl Contents {
             return Ok(Step::Again);
         }
         let new = State { content: Content::Extents(new), size };
-        if !self.store_written(inode, version, new, &mut write.written).await? {
+        if !self.store_written(inode, state, version, new, &mut write.written).await? {
             return Ok(Step::Again);
         }
         self.space.free(&gone);
@@ -336,7 +343,7 @@ impl Contents {
         let stripes: Vec<(u64, Rc<Stripe>)> =
             here.iter().map(|written| (written.at, Rc::clone(&written.stripe))).collect();
         offer(here.iter_mut().map(|written| &mut **written))?;
-        let may = || inode.may_change();
+        let may = || inode.may_change().and_then(|()| here.iter().try_for_each(|written| written.check()));
         let edited = self.spans.edit_while(id, &may, |span| {
             let mut span = span.unwrap_or_default();
             if span.cuts > cuts {
@@ -362,9 +369,13 @@ impl Contents {
             Err(failed) => !failed.may_be_done,
         };
         if is_not_made {
-            recall(here.into_iter().filter(|written| ours.contains(&written.stripe.id)));
+            recall(here.iter_mut().map(|written| &mut **written).filter(|written| ours.contains(&written.stripe.id)));
         }
         match edited {
+            Ok(Applied::Made { .. }) if !here.iter().all(|written| written.is_timely()) => {
+                self.take_out_of_span(id, &ids(here.iter().map(|written| &**written))).await?;
+                Err(expired())
+            }
             Ok(applied) => Ok(Some(applied)),
             // What it has named may be free by now; the span says, and else it is written again.
             Err(Failed { is_past: true, .. }) => Ok(None),

@@ -19,6 +19,7 @@ mod locks;
 mod model;
 mod opened;
 mod operations;
+mod overdue;
 mod paths;
 mod random;
 mod recent;
