@@ -257,6 +257,14 @@ impl Files {
     /// # Errors
     /// What was written could not be stored. If the owner had a lock it never will be, as others may write there from now on.
     pub async fn leave(&self, file: &Rc<OpenFile>, owner: u64) -> Result<(), Error> {
+        self.leave_unless(file, owner, &|| false).await
+    }
+
+    /// The same, unless the owner is back by when that was flushed, and may have asked for a lock again.
+    ///
+    /// # Errors
+    /// As [`Files::leave`].
+    pub async fn leave_unless(&self, file: &Rc<OpenFile>, owner: u64, is_back: &dyn Fn() -> bool) -> Result<(), Error> {
         let (names, ino) = (&self.shared.names, file.ino());
         let flushed = file.flush().await;
         if !names.locks.has(ino, owner) {
@@ -266,6 +274,9 @@ impl Files {
             Ok(()) => Ok(()),
             Err(_) => file.flush().await,
         };
+        if is_back() {
+            return flushed;
+        }
         if let Err(error) = &flushed {
             file.give_up(error.clone());
         }

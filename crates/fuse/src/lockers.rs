@@ -24,6 +24,11 @@ impl Lockers {
         self.last.remove(&(ino, owner));
     }
 
+    /// Whether an owner has asked by any handle, and has not given back what it has since.
+    pub fn knows(&self, ino: u64, owner: u64) -> bool {
+        self.last.contains_key(&(ino, owner))
+    }
+
     /// A handle is gone: whose locks go with it.
     pub fn release(&mut self, ino: u64, handle: u64) -> Vec<u64> {
         let gone = self.last.extract_if((ino, 0)..=(ino, u64::MAX), |_, last| *last == handle);
@@ -48,6 +53,10 @@ mod tests {
         assert_eq!(lockers.release(7, 2), []);
         assert_eq!(lockers.release(7, 3), [100]);
         assert_eq!(lockers.release(7, 3), [], "once");
+        // While its locks are given back it asks again.
+        assert!(!lockers.knows(7, 100));
+        lockers.ask(7, 100, 4);
+        assert!(lockers.knows(7, 100) && !lockers.knows(8, 100));
     }
 
     #[test]

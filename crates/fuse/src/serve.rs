@@ -151,7 +151,8 @@ impl Served {
         let mut left = Ok(());
         // Those of this open file; and a process that has locked by it, and by none since, is gone.
         for owner in owners {
-            left = left.and(self.files.leave(&file, owner).await);
+            let is_back = || self.lockers.borrow().knows(file.ino(), owner);
+            left = left.and(self.files.leave_unless(&file, owner, &is_back).await);
         }
         let closed = self.files.close_file(&file).await;
         left.and(closed)

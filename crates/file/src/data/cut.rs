@@ -6,7 +6,7 @@ use std::rc::Rc;
 use super::content::{Content, INLINE_BYTES_MAX, Inode, Spans, State};
 use super::file::{Contents, TOGETHER, TRIES_MAX};
 use super::map::{FILE_BYTES_MAX, Map};
-use super::pending::Pending;
+use super::pending::Few;
 use super::span::{Span, SpanId, touched};
 use super::stripe::Stripe;
 use crate::error::Error;
@@ -123,14 +123,14 @@ impl Contents {
 
     /// Does it with every span that may be there. One that comes while this is under way may be passed over: a writer that puts
     /// one there looks at the inode after that, and finds the cut that was there before this began, or the map gone.
-    async fn each_span<F: Future<Output = Result<(), Error>> + 'static>(
+    async fn each_span<'a, F: Future<Output = Result<(), Error>> + 'a>(
         self: &Rc<Self>,
         inode: u64,
         map: u64,
         range: &Range<u64>,
         operation: impl Fn(Rc<Contents>, SpanId) -> F,
     ) -> Result<(), Error> {
-        let (mut pending, mut cursor) = (Pending::new(), 0);
+        let (mut pending, mut cursor) = (Few::new(), 0);
         loop {
             let (numbers, next) = self.spans.numbers(inode, map, &touched(range), cursor).await?;
             for span in numbers {
@@ -218,18 +218,21 @@ impl Contents {
         let range = range.start..range.end.min(spans.reach);
         self.each_span(inode.number(), spans.map, &range.clone(), move |contents, id| {
             let range = range.start.max(id.range().start)..range.end.min(id.range().end);
-            let may = inode.may_change();
-            async move {
-                may?;
-                contents.punch_span(id, spans.cuts, range).await
-            }
+            async move { contents.punch_span(inode, id, spans.cuts, range).await }
         })
         .await
     }
 
-    async fn punch_span(self: &Rc<Self>, id: SpanId, cuts: u32, range: Range<u64>) -> Result<(), Error> {
+    async fn punch_span(
+        self: &Rc<Self>,
+        inode: &dyn Inode,
+        id: SpanId,
+        cuts: u32,
+        range: Range<u64>,
+    ) -> Result<(), Error> {
+        let may = || inode.may_change();
         for _ in 0..TRIES_MAX {
-            let punched = self.spans.ensure(id, |span| {
+            let punched = self.spans.ensure_while(id, &may, |span| {
                 // A later cut has emptied it, and what came there since is newer than this: the inode will tell.
                 let Some(mut span) = span.filter(|span| span.cuts <= cuts) else {
                     return Ok((None, Some(Vec::new())));

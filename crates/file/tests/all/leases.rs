@@ -1,14 +1,17 @@
 //! Locks whose holder is late, away, or back again: nothing of it comes over what others do, and nobody takes what it has by right.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use engine::{task, time};
+use engine::task::{self, LocalFuture};
+use engine::time;
 use file::meta::{Death, Faults};
 use file::record::Record as _;
-use file::record::lock::LockRecord;
+use file::record::lock::{LOCKS_MAX, LockRecord};
 use file::{Error, LockRequest};
 
+use crate::fsck::Hooked;
 use crate::locks::{GOES_ON, locked, two, wanted, whole};
 use crate::opened::{Place, bytes, make};
 use crate::world::{kind_of, run};
@@ -233,5 +236,67 @@ fn who_leaves_looking_to_another_finds_its_own_holder_dead() {
         let wanted = wanted(2, 50, 60, true);
         let waited = time::timeout(Duration::from_secs(115), files[1].lock(&open[1], &wanted, GOES_ON)).await;
         assert_eq!(waited, Ok(Ok(())));
+    });
+}
+
+/// A hole that was begun under a lock is made nowhere when the lock is another's: the record of the span was slow to read.
+#[test]
+fn a_hole_that_is_on_its_way_when_a_lock_is_lost_is_not_made() {
+    run(1, async {
+        let place = Place::new().await;
+        let is_slow = Rc::new(Cell::new(false));
+        let hooked = Hooked::new(&place.meta, {
+            let is_slow = Rc::clone(&is_slow);
+            move |is_change, key| {
+                let waits = is_slow.get() && !is_change && kind_of(key) == Some(&b'b');
+                waits.then(|| -> LocalFuture<'static, ()> { Box::pin(time::sleep(Duration::from_secs(60))) })
+            }
+        });
+        let files = place.client_over(hooked).await;
+        let file = make(&files, "a").await;
+        for at in 0..300 {
+            file.write(at * 20_000, &[1; 5000]).await.unwrap();
+        }
+        file.flush().await.unwrap();
+        let before = bytes(&file).await;
+        files.lock(&file, &whole(1), None).await.unwrap();
+        time::sleep(Duration::from_secs(39)).await;
+        is_slow.set(true);
+        assert_eq!(file.punch(0, 6_000_000).await, Err(Error::LostLock));
+        let other = place.client().await;
+        let again = other.open_file(file.ino()).await.unwrap();
+        assert!(bytes(&again).await == before);
+    });
+}
+
+/// Who asks again while what it had is given back keeps it.
+#[test]
+fn nothing_is_given_back_of_one_that_is_back() {
+    run(1, async {
+        let (_place, files, open) = two().await;
+        files[0].lock(&open[0], &whole(1), None).await.unwrap();
+        files[0].leave_unless(&open[0], 1, &|| true).await.unwrap();
+        assert_eq!(files[1].lock(&open[1], &whole(1), None).await, Err(Error::Locked));
+        files[0].leave_unless(&open[0], 1, &|| false).await.unwrap();
+        files[1].lock(&open[1], &whole(1), None).await.unwrap();
+    });
+}
+
+/// As many locks as there may be are of one that died, and in nobody's way.
+#[test]
+fn locks_of_the_dead_keep_no_file_full() {
+    run(1, async {
+        let (_place, files, open) = two().await;
+        let _alive = files[1].keep_alive();
+        for at in 0..LOCKS_MAX as u64 {
+            files[0].lock(&open[0], &wanted(1, 2 * at, 2 * at + 1, true), None).await.unwrap();
+        }
+        let (begun, mut told) = (time::now(), Err(Error::NoLocks));
+        while told == Err(Error::NoLocks) && begun.elapsed() < Duration::from_secs(200) {
+            time::sleep(Duration::from_secs(2)).await;
+            told = files[1].lock(&open[1], &wanted(1, 5001, 5002, true), None).await;
+        }
+        assert_eq!(told, Ok(()));
+        assert!((88..96).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
     });
 }
