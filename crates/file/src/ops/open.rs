@@ -80,7 +80,7 @@ impl FileSystem {
     async fn keep_named(&self, turn: &Turn<'_>) -> Result<bool, Error> {
         let _named = self.named().await?;
         let (ino, client) = (turn.ino(), self.client.get());
-        self.orphans.borrow_mut().insert(ino);
+        let is_new = self.orphans.borrow_mut().insert(ino);
         let is_listed = self.change_client(|record| {
             if let Err(at) = record.orphans.binary_search(&ino) {
                 if record.orphans.len() >= ORPHANS_MAX {
@@ -90,8 +90,16 @@ impl FileSystem {
             }
             Ok(())
         });
-        if !is_listed.await? {
-            return Ok(false);
+        match is_listed.await {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(error) => {
+                // It is surely in no list, and would take the place of one that is.
+                if is_new && matches!(error, Error::NoSpace(_)) {
+                    self.orphans.borrow_mut().remove(&ino);
+                }
+                return Err(error);
+            }
         }
         let kept = self.change_inode(ino, |inode| {
             inode.add_keeper(client);

@@ -16,7 +16,7 @@ use crate::access::{Tries, draw};
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::record::inode::KEEPERS_MAX;
-use crate::record::small::ClientRecord;
+use crate::record::small::{ClientRecord, ORPHANS_MAX};
 use crate::record::{Stamps, Time};
 
 /// The turn of the client's own number: no inode has this one.
@@ -95,7 +95,7 @@ impl FileSystem {
         }
         self.lose_locks();
         let (old, new, sent, term) = (self.client.get(), draw(), time::now(), self.standing.term());
-        let orphans: Vec<u64> = self.orphans.borrow().iter().copied().collect();
+        let orphans: Vec<u64> = self.orphans.borrow().iter().take(ORPHANS_MAX).copied().collect();
         self.put_client(new, ClientRecord { orphans: orphans.clone(), ..ClientRecord::default() }).await?;
         let mut gone = Vec::new();
         for ino in orphans {

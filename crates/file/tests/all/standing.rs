@@ -6,7 +6,7 @@ use std::time::Duration;
 use engine::time;
 use file::meta::{Faults, MemoryMeta};
 use file::record::Record as _;
-use file::record::small::ClientRecord;
+use file::record::small::{ClientRecord, ORPHANS_MAX};
 use file::{Error, FileSystem, ROOT};
 
 use crate::audit::{Leaks, audit};
@@ -138,4 +138,33 @@ fn a_mount_writes_again_after_a_long_outage() {
             files.close().await.unwrap();
         });
     }
+}
+
+/// More files are open without a name than its record can list, but for one: what it keeps it keeps.
+#[test]
+fn as_many_as_a_client_may_keep_are_kept_under_the_new_number() {
+    run(1, async {
+        let meta = fresh().await;
+        let (_, fs) = client(&meta).await;
+        let mut kept = Vec::new();
+        // The one that finds no room is not the last by its number.
+        let first = create(&fs, ROOT, "first").await;
+        for number in 0..ORPHANS_MAX {
+            let name = format!("{number}");
+            let ino = create(&fs, ROOT, &name).await;
+            fs.open_inode(ino).await.unwrap();
+            fs.unlink(ROOT, name.as_bytes()).await.unwrap();
+            kept.push(ino);
+        }
+        fs.open_inode(first).await.unwrap();
+        assert!(matches!(fs.unlink(ROOT, b"first").await, Err(Error::NoSpace(_))));
+        time::sleep(TOO_LONG).await;
+        fs.renew().await.unwrap();
+        let last = kept[ORPHANS_MAX - 1];
+        assert_eq!(keepers(&fs, last).await, [fs.client()]);
+        fs.release(last).await.unwrap();
+        // There is room for it now.
+        fs.unlink(ROOT, b"first").await.unwrap();
+        assert_eq!(keepers(&fs, first).await, [fs.client()]);
+    });
 }
