@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::content::{Content, INLINE_BYTES_MAX, Inode, Spans, State};
-use super::file::{Contents, TOGETHER, TRIES_MAX};
+use super::file::{Contents, TOGETHER, TRIES_MAX, before_try};
 use super::map::{FILE_BYTES_MAX, Map};
 use super::pending::Few;
 use super::span::{Span, SpanId, touched};
@@ -22,7 +22,8 @@ impl Contents {
             return Err(Error::TooLong(FILE_BYTES_MAX));
         }
         let (mut behind, mut has_shrunk) = (Behind::default(), false);
-        for _ in 0..TRIES_MAX {
+        for attempt in 0..TRIES_MAX {
+            before_try(attempt).await;
             // What this client has seen before says neither how long the file is nor where its bytes are.
             let (state, version) = inode.load(true).await?;
             let Content::Spans(spans) = &state.content else {
@@ -175,7 +176,8 @@ impl Contents {
     pub async fn punch(self: &Rc<Self>, inode: &dyn Inode, range: Range<u64>) -> Result<(), Error> {
         // The long map in which it is a hole, since which cut.
         let mut punched: Option<(u64, u32)> = None;
-        for _ in 0..TRIES_MAX {
+        for attempt in 0..TRIES_MAX {
+            before_try(attempt).await;
             let (state, version) = inode.load(true).await?;
             let range = range.start.min(state.size)..range.end.min(state.size);
             if range.is_empty() {

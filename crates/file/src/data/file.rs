@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use engine::task;
+use engine::backoff::jittered;
+use engine::{task, time};
 
 use super::map::SPAN_BYTES;
 use super::member::{Layout, Members};
@@ -25,6 +26,12 @@ const WRITES_TRIED: usize = 4;
 pub(crate) const TOGETHER: usize = 16;
 /// Times that an operation begins anew because others change the same file. Chosen: each time another one has made its change.
 pub(crate) const TRIES_MAX: usize = 100;
+/// Tries without a pause between them, and pauses after these. Chosen: what an operation has to do first takes a few, and a pause is
+/// as long as calls to the store take, wherever that is.
+const TRIED_AT_ONCE: usize = 4;
+const PAUSE_FIRST: Duration = Duration::from_micros(250);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
+
 /// A change of a map that has ended so long after the rows were taken that it names may have come when these were another's.
 /// Derived: what was sent within the first ten minutes takes effect within half an hour, and others take rows for lost an hour
 /// after the last renewal of before.
@@ -88,6 +95,14 @@ impl Drop for Written {
         if let Some(taken) = self.taken.take_if(|_| self.stripe.missing == 0) {
             taken.give_back();
         }
+    }
+}
+
+/// Before the so many-th try of an operation, from 0 on, that others' changes of the file have undone. **Those who read and change it
+/// in step with others lose to the same ones each time**: they fall out of step.
+pub(crate) async fn before_try(attempt: usize) {
+    if let Some(paused) = attempt.checked_sub(TRIED_AT_ONCE) {
+        time::sleep(jittered(PAUSE_MAX.min(PAUSE_FIRST * (1 << paused.min(8))))).await;
     }
 }
 

@@ -13,7 +13,7 @@ use std::{iter, mem};
 
 use super::content::{Content, EXTENTS_BYTES_MAX, INLINE_BYTES_MAX, Inode, REACH_STEP, Spans, State};
 use super::cut::Behind;
-use super::file::{Contents, TRIES_MAX, Written, offer, recall};
+use super::file::{Contents, TRIES_MAX, Written, before_try, offer, recall};
 use super::map::{FILE_BYTES_MAX, Map, SPAN_BYTES};
 use super::overdue::ids;
 use super::record::Failed;
@@ -106,6 +106,7 @@ impl Contents {
     pub(crate) async fn write_out(self: &Rc<Self>, inode: &dyn Inode, mut write: Write) -> Result<(), Error> {
         let _under_way = self.under_way.begin(inode.number(), write.at);
         for attempt in 0..TRIES_MAX {
+            before_try(attempt).await;
             let (state, version) = inode.load(attempt > 0).await?;
             self.leave_map(inode.number(), &state, &mut write).await?;
             let step = match &state.content {
@@ -394,7 +395,7 @@ impl Contents {
         end: u64,
     ) -> Result<Step, Error> {
         let (mut state, mut version) = (Rc::new(state.clone()), version);
-        for _ in 0..TRIES_MAX {
+        for attempt in 0..TRIES_MAX {
             let is_same = |now: &Spans| (now.map, now.cuts) == (spans.map, spans.cuts);
             if !matches!(&state.content, Content::Spans(now) if is_same(now)) {
                 return Ok(Step::Again);
@@ -403,6 +404,7 @@ impl Contents {
             if inode.store(version, new).await? {
                 return Ok(Step::Done);
             }
+            before_try(attempt + 1).await;
             (state, version) = inode.load(true).await?;
         }
         Err(Error::Unavailable("others change the file all the time".into()))

@@ -10,6 +10,7 @@ mod data;
 mod directories;
 mod fsck;
 mod gates;
+mod in_step;
 mod interleave;
 mod keepers;
 mod large;
