@@ -18,6 +18,8 @@ const LISTED_SHARE: u32 = 8;
 pub(crate) const DYING: u64 = u64::MAX;
 /// No owner.
 pub(crate) const NOBODY: u64 = 0;
+/// The end of a page of regions that nobody gets any more; no chunk has this number.
+pub(crate) const CLOSED: u32 = u32::MAX;
 
 /// Rows of a chunk, one after the other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -204,54 +206,80 @@ impl Chunk {
 }
 
 /// A page of a member's record: of each region the chunk that has it, 0 for none. Regions behind the last one that is taken are
-/// not there.
+/// not there. Behind them stands [`CLOSED`], once the member is to be emptied.
+///
+/// Invariant: of a closed page nobody gets a region, whatever that client believes of the member, and no page opens again: so a
+/// member all of whose pages are closed and empty has nothing, and gets nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct RegionPage(Vec<u32>);
+pub(crate) struct RegionPage {
+    chunks: Vec<u32>,
+    is_closed: bool,
+}
 
 impl RegionPage {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        self.0.iter().flat_map(|chunk| chunk.to_le_bytes()).collect()
+        let closed = self.is_closed.then_some(CLOSED);
+        self.chunks.iter().copied().chain(closed).flat_map(u32::to_le_bytes).collect()
     }
 
     pub(crate) fn decode(bytes: Option<&[u8]>) -> Result<RegionPage, Error> {
         let (chunks, rest) = bytes.unwrap_or_default().as_chunks::<4>();
-        let chunks: Vec<u32> = chunks.iter().map(|chunk| u32::from_le_bytes(*chunk)).collect();
+        let mut chunks: Vec<u32> = chunks.iter().map(|chunk| u32::from_le_bytes(*chunk)).collect();
+        let is_closed = chunks.pop_if(|chunk| *chunk == CLOSED).is_some();
         let is_one = rest.is_empty() && chunks.len() <= REGIONS_PER_PAGE as usize && chunks.last() != Some(&0);
-        if is_one { Ok(RegionPage(chunks)) } else { Err(Error::Damaged("the regions of a member".into())) }
+        let is_one = is_one && !chunks.contains(&CLOSED);
+        if is_one {
+            Ok(RegionPage { chunks, is_closed })
+        } else {
+            Err(Error::Damaged("the regions of a member".into()))
+        }
     }
 
-    /// Regions of the first `count` that nothing has.
+    /// Nothing gets a region of it any more. False: so it was.
+    pub(crate) fn close(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_closed, true)
+    }
+
+    /// Regions of the first `count` that nothing has, and that can be had.
     pub(crate) fn free(&self, count: u32) -> u32 {
-        count - self.0.iter().take(count as usize).filter(|chunk| **chunk != 0).count() as u32
+        if self.is_closed {
+            return 0;
+        }
+        count - self.chunks.iter().take(count as usize).filter(|chunk| **chunk != 0).count() as u32
     }
 
     /// Gives the chunk a region of the first `count`, from one of them on and round.
     pub(crate) fn take(&mut self, chunk: u32, count: u32, from: u32) -> Option<u32> {
-        let at = |region: u32| self.0.get(region as usize).copied().unwrap_or(0);
-        let region = (0..count).map(|step| (from + step) % count).find(|region| at(*region) == 0)?;
-        if self.0.len() <= region as usize {
-            self.0.resize(region as usize + 1, 0);
+        // By the page alone: this client may not have heard yet that the member is to be emptied.
+        if self.is_closed {
+            return None;
         }
-        self.0[region as usize] = chunk;
+        let at = |region: u32| self.chunks.get(region as usize).copied().unwrap_or(0);
+        let region = (0..count).map(|step| (from + step) % count).find(|region| at(*region) == 0)?;
+        if self.chunks.len() <= region as usize {
+            self.chunks.resize(region as usize + 1, 0);
+        }
+        self.chunks[region as usize] = chunk;
         Some(region)
     }
 
     /// Takes a region from the chunk, if that has it.
     pub(crate) fn give_back(&mut self, chunk: u32, region: u32) -> bool {
-        let Some(place) = self.0.get_mut(region as usize).filter(|place| **place == chunk) else { return false };
+        let Some(place) = self.chunks.get_mut(region as usize).filter(|place| **place == chunk) else { return false };
         *place = 0;
-        let used = self.0.iter().rposition(|chunk| *chunk != 0).map_or(0, |last| last + 1);
-        self.0.truncate(used);
+        let used = self.chunks.iter().rposition(|chunk| *chunk != 0).map_or(0, |last| last + 1);
+        self.chunks.truncate(used);
         true
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Whether it says nothing: no region is taken, and it is not closed.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.chunks.is_empty() && !self.is_closed
     }
 
     /// The regions that chunks have, and the chunks.
     pub(crate) fn taken(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        (0..).zip(self.0.iter().copied()).filter(|(_, chunk)| *chunk != 0)
+        (0..).zip(self.chunks.iter().copied()).filter(|(_, chunk)| *chunk != 0)
     }
 }
 
@@ -335,6 +363,20 @@ mod tests {
         assert!(page.give_back(1, 2) && !page.give_back(1, 2));
         assert_eq!((page.free(4), RegionPage::decode(Some(&page.encode()))), (1, Ok(page.clone())));
         [(2, 3), (3, 0), (4, 1)].into_iter().for_each(|(chunk, region)| assert!(page.give_back(chunk, region)));
-        assert!(page.is_empty());
+        assert!(page.is_blank());
+    }
+
+    #[test]
+    fn of_a_closed_page_nothing_is_given_and_it_stays_closed() {
+        let mut page = RegionPage::default();
+        assert_eq!(page.take(7, 4, 1), Some(1));
+        assert!(page.close() && !page.close());
+        assert_eq!((page.free(4), page.take(8, 4, 0)), (0, None), "whoever has not heard of it");
+        assert!(page.give_back(7, 1));
+        let again = RegionPage::decode(Some(&page.encode())).unwrap();
+        assert!(again.is_closed && again.taken().next().is_none() && !again.is_blank(), "{again:?}");
+        let whole: Vec<u8> = (1..=REGIONS_PER_PAGE).chain([CLOSED]).flat_map(u32::to_le_bytes).collect();
+        let whole = RegionPage::decode(Some(&whole)).unwrap();
+        assert_eq!((whole.is_closed, whole.taken().count()), (true, 512), "a page without a free region closes, too");
     }
 }

@@ -4,6 +4,8 @@
 //! Invariant: nothing is given out that does not verify. Parity has no checksums; what was made by it is verified, and where that
 //! fails, other parity is tried.
 
+use std::ops::Range;
+
 use device::Error as DeviceError;
 use engine::{Buf, View};
 use erasure::Code;
@@ -300,6 +302,30 @@ impl<'a> Gather<'a> {
             buf.extend_from_slice(&bytes[from - number * granule..to - number * granule]);
         }
         buf.freeze()
+    }
+
+    /// All bytes of a column, if it has answered with them in one piece.
+    pub(crate) fn column(&self, column: usize) -> Option<&View> {
+        let whole =
+            |part: &&Part| part.column == column && part.first == 0 && part.bytes.len() == self.cut.filled(column);
+        self.parts.iter().find(whole).map(|part| &part.bytes)
+    }
+
+    /// The parts of the stripe's data that are wanted and not there.
+    pub(crate) fn lost(&self) -> Vec<Range<usize>> {
+        let mut lost: Vec<Range<usize>> = Vec::new();
+        for column in self.wanted() {
+            let open = self.open(column);
+            for granule in (0..self.cut.granules(column)).filter(|granule| open & bits(*granule, granule + 1) != 0) {
+                let from = column * self.cut.width() + granule * self.cut.granule();
+                let to = (from + self.cut.granule()).min((column + 1) * self.cut.width()).min(self.cut.length());
+                match lost.last_mut().filter(|last| last.end == from) {
+                    Some(last) => last.end = to,
+                    None => lost.push(from..to),
+                }
+            }
+        }
+        lost
     }
 
     /// Why it can't be done.

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use device::{Durability, ErasedMethods, Lba};
+use engine::task::LocalFuture;
 use engine::time::{self, Instant};
 use engine::{Buf, View};
 
@@ -92,6 +93,11 @@ impl Member {
         self.pace.set_load(load);
     }
 
+    /// Whether it has been reached, and is to be.
+    pub fn is_connected(&self) -> bool {
+        self.namespace.borrow().is_some()
+    }
+
     /// Whether something can be asked of it now.
     pub fn is_reachable(&self) -> bool {
         self.namespace.borrow().as_ref().is_some_and(|namespace| namespace.link().is_up)
@@ -160,16 +166,20 @@ impl Member {
     }
 }
 
+/// Has the root record read again, and members that it names anew reached.
+pub type Learn = Rc<dyn Fn() -> LocalFuture<'static, ()>>;
+
 /// All members of a file system, by index. They come and go.
 pub struct Members {
     layout: Layout,
     members: RefCell<Vec<Rc<Member>>>,
+    learn: RefCell<Option<Learn>>,
 }
 
 impl Members {
     /// The members that the root record says; none can be reached yet.
     pub fn new(layout: Layout, specs: Vec<MemberSpec>) -> Rc<Members> {
-        let members = Rc::new(Members { layout, members: RefCell::default() });
+        let members = Rc::new(Members { layout, members: RefCell::default(), learn: RefCell::default() });
         members.update(specs);
         members
     }
@@ -177,6 +187,19 @@ impl Members {
     /// What clients agree on.
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// From now on this is asked where a chunk lies on a member that is not known.
+    pub fn set_learn(&self, learn: Learn) {
+        *self.learn.borrow_mut() = Some(learn);
+    }
+
+    /// A member is met that is not known.
+    pub(crate) async fn learn(&self) {
+        let learn = self.learn.borrow().clone();
+        if let Some(learn) = learn {
+            learn().await;
+        }
     }
 
     /// The root record has changed: members have joined, go, or have grown.
@@ -209,6 +232,12 @@ impl Members {
     /// A member, if there is one.
     pub fn get(&self, index: u16) -> Option<Rc<Member>> {
         self.members.borrow().get(usize::from(index)).cloned()
+    }
+
+    /// Columns that lie on members that get nothing new, as bits.
+    pub(crate) fn out_of(&self, columns: &[Region]) -> u32 {
+        let is_out = |region: &Region| self.get(region.member).is_some_and(|member| member.is_out());
+        (0..).zip(columns).filter(|(_, region)| is_out(region)).fold(0, |out, (column, _): (u32, _)| out | 1 << column)
     }
 
     /// All of them.

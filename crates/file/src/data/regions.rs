@@ -163,6 +163,35 @@ impl Regions {
         Ok(None)
     }
 
+    fn pages_of(&self, index: u16) -> u32 {
+        self.members.get(index).map_or(0, |member| member.regions()).div_ceil(REGIONS_PER_PAGE)
+    }
+
+    /// From now on nothing gets a region of this member, by no client.
+    pub(crate) async fn close(&self, index: u16) -> Result<(), Error> {
+        for page in 0..self.pages_of(index) {
+            let key = self.key(index, page);
+            let closed = record::ensure(&*self.meta, &key, |body| {
+                let mut page = RegionPage::decode(body)?;
+                Ok(if page.close() { Next::Put(page.encode(), ()) } else { Next::Keep(()) })
+            });
+            closed.await?;
+        }
+        self.estimates.borrow_mut().remove(&index);
+        Ok(())
+    }
+
+    /// Of each region of a member that is taken the chunk that has it.
+    pub(crate) async fn taken(&self, index: u16) -> Result<Vec<u32>, Error> {
+        let mut chunks = Vec::new();
+        for page in 0..self.pages_of(index) {
+            let found = record::load(&*self.meta, &self.key(index, page)).await?;
+            let page = RegionPage::decode(found.as_ref().map(|found| &*found.body))?;
+            chunks.extend(page.taken().map(|(_, chunk)| chunk));
+        }
+        Ok(chunks)
+    }
+
     /// Takes regions from a chunk, where it has them.
     pub(crate) async fn give_back(&self, chunk: u32, columns: &[Region]) -> Result<(), Error> {
         for Region { member, region } in columns.iter().copied() {
@@ -170,7 +199,7 @@ impl Regions {
             let given = record::ensure(&*self.meta, &key, |body| {
                 let mut page = RegionPage::decode(body)?;
                 let is_changed = page.give_back(chunk, region % REGIONS_PER_PAGE);
-                Ok(match (is_changed, page.is_empty()) {
+                Ok(match (is_changed, page.is_blank()) {
                     (false, _) => Next::Keep(()),
                     (true, true) => Next::Remove(()),
                     (true, false) => Next::Put(page.encode(), ()),

@@ -11,11 +11,27 @@ use super::rope::Rope;
 use super::span::{Span, SpanId, too_many_pieces, touched};
 use super::stripe::{Stripe, StripeId};
 use crate::error::Error;
+use crate::meta::Version;
 
 /// Bytes of a file that are put together at once.
 const WINDOW_BYTES: u64 = 1 << 20;
 /// Holes up to here are filled with zeroes when what lies around them is put together: pieces have a length that way.
 const FILLED_BYTES: u64 = 4096;
+
+/// A part of a file's map, as it stands.
+struct Looked {
+    size: u64,
+    version: Version,
+    /// `None`: it is in the inode.
+    span: Option<SpanId>,
+    map: Map,
+}
+
+impl Looked {
+    fn extents_in(&self, stripe: StripeId) -> Vec<Extent> {
+        self.map.extents().iter().filter(|extent| extent.stripe.id == stripe).cloned().collect()
+    }
+}
 
 impl Contents {
     /// Every stripe of a file, each with the first place of the file that lies in it.
@@ -23,25 +39,56 @@ impl Contents {
     /// # Errors
     /// What inode or store say.
     pub async fn stripes_of(&self, inode: &dyn Inode) -> Result<Vec<(u64, Rc<Stripe>)>, Error> {
-        let (state, _) = inode.load(true).await?;
-        let mut found: Vec<(u64, Rc<Stripe>)> = Vec::new();
-        let mut add = |map: &Map| {
-            let first = |stripe: &Rc<Stripe>| map.extents().iter().find(|extent| extent.stripe.id == stripe.id);
-            found.extend(map.stripes().into_iter().filter_map(|stripe| Some((first(&stripe)?.at, stripe))));
-        };
-        match &state.content {
-            Content::Inline(_) => {}
-            Content::Extents(map) => add(map),
-            Content::Spans(spans) => {
-                for span in self.numbers(inode.number(), spans.map, &touched(&(0..spans.reach))).await? {
-                    let id = SpanId { inode: inode.number(), map: spans.map, span };
-                    if let (Some(span), _) = &*self.spans.load(id).await? {
-                        add(&span.map);
-                    }
-                }
-            }
+        let mut found = Vec::new();
+        for part in self.parts_of(inode).await? {
+            found.extend(self.stripes_at(inode, part).await?);
         }
         Ok(found)
+    }
+
+    /// The parts of a file's map, each of which is read at once: whoever goes over all stripes of a long file holds no more.
+    pub(crate) async fn parts_of(&self, inode: &dyn Inode) -> Result<Vec<Option<SpanId>>, Error> {
+        let (state, _) = inode.load(true).await?;
+        let Content::Spans(spans) = &state.content else { return Ok(vec![None]) };
+        let numbers = self.numbers(inode.number(), spans.map, &touched(&(0..spans.reach))).await?;
+        let id = |span| Some(SpanId { inode: inode.number(), map: spans.map, span });
+        Ok(numbers.into_iter().map(id).collect())
+    }
+
+    /// The stripes of a part, each with the first place of the file that lies in it.
+    pub(crate) async fn stripes_at(
+        &self,
+        inode: &dyn Inode,
+        part: Option<SpanId>,
+    ) -> Result<Vec<(u64, Rc<Stripe>)>, Error> {
+        let map = match part {
+            Some(id) => self.spans.load(id).await?.0.clone().unwrap_or_default().map,
+            None => match &inode.load(true).await?.0.content {
+                Content::Extents(map) => map.clone(),
+                _ => Map::default(),
+            },
+        };
+        let first = |stripe: &Rc<Stripe>| map.extents().iter().find(|extent| extent.stripe.id == stripe.id);
+        Ok(map.stripes().into_iter().filter_map(|stripe| Some((first(&stripe)?.at, stripe))).collect())
+    }
+
+    /// What the map says now of a place of the file, and of all that lies in the same part.
+    async fn look_up(&self, inode: &dyn Inode, at: u64) -> Result<Looked, Error> {
+        let (state, version) = inode.load(true).await?;
+        let (span, map) = match &state.content {
+            Content::Spans(spans) => {
+                let id = SpanId { inode: inode.number(), map: spans.map, span: touched(&(at..at + 1)).start };
+                (Some(id), self.spans.load(id).await?.0.clone().unwrap_or_default().map)
+            }
+            Content::Extents(map) => (None, map.clone()),
+            Content::Inline(_) => (None, Map::default()),
+        };
+        Ok(Looked { size: state.size, version, span, map })
+    }
+
+    /// What of a file lies in a stripe now; `at` is a place of the file that did.
+    pub(crate) async fn extents_in(&self, inode: &dyn Inode, at: u64, stripe: StripeId) -> Result<Vec<Extent>, Error> {
+        Ok(self.look_up(inode, at).await?.extents_in(stripe))
     }
 
     /// Writes what a file has in a stripe to another place, and lets the map name that: for a column that is missing or does not
@@ -51,37 +98,40 @@ impl Contents {
     /// # Errors
     /// [`Error::Lost`] where it can't be read; nothing is changed then.
     pub async fn rewrite(self: &Rc<Self>, inode: &dyn Inode, at: u64, stripe: StripeId) -> Result<bool, Error> {
+        self.rewrite_better(inode, at, stripe, None).await
+    }
+
+    /// The same; where it is said how many columns the old one lacks, the new one lacks fewer, or nothing is changed.
+    pub(crate) async fn rewrite_better(
+        self: &Rc<Self>,
+        inode: &dyn Inode,
+        at: u64,
+        stripe: StripeId,
+        lacking: Option<u32>,
+    ) -> Result<bool, Error> {
         let mut written: Option<(Rc<Stripe>, Vec<Moved>, Written)> = None;
         for _ in 0..TRIES_MAX {
-            let (state, version) = inode.load(true).await?;
-            let span = match &state.content {
-                Content::Spans(spans) => {
-                    Some(SpanId { inode: inode.number(), map: spans.map, span: touched(&(at..at + 1)).start })
-                }
-                _ => None,
-            };
-            let map = match (&state.content, span) {
-                (Content::Extents(map), _) => map.clone(),
-                (Content::Spans(_), Some(id)) => self.spans.load(id).await?.0.clone().unwrap_or_default().map,
-                _ => Map::default(),
-            };
-            let named: Vec<Extent> =
-                map.extents().iter().filter(|extent| extent.stripe.id == stripe).cloned().collect();
+            let looked = self.look_up(inode, at).await?;
+            let named = looked.extents_in(stripe);
             let Some(first) = named.first() else { return Ok(false) };
             let (old, moved, mut new) = match written.take() {
                 Some(written) => written,
                 None => {
                     let (moved, data) = self.read_all(inode.number(), &named).await?;
-                    (Rc::clone(&first.stripe), moved, self.put_stripe(first.at, &data).await?)
+                    let new = match lacking {
+                        Some(lacking) => self.put_better(first.at, &data, lacking).await?,
+                        None => self.put_stripe(first.at, &data, false).await?,
+                    };
+                    (Rc::clone(&first.stripe), moved, new)
                 }
             };
-            let outcome = match span {
+            let outcome = match looked.span {
                 None => {
-                    let mut map = map;
+                    let mut map = looked.map;
                     let gone = map.replace(&old, &new.stripe, &moved)?;
                     offer([&mut new].into_iter())?;
-                    let state = State { content: Content::Extents(map), size: state.size };
-                    inode.store(version, state).await?.then_some(gone)
+                    let state = State { content: Content::Extents(map), size: looked.size };
+                    inode.store(looked.version, state).await?.then_some(gone)
                 }
                 Some(id) => Some(self.replace(id, &old, &mut new, &moved).await?),
             };

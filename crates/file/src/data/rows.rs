@@ -1,6 +1,6 @@
 //! Rows that a client has marked and not yet used, and what waits until it may be marked free.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -63,12 +63,24 @@ impl Owned {
     }
 }
 
+/// What became of an attempt to mark rows.
+pub(crate) enum Marked {
+    /// These, and how long the longest run is that is left.
+    Rows(Vec<Run>, Rc<ChunkPlace>, u32),
+    /// No run is long enough; how long the longest one is.
+    Short(u32),
+    /// It is another's, or gone.
+    NotOurs,
+    /// It is giving its regions back.
+    Dying,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
     pub(crate) owned: BTreeMap<u32, Owned>,
-    /// What may still be written late by a command that was given up; since when.
-    aside: VecDeque<(Instant, u32, Run)>,
+    /// What may still be written late by a command that was given up: since when, and of which columns.
+    aside: VecDeque<(Instant, u32, Run, u32)>,
     /// Marks to clear, of chunks that are not ours; since when.
     clears: VecDeque<(Instant, u32, Run)>,
 }
@@ -82,14 +94,27 @@ impl Rows {
         }
     }
 
-    /// Rows that hold nothing any more, and that a late command may still write.
-    pub(crate) fn put_aside(&mut self, chunk: u32, run: Run, now: Instant) {
-        self.aside.push_back((now, chunk, run));
+    /// Rows that hold nothing any more, and of which a late command may still write these columns.
+    pub(crate) fn put_aside(&mut self, chunk: u32, run: Run, columns: u32, now: Instant) {
+        self.aside.push_back((now, chunk, run, columns));
+    }
+
+    /// Chunks with rows that are aside.
+    pub(crate) fn chunks_aside(&self) -> BTreeSet<u32> {
+        self.aside.iter().map(|(_, chunk, ..)| *chunk).collect()
+    }
+
+    /// Late commands to these columns of a chunk do no harm any more: rows that were aside for them alone are put back.
+    pub(crate) fn put_back(&mut self, chunk: u32, columns: u32, now: Instant) {
+        let is_back = |aside: &(Instant, u32, Run, u32)| aside.1 == chunk && aside.3 & !columns == 0;
+        let (back, aside): (Vec<_>, _) = std::mem::take(&mut self.aside).into_iter().partition(is_back);
+        self.aside = aside.into();
+        back.into_iter().for_each(|(_, chunk, run, _)| self.put(chunk, run, now));
     }
 
     /// What has waited long enough is put back.
     pub(crate) fn ripen(&mut self, now: Instant) {
-        while let Some((since, chunk, run)) = self.aside.front().copied()
+        while let Some((since, chunk, run, _)) = self.aside.front().copied()
             && now.duration_since(since) >= SETTLED_AFTER
         {
             self.aside.pop_front();
@@ -148,7 +173,7 @@ mod tests {
     fn what_may_be_written_late_waits_and_what_waited_too_long_is_not_cleared() {
         let at = |seconds: u64| Instant::from_nanos(seconds * 1_000_000_000);
         let mut rows = Rows::default();
-        rows.put_aside(7, Run { row: 1, rows: 1 }, at(0));
+        rows.put_aside(7, Run { row: 1, rows: 1 }, 2, at(0));
         rows.ripen(at(1799));
         assert_eq!(rows.waiting(), (0, None), "a command of half an hour ago may still come");
         rows.ripen(at(1800));
@@ -157,9 +182,14 @@ mod tests {
             rows.take_clears(at(2400)).is_empty(),
             "by then fsck may have cleared them, and another has taken them"
         );
-        rows.put_aside(7, Run { row: 1, rows: 1 }, at(0));
+        rows.put_aside(7, Run { row: 1, rows: 1 }, 2, at(0));
         rows.ripen(at(5000));
         assert_eq!(rows.waiting(), (1, Some(at(1800))), "whoever looks late has no more time for it");
         assert!(rows.take_clears(at(5000)).is_empty());
+        rows.put_aside(7, Run { row: 1, rows: 1 }, 6, at(5000));
+        rows.put_back(7, 5, at(5001));
+        assert_eq!(rows.waiting(), (0, None), "the other column may be written still");
+        rows.put_back(7, 14, at(5001));
+        assert_eq!(rows.waiting(), (1, Some(at(5001))));
     }
 }

@@ -8,7 +8,6 @@
 //! - Rows that a command may still write late (a column failed, or a write was given up) wait until it can't any more.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -16,12 +15,13 @@ use engine::sync::Semaphore;
 use engine::task;
 use engine::time::{self, Instant};
 
-use super::chunk::{After, Chunk, DYING, Marks, NOBODY, Run};
+use super::chunk::{After, CLOSED, Chunk, DYING, Marks, NOBODY, Run};
 use super::chunks::Chunks;
 use super::member::{Layout, Members};
 use super::place::Resort;
+use super::places::Places;
 use super::record::{self, Failed, Next};
-use super::rows::{ChunkPlace, Owned, Rows, may_clear};
+use super::rows::{ChunkPlace, Marked, Owned, Rows, may_clear};
 use super::stripe::Stripe;
 use super::write::FAILED_MAX;
 use crate::error::Error;
@@ -36,8 +36,6 @@ const CLEARS_WAIT: Duration = Duration::from_secs(5);
 const CLAIMS_TRIED: usize = 8;
 /// A client whose record is older than this writes nothing: an hour after the last renewal others take its rows for lost.
 const RENEWED_WITHIN: Duration = Duration::from_secs(10 * 60);
-/// Places of chunks that are remembered.
-const PLACES_KEPT: usize = 4096;
 
 /// See the module.
 pub struct Space {
@@ -47,7 +45,7 @@ pub struct Space {
     client: Cell<u64>,
     renewed: Cell<Instant>,
     rows: RefCell<Rows>,
-    places: RefCell<BTreeMap<u32, Rc<ChunkPlace>>>,
+    places: Places,
     /// One at a time looks for more, or each of many writers would get a chunk of its own.
     turn: Semaphore,
 }
@@ -103,25 +101,13 @@ impl Taken {
 impl Drop for Taken {
     fn drop(&mut self) {
         if self.is_ours && self.client == self.space.client.get() {
-            self.space.rows.borrow_mut().put_aside(self.place.number, self.run, time::now());
+            self.space.rows.borrow_mut().put_aside(self.place.number, self.run, u32::MAX, time::now());
         }
     }
 }
 
 fn expired() -> Error {
     Error::Unavailable("this client's record was not renewed for too long: it must take another name".into())
-}
-
-/// What became of an attempt to mark rows.
-enum Marked {
-    /// These, and how long the longest run is that is left.
-    Rows(Vec<Run>, Rc<ChunkPlace>, u32),
-    /// No run is long enough; how long the longest one is.
-    Short(u32),
-    /// It is another's, or gone.
-    NotOurs,
-    /// It is giving its regions back.
-    Dying,
 }
 
 impl Space {
@@ -135,7 +121,7 @@ impl Space {
             client: Cell::new(client),
             renewed: Cell::new(time::now()),
             rows: RefCell::default(),
-            places: RefCell::default(),
+            places: Places::default(),
             turn: Semaphore::new(1),
         })
     }
@@ -169,18 +155,18 @@ impl Space {
         self.members.layout()
     }
 
-    /// Rows side by side in a chunk, preferably one all of whose members are well.
-    pub(crate) async fn take(self: &Rc<Self>, rows: u32) -> Result<Taken, Error> {
+    /// Rows side by side in a chunk all of whose members are well and stay; where that can't be had, unless it must be, in any.
+    pub(crate) async fn take(self: &Rc<Self>, rows: u32, must_be_well: bool) -> Result<Taken, Error> {
         self.check()?;
         if let Some(taken) = self.from_pool(rows, true) {
             return Ok(taken);
         }
         let _turn = self.turn.acquire(1).await;
-        if let Ok(taken) = self.obtain(rows, true).await {
-            return Ok(taken);
+        match self.obtain(rows, true).await {
+            // Rather a stripe with a column missing than none.
+            Err(_) if !must_be_well => self.obtain(rows, false).await,
+            obtained => obtained,
         }
-        // Rather a stripe with a column missing than none.
-        self.obtain(rows, false).await
     }
 
     /// Rows of our chunks, of one that becomes ours, or of a new one: of one whose members are all `well`, or of any that will do.
@@ -229,7 +215,7 @@ impl Space {
 
     /// Whether a member of it gets nothing new.
     fn is_going(&self, place: &ChunkPlace) -> bool {
-        place.columns.iter().any(|column| self.members.get(column.member).is_some_and(|member| member.is_out()))
+        self.members.out_of(&place.columns) != 0
     }
 
     fn from_pool(self: &Rc<Self>, rows: u32, well: bool) -> Option<Taken> {
@@ -339,7 +325,7 @@ impl Space {
         if rows > region_rows {
             return Err(Error::Invalid("more rows are asked for than a chunk has"));
         }
-        let number = (task::random_u64() as u32).max(1);
+        let number = (task::random_u64() as u32).clamp(1, CLOSED - 1);
         let key = self.chunks.key(number);
         if record::load(&*self.meta, &key).await?.is_some() {
             return Err(Error::Unavailable("a chunk's number was drawn twice: try again".into()));
@@ -372,22 +358,12 @@ impl Space {
 
     /// Where a chunk lies; `None`: there is no such chunk.
     pub async fn place(&self, number: u32) -> Result<Option<Rc<ChunkPlace>>, Error> {
-        if let Some(place) = self.places.borrow().get(&number) {
-            return Ok(Some(Rc::clone(place)));
-        }
-        let Some(Chunk { columns, .. }) = self.chunks.load(number).await? else { return Ok(None) };
-        let place = Rc::new(ChunkPlace { number, columns });
-        let mut places = self.places.borrow_mut();
-        if places.len() >= PLACES_KEPT {
-            places.clear();
-        }
-        places.insert(number, Rc::clone(&place));
-        Ok(Some(place))
+        self.places.get(&self.chunks, &self.members, number).await
     }
 
     /// What lies in the chunk does not verify: it may be another one of the same number.
     pub(crate) fn forget_place(&self, number: u32) {
-        self.places.borrow_mut().remove(&number);
+        self.places.forget(number);
     }
 
     /// No map names these stripes any more: whoever calls this has itself taken them out of one, just now, and knows it.
@@ -395,16 +371,35 @@ impl Space {
         let mut state = self.rows.borrow_mut();
         for stripe in stripes {
             let run = Run { row: stripe.id.row, rows: stripe.rows(self.layout().shape) };
-            // A column that failed may be written yet, and would spoil what comes there next.
-            match stripe.missing {
+            // A column that failed may be written yet, and would spoil what comes there next; of a closed page nothing does.
+            let place = self.places.known(stripe.id.chunk);
+            let out = place.map_or(0, |place| self.members.out_of(&place.columns));
+            match stripe.missing & !out {
                 0 => state.put(stripe.id.chunk, run, time::now()),
-                _ => state.put_aside(stripe.id.chunk, run, time::now()),
+                _ => state.put_aside(stripe.id.chunk, run, stripe.missing, time::now()),
             }
+        }
+    }
+
+    /// What is ours of members that get nothing new goes back, so that they become empty: chunks, and rows that were aside for
+    /// their sake.
+    pub async fn leave(&self) {
+        let _turn = self.turn.acquire(1).await;
+        let going = |_: &u32, owned: &mut Owned| self.is_going(&owned.place);
+        let left: Vec<(u32, Owned)> = self.rows.borrow_mut().owned.extract_if(.., going).collect();
+        for (number, owned) in left {
+            self.release(number, owned).await;
+        }
+        let aside = self.rows.borrow().chunks_aside();
+        for number in aside {
+            let Ok(Some(place)) = self.place(number).await else { continue };
+            self.rows.borrow_mut().put_back(number, self.members.out_of(&place.columns), time::now());
         }
     }
 
     /// Clears marks that wait for it, if it is time.
     pub async fn tend(&self) {
+        self.rows.borrow_mut().ripen(time::now());
         let (count, since) = self.rows.borrow().waiting();
         if count >= CLEARS_WAITING || since.is_some_and(|since| since.elapsed() >= CLEARS_WAIT) {
             self.settle().await;

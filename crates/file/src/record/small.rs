@@ -1,4 +1,4 @@
-//! Small records: the next inode's number, moves of directories, clients.
+//! Small records: the next inode's number, the place of a scrub, moves of directories, clients.
 
 use super::stamps::Stamps;
 use super::{Record, Time, stamped};
@@ -44,6 +44,37 @@ impl Record for NextInode {
     }
 
     stamped!(NextInode);
+}
+
+/// How far a scrub has come.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ScrubPlace {
+    /// Which changes it has had.
+    pub stamps: Stamps,
+    /// Where to go on among the keys of inodes, as the store counts them.
+    pub cursor: u64,
+    /// When the scrub began.
+    pub began: Time,
+}
+
+impl Record for ScrubPlace {
+    fn encode(&self) -> Vec<u8> {
+        let mut to = Writer::default();
+        self.stamps.write(&mut to);
+        to.u64(self.cursor);
+        self.began.write(&mut to);
+        to.0
+    }
+
+    fn decode(bytes: &[u8]) -> Result<ScrubPlace, Error> {
+        let mut from = Reader::new("the place of a scrub", bytes);
+        let stamps = Stamps::read(&mut from)?;
+        let place = ScrubPlace { stamps, cursor: from.u64()?, began: Time::read(&mut from)? };
+        from.end()?;
+        Ok(place)
+    }
+
+    stamped!(ScrubPlace);
 }
 
 /// Moves of directories from one parent to another: one at a time.

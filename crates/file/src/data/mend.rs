@@ -1,0 +1,202 @@
+//! Mending: a stripe that lacks something is written anew elsewhere, if it is still named, and if the new one lacks less.
+//!
+//! What is found of a stripe counts only where its file still named it afterwards: a stripe that was freed meanwhile is another's
+//! rows, which do not verify, and no fault.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use engine::job::Job;
+
+use super::content::Inode;
+use super::examine::Examined;
+use super::file::Contents;
+use super::map::Extent;
+use super::rows::ChunkPlace;
+use super::stripe::Stripe;
+use crate::error::Error;
+
+/// What is asked of a stripe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Question {
+    /// Whether all its columns are there, and what was written.
+    Scrub,
+    /// Whether a column was not written, or lies on a member that is to be empty. Nothing is read for that.
+    Rebuild,
+}
+
+/// What is wrong with a column.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Fault {
+    /// It was not written.
+    Missing,
+    /// Its member is to be empty.
+    Leaving,
+    /// Its bytes are not what was written.
+    Rotten,
+    /// Its member did not answer.
+    Unread,
+}
+
+/// What became of a stripe.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It lacks nothing that is known of.
+    Sound,
+    /// It was written anew.
+    Rewritten,
+    /// Its file has nothing in it any more.
+    Overtaken,
+    /// These bytes of the file can't be read, and why.
+    Lost(Vec<Range<u64>>, String),
+    /// It could not be written anew now; it is as it was.
+    Failed(Error),
+}
+
+/// What was found of a stripe, and what became of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// Columns that are not as they should be, by their members.
+    pub faults: Vec<(u16, Fault)>,
+    /// See there.
+    pub outcome: Outcome,
+}
+
+/// What is known of a stripe.
+struct Found {
+    place: Option<Rc<ChunkPlace>>,
+    missing: u32,
+    out: u32,
+    examined: Examined,
+}
+
+impl Found {
+    /// Columns that a new stripe is to have.
+    fn bad(&self) -> u32 {
+        self.missing | self.out | self.examined.rotten
+    }
+
+    fn faults(&self) -> Vec<(u16, Fault)> {
+        let Examined { rotten, unread, .. } = self.examined;
+        let kinds = [
+            (self.missing, Fault::Missing),
+            (self.out, Fault::Leaving),
+            (rotten, Fault::Rotten),
+            (unread & !rotten, Fault::Unread),
+        ];
+        let columns = || (0u32..).zip(self.place.iter().flat_map(|place| &place.columns));
+        let of_kind = |(bits, fault): (u32, Fault)| {
+            columns().filter(move |(column, _)| bits >> column & 1 == 1).map(move |(_, region)| (region.member, fault))
+        };
+        kinds.into_iter().flat_map(of_kind).collect()
+    }
+}
+
+impl Contents {
+    /// Asks a question of a stripe of a file, `at` being a place of the file that lies in it, and mends what is wrong with it.
+    pub async fn see_to(
+        self: &Rc<Self>,
+        inode: &dyn Inode,
+        at: u64,
+        stripe: &Stripe,
+        question: Question,
+        job: &Job,
+    ) -> Seen {
+        let found = match self.find_out(stripe, question, job).await {
+            Ok(found) => found,
+            Err(error) => return Seen { faults: Vec::new(), outcome: Outcome::Failed(error) },
+        };
+        let outcome = match found.bad() {
+            0 => Outcome::Sound,
+            _ => match self.mend(inode, at, stripe, &found, job).await {
+                Ok(outcome) => outcome,
+                Err(Error::Stale) => Outcome::Overtaken,
+                Err(error) => Outcome::Failed(error),
+            },
+        };
+        let faults = if outcome == Outcome::Overtaken { Vec::new() } else { found.faults() };
+        Seen { faults, outcome }
+    }
+
+    /// What a question needs to know.
+    async fn find_out(&self, stripe: &Stripe, question: Question, job: &Job) -> Result<Found, Error> {
+        let found = self.look_at(stripe, question, job).await?;
+        if found.examined.rotten == 0 && found.examined.lost.is_empty() {
+            return Ok(found);
+        }
+        // What is remembered may be another chunk of the same number.
+        self.space.forget_place(stripe.id.chunk);
+        self.look_at(stripe, question, job).await
+    }
+
+    async fn look_at(&self, stripe: &Stripe, question: Question, job: &Job) -> Result<Found, Error> {
+        let shape = self.members().layout().shape;
+        let Some(place) = self.space.place(stripe.id.chunk).await? else {
+            let examined = Examined { rotten: (1 << shape.columns()) - 1, ..Examined::default() };
+            return Ok(Found { place: None, missing: stripe.missing, out: 0, examined });
+        };
+        let examined = match question {
+            Question::Rebuild => Examined::default(),
+            Question::Scrub => {
+                job.take(self.bytes_of(stripe)).await;
+                self.stripes.examine(stripe, &place).await
+            }
+        };
+        // Also of a column that holds nothing: the chunk, and its region there, stay as long as any stripe does.
+        let out = self.members().out_of(&place.columns);
+        Ok(Found { place: Some(place), missing: stripe.missing, out, examined })
+    }
+
+    /// Bytes of all columns of a stripe.
+    fn bytes_of(&self, stripe: &Stripe) -> u64 {
+        let shape = self.members().layout().shape;
+        let cut = stripe.cut(shape);
+        (0..shape.columns()).map(|column| cut.filled(column) as u64).sum()
+    }
+
+    async fn mend(
+        self: &Rc<Self>,
+        inode: &dyn Inode,
+        at: u64,
+        stripe: &Stripe,
+        found: &Found,
+        job: &Job,
+    ) -> Result<Outcome, Error> {
+        job.take(self.bytes_of(stripe)).await;
+        match self.rewrite_better(inode, at, stripe.id, Some(found.bad().count_ones())).await {
+            Ok(true) => Ok(Outcome::Rewritten),
+            Ok(false) => Ok(Outcome::Overtaken),
+            Err(Error::Lost { from, to, reason, .. }) => {
+                let lost = match (&found.place, found.examined.lost.is_empty()) {
+                    (Some(place), true) => self.stripes.examine(stripe, place).await.lost,
+                    _ => found.examined.lost.clone(),
+                };
+                // Named now, it was all the time: nobody has written over it.
+                let named = self.extents_in(inode, at, stripe.id).await?;
+                if named.is_empty() {
+                    return Ok(Outcome::Overtaken);
+                }
+                let ranges = places(&named, &lost);
+                let ranges = if ranges.is_empty() { std::iter::once(from..to).collect() } else { ranges };
+                Ok(Outcome::Lost(ranges, reason))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Where parts of a stripe are in the file.
+fn places(named: &[Extent], lost: &[Range<usize>]) -> Vec<Range<u64>> {
+    let mut places: Vec<Range<u64>> = Vec::new();
+    for extent in named {
+        for part in lost {
+            let from = (part.start as u64).max(extent.from.into());
+            let to = (part.end as u64).min(u64::from(extent.from) + u64::from(extent.length));
+            if from < to {
+                let at = |part: u64| extent.at + (part - u64::from(extent.from));
+                places.push(at(from)..at(to));
+            }
+        }
+    }
+    places
+}

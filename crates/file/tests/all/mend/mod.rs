@@ -1,0 +1,8 @@
+//! Stripes that lack something found and written anew, and members that come and go, in the simulated world.
+
+mod crash;
+mod members;
+mod random;
+mod rebuild;
+mod scrub;
+mod yard;
