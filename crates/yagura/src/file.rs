@@ -1,7 +1,15 @@
 //! `yagura file …`
 
+mod failure;
+mod members;
 mod mount;
+mod paths;
 mod reach;
+mod rebuild;
+mod scrub;
+mod session;
+
+pub use failure::failure;
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -32,18 +40,9 @@ pub fn run(verb: &FileVerb) -> Result<(), Failure> {
     match verb {
         FileVerb::Create(args) => reactors::run_one(create(args)),
         FileVerb::Mount(args) => mount::run(args),
-    }
-}
-
-/// A file system's failure as an exit status.
-pub fn failure(error: ::file::Error) -> Failure {
-    use ::file::Error;
-    match error {
-        Error::Unavailable(_) | Error::Lost { .. } => Failure::unavailable(error),
-        Error::NoSpace(_) => Failure::out_of_space(error.to_string()),
-        Error::Damaged(_) => Failure::check(error),
-        Error::Exists(_) => Failure::refused(error),
-        other => Failure::usage(other),
+        FileVerb::Scrub(args) => scrub::run(args),
+        FileVerb::Rebuild(args) => rebuild::run(args),
+        FileVerb::Member(verb) => members::run(verb),
     }
 }
 

@@ -82,7 +82,7 @@ impl Found {
             (self.missing, Fault::Missing),
             (self.out, Fault::Leaving),
             (rotten, Fault::Rotten),
-            (unread & !rotten, Fault::Unread),
+            (unread & !rotten & !self.out, Fault::Unread),
         ];
         let columns = || (0u32..).zip(self.place.iter().flat_map(|place| &place.columns));
         let of_kind = |(bits, fault): (u32, Fault)| {
@@ -162,7 +162,7 @@ impl Contents {
         found: &Found,
         job: &Job,
     ) -> Result<Outcome, Error> {
-        job.take(self.bytes_of(stripe)).await;
+        job.take(u64::from(stripe.length) + self.bytes_of(stripe)).await;
         match self.rewrite_better(inode, at, stripe.id, Some(found.bad().count_ones())).await {
             Ok(true) => Ok(Outcome::Rewritten),
             Ok(false) => Ok(Outcome::Overtaken),

@@ -14,7 +14,8 @@ use super::{Record, stamped};
 use crate::bytes::{Reader, Writer};
 use crate::error::Error;
 
-/// Members of a file system, with those that were taken out. Chosen: a page of the store holds so many with short domains, a few pages with long ones.
+/// Members of a file system, with those that were taken out. Chosen: a page of the store holds so many with short domains, a few
+/// pages with long ones.
 pub const MEMBERS_MAX: usize = 1024;
 /// Bytes of a failure domain's name. Derived: its length is a byte.
 pub const DOMAIN_BYTES_MAX: usize = 255;

@@ -4,8 +4,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use ::client::members::NewMember;
-use ::file::Files;
-use ::file::data::Member;
+use ::file::{Files, Roster};
 use device::ErasedMethods;
 use engine::{task, time};
 use fabric::host::AnyRemote;
@@ -34,39 +33,70 @@ pub fn domain_of(found: &NewMember) -> String {
     if said.is_empty() { found.addresses[0].clone() } else { said.join("/") }
 }
 
-/// Reaches all members, those that do not answer in the background for as long as the files are there. How many were reached at
-/// once.
+/// Reaches all members that are to be reached; those that do not answer, and those that join, in the background for as long as
+/// the files are there. How many were reached at once.
 pub async fn connect_all(way: &Rc<Way>, files: &Rc<Files>) -> usize {
-    let members = files.members().all();
-    let connected = together(members.iter().map(|member| connect(way, files, member))).await;
+    let roster = files.roster();
+    let (again, weak) = (Rc::clone(way), Rc::downgrade(roster));
+    roster.set_reach(Rc::new(move |index| {
+        let (way, roster) = (Rc::clone(&again), weak.upgrade());
+        Box::pin(async move {
+            let Some(roster) = roster else { return };
+            if let Err(reason) = connect(&way, &roster, index).await {
+                tracing::warn!(member = index, %reason, "a member that has joined can't be reached; it is tried again");
+            }
+        })
+    }));
+    let members = unconnected(roster);
+    let connected = together(members.iter().map(|member| connect(way, roster, *member))).await;
     for (member, connected) in members.iter().zip(&connected) {
         if let Err(reason) = connected {
-            tracing::warn!(member = member.index(), %reason, "a member can't be reached; it is tried again");
-            task::spawn(connect_later(Rc::clone(way), Rc::downgrade(files), Rc::clone(member))).detach();
+            tracing::warn!(member, %reason, "a member can't be reached; it is tried again");
         }
     }
+    task::spawn(connect_others(Rc::clone(way), Rc::downgrade(roster))).detach();
     connected.iter().filter(|connected| connected.is_ok()).count()
 }
 
-async fn connect_later(way: Rc<Way>, files: Weak<Files>, member: Rc<Member>) {
+/// Members that are to be reached, and have not been.
+fn unconnected(roster: &Roster) -> Vec<u16> {
+    let members = roster.members().all();
+    let members = members.iter().filter(|member| !member.is_connected()).map(|member| member.index());
+    members.filter(|index| roster.place_of(*index).is_some()).collect()
+}
+
+async fn connect_others(way: Rc<Way>, roster: Weak<Roster>) {
     loop {
         time::sleep(PAUSE).await;
-        let Some(files) = files.upgrade() else { return };
-        if connect(&way, &files, &member).await.is_ok() {
-            tracing::info!(member = member.index(), "a member is back");
-            return;
+        let Some(roster) = roster.upgrade() else { return };
+        for member in unconnected(&roster) {
+            if connect(&way, &roster, member).await.is_ok() {
+                tracing::info!(member, "a member is back");
+            }
         }
     }
 }
 
-async fn connect(way: &Way, files: &Files, member: &Member) -> Result<(), String> {
-    let place = files.place_of(member.index()).ok_or("the root record does not say where it is")?;
+/// Reaches a member of a file system, and sees by its label that it is that one.
+pub async fn connect(way: &Way, roster: &Roster, index: u16) -> Result<(), String> {
+    let place = roster.place_of(index).ok_or("the root record does not say where it is")?;
+    let found = find(way, &place).await?;
+    let namespace = erased(&found.namespace);
+    let bytes = roster.members().get(index).map_or(0, |member| member.spec().bytes);
+    let label = roster.members().layout().label(index, bytes);
+    label.check(&*namespace).await.map_err(|error| format!("{place}: {error}"))?;
+    // It may have been taken out meanwhile.
+    if roster.place_of(index).is_some() {
+        roster.members().connect(index, Some(namespace));
+    }
+    Ok(())
+}
+
+/// The namespace at a place that a root record says.
+pub async fn find(way: &Way, place: &str) -> Result<NewMember, String> {
     let spec: MemberSpec = place.parse()?;
     let found = spec.find(way).await.map_err(|failure| failure.sentence().to_owned())?;
-    let [found] = <[_; 1]>::try_from(found).map_err(|found| format!("{} namespaces at {place}", found.len()))?;
-    let namespace = erased(&found.namespace);
-    let label = files.members().layout().label(member.index(), member.spec().bytes);
-    label.check(&*namespace).await.map_err(|error| format!("{place}: {error}"))?;
-    files.members().connect(member.index(), Some(namespace));
-    Ok(())
+    let found = <[_; 1]>::try_from(found).map_err(|found| format!("{} namespaces at {place}", found.len()))?;
+    let [found] = found;
+    Ok(found)
 }

@@ -12,22 +12,22 @@ use engine::rng::SplitMix;
 use crate::support::{PATIENCE, Server, finished, make_tree, pool_of, run};
 
 /// A pool for names, and targets for bytes.
-struct Place {
-    directory: tempfile::TempDir,
-    pool: String,
-    members: Vec<Server>,
+pub struct Place {
+    pub directory: tempfile::TempDir,
+    pub pool: String,
+    pub members: Vec<Server>,
     _up: Server,
 }
 
 /// A file system at a directory. Dropped, it is taken away whatever holds it.
-struct Mounted {
-    at: PathBuf,
+pub struct Mounted {
+    pub at: PathBuf,
     server: Option<Server>,
 }
 
 impl Place {
     /// With a file system `tree`.
-    fn new(members: usize) -> Place {
+    pub fn new(members: usize) -> Place {
         Place::with(members, &[])
     }
 
@@ -56,7 +56,7 @@ impl Place {
         run(&arguments)
     }
 
-    fn mount(&self, name: &str) -> Mounted {
+    pub fn mount(&self, name: &str) -> Mounted {
         let at = self.directory.path().join(name);
         fs::create_dir_all(&at).expect("made");
         let place = at.display().to_string();
@@ -66,12 +66,12 @@ impl Place {
 }
 
 impl Mounted {
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.at.join(name)
     }
 
     /// Unmounts as a user does: the status of the process that served.
-    fn unmount(mut self) -> i32 {
+    pub fn unmount(mut self) -> i32 {
         ok("umount", &[self.at.to_str().expect("text")], &self.at.join(".."));
         self.server.take().expect("it serves").wait()
     }
@@ -88,7 +88,7 @@ impl Drop for Mounted {
 }
 
 /// FUSE is there, and this user may mount.
-fn can_mount() -> bool {
+pub fn can_mount() -> bool {
     let can = rustix::process::geteuid().is_root() && File::options().read(true).write(true).open("/dev/fuse").is_ok();
     if !can {
         eprintln!("not tried: mounting needs root and /dev/fuse");
@@ -97,7 +97,7 @@ fn can_mount() -> bool {
 }
 
 /// Runs a program that must succeed: what it says.
-fn ok(program: &str, arguments: &[&str], within: &Path) -> String {
+pub fn ok(program: &str, arguments: &[&str], within: &Path) -> String {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(within);
     let (status, said, error) = finished(command);

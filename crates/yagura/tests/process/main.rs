@@ -9,6 +9,7 @@ mod csi;
 mod dashboard;
 mod drive;
 mod file;
+mod file_mend;
 mod flash;
 mod fuzz;
 mod host;

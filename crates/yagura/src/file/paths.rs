@@ -1,0 +1,36 @@
+//! Names of files of which only numbers are known.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ::file::record::Kind;
+use ::file::{Error, FileSystem, ROOT};
+
+/// Names that are asked for at once.
+const NAMES_LISTED: usize = 1024;
+
+/// A path of each of these inodes that has one, by a walk over all directories that ends with the last of them.
+pub async fn of(names: &FileSystem, inodes: BTreeSet<u64>) -> Result<BTreeMap<u64, String>, Error> {
+    let (mut found, mut open) = (BTreeMap::new(), vec![(ROOT, String::new())]);
+    while let Some((dir, path)) = open.pop() {
+        let mut from = 0;
+        while found.len() < inodes.len() {
+            let entries = match names.readdir(dir, from, NAMES_LISTED).await {
+                // It was removed meanwhile.
+                Err(Error::Stale | Error::NotFound(_)) => break,
+                entries => entries?,
+            };
+            let Some(last) = entries.last() else { break };
+            from = last.cursor;
+            for entry in entries.iter().filter(|entry| !matches!(&entry.name[..], b"." | b"..")) {
+                let path = format!("{path}/{}", String::from_utf8_lossy(&entry.name));
+                if inodes.contains(&entry.ino) {
+                    found.entry(entry.ino).or_insert_with(|| path.clone());
+                }
+                if entry.kind == Kind::Directory {
+                    open.push((entry.ino, path));
+                }
+            }
+        }
+    }
+    Ok(found)
+}
