@@ -74,6 +74,8 @@ pub struct Report {
     /// Stripes that could not be written anew now, and files that could not be looked at: how many, and why, as far as it is
     /// kept.
     pub failed: u64,
+    /// Stripes that could not be read now, as members did not answer that could make them up: among `failures`, too.
+    pub unread: u64,
     /// See there.
     pub failures: Vec<String>,
 }
@@ -92,6 +94,10 @@ impl Report {
             Outcome::Sound | Outcome::Overtaken => {}
             Outcome::Rewritten => self.rewritten += 1,
             Outcome::Failed(error) => self.fail(&format!("inode {inode}, at byte {at}"), &error),
+            Outcome::Unread(reason) => {
+                self.unread += 1;
+                self.tell(format!("inode {inode}, at byte {at}: not read, as members did not answer: {reason}"));
+            }
             Outcome::Lost(ranges, reason) => {
                 for range in ranges {
                     self.lost_bytes += range.end - range.start;
@@ -105,8 +111,12 @@ impl Report {
 
     fn fail(&mut self, what: &str, error: &Error) {
         self.failed += 1;
+        self.tell(format!("{what}: {error}"));
+    }
+
+    fn tell(&mut self, failure: String) {
         if self.failures.len() < FINDINGS_MAX {
-            self.failures.push(format!("{what}: {error}"));
+            self.failures.push(failure);
         }
     }
 }
@@ -211,7 +221,7 @@ impl Mender {
                 continue;
             }
             // A member that has failed just now is shunned for some seconds.
-            if rebuilt.left.failed > 0 && again < AGAIN_MAX {
+            if rebuilt.left.failed + rebuilt.left.unread > 0 && again < AGAIN_MAX {
                 again += 1;
                 time::sleep(AGAIN_AFTER).await;
                 continue;
@@ -219,7 +229,8 @@ impl Mender {
             for index in self.files.roster().leaving() {
                 self.files.roster().bury_dying(index).await?;
             }
-            let is_in_vain = rebuilt.left.failed > 0 || rebuilt.left.lost_bytes > 0 || rebuilt.walks >= WALKS_MAX;
+            let is_undone = rebuilt.left.failed + rebuilt.left.unread + rebuilt.left.lost_bytes > 0;
+            let is_in_vain = is_undone || rebuilt.walks >= WALKS_MAX;
             let wait = waits.next().filter(|_| !is_in_vain);
             rebuilt.taken = self.wait_until_empty(wait.unwrap_or_default()).await?;
             if wait.is_none() || rebuilt.taken.is_empty() {

@@ -86,6 +86,7 @@ fn specs_of(root: &RootRecord) -> Vec<MemberSpec> {
         domain: member.domain.clone(),
         bytes: member.bytes,
         is_out: member.state != MemberState::Active,
+        is_lost: matches!(member.state, MemberState::Lost | MemberState::Removed),
     };
     root.members.iter().map(spec).collect()
 }

@@ -3,6 +3,8 @@
 //! Data verifies by its checksums. Parity has none: it is made anew of the data, once that verifies, and compared; so of a stripe
 //! whose data can't all be had nothing is said of parity.
 
+use std::ops::Range;
+
 use device::Error as DeviceError;
 use engine::time;
 
@@ -19,8 +21,10 @@ pub(crate) struct Examined {
     pub(crate) rotten: u32,
     /// Their members did not answer: nothing is known of them.
     pub(crate) unread: u32,
-    /// Parts of the data that can't be had.
-    pub(crate) lost: Vec<std::ops::Range<usize>>,
+    /// Parts of the data that can't be had, whoever answers yet.
+    pub(crate) lost: Vec<Range<usize>>,
+    /// Parts that can be had if those answer that did not.
+    pub(crate) unknown: Vec<Range<usize>>,
 }
 
 impl Stripes {
@@ -48,8 +52,10 @@ impl Stripes {
         }
         pending.keys().for_each(|column| found.unread |= 1 << column);
         gather.solve();
-        found.lost = gather.lost();
-        if found.lost.is_empty() {
+        // Of a member that is said to be lost nothing is hoped.
+        let hoped = found.unread & !self.members.lost_of(&place.columns);
+        (found.lost, found.unknown) = gather.lost(hoped);
+        if found.lost.is_empty() && found.unknown.is_empty() {
             let data = gather.give(0, cut.length());
             let made = columns_of(&data, &cut, &self.code, layout.seed, stripe.id).columns;
             let parity = (layout.shape.data()..layout.shape.columns()).zip(&made[layout.shape.data()..]);

@@ -216,12 +216,12 @@ impl Contents {
         }
     }
 
-    /// Puts data into one stripe that lacks fewer columns than this: they are there, on members that stay.
-    pub(crate) async fn put_better(&self, at: u64, data: &Rope, lacking: u32) -> Result<Written, Error> {
-        let written = self.put_stripe(at, data, lacking <= 1).await?;
+    /// Puts data into one stripe that lacks no more columns than this: all others are there, on members that stay.
+    pub(crate) async fn put_better(&self, at: u64, data: &Rope, may_lack: u32) -> Result<Written, Error> {
+        let written = self.put_stripe(at, data, may_lack == 0).await?;
         let out = written.taken.as_ref().map_or(0, |taken| self.members().out_of(&taken.place.columns));
-        // What is no better would be written again for ever.
-        if (written.stripe.missing | out).count_ones() >= lacking {
+        // What is no better would be written again for ever; what is worse bears less than the old one.
+        if (written.stripe.missing | out).count_ones() > may_lack {
             return Err(Error::Unavailable("members fail while a stripe is written anew".into()));
         }
         Ok(written)

@@ -311,21 +311,28 @@ impl<'a> Gather<'a> {
         self.parts.iter().find(whole).map(|part| &part.bytes)
     }
 
-    /// The parts of the stripe's data that are wanted and not there.
-    pub(crate) fn lost(&self) -> Vec<Range<usize>> {
-        let mut lost: Vec<Range<usize>> = Vec::new();
+    /// The parts of the stripe's data that are wanted and not there: those that can't be had, and those that could if these
+    /// columns were there.
+    pub(crate) fn lost(&self, hoped: u32) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
+        let (mut lost, mut unknown) = (Vec::<Range<usize>>::new(), Vec::<Range<usize>>::new());
+        let is_hoped = |column: usize, granule: u64| {
+            let comes = |column: usize| hoped >> column & 1 == 1 && self.filled(column) & granule & !self.good(column) != 0;
+            let coming = (0..self.columns.len()).filter(|column| comes(*column)).count();
+            comes(column) || (coming > 0 && self.there(granule) + coming >= self.cut.shape().data())
+        };
         for column in self.wanted() {
             let open = self.open(column);
             for granule in (0..self.cut.granules(column)).filter(|granule| open & bits(*granule, granule + 1) != 0) {
                 let from = column * self.cut.width() + granule * self.cut.granule();
                 let to = (from + self.cut.granule()).min((column + 1) * self.cut.width()).min(self.cut.length());
-                match lost.last_mut().filter(|last| last.end == from) {
+                let parts = if is_hoped(column, bits(granule, granule + 1)) { &mut unknown } else { &mut lost };
+                match parts.last_mut().filter(|last| last.end == from) {
                     Some(last) => last.end = to,
-                    None => lost.push(from..to),
+                    None => parts.push(from..to),
                 }
             }
         }
-        lost
+        (lost, unknown)
     }
 
     /// Why it can't be done.

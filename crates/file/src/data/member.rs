@@ -54,6 +54,8 @@ pub struct MemberSpec {
     pub bytes: u64,
     /// It gets no new chunks: it is going, or gone.
     pub is_out: bool,
+    /// It is said to be lost: nobody hopes for its columns.
+    pub is_lost: bool,
 }
 
 /// A member.
@@ -236,8 +238,22 @@ impl Members {
 
     /// Columns that lie on members that get nothing new, as bits.
     pub(crate) fn out_of(&self, columns: &[Region]) -> u32 {
-        let is_out = |region: &Region| self.get(region.member).is_some_and(|member| member.is_out());
-        (0..).zip(columns).filter(|(_, region)| is_out(region)).fold(0, |out, (column, _): (u32, _)| out | 1 << column)
+        self.columns_where(columns, Member::is_out)
+    }
+
+    /// Columns that lie on members that are said to be lost, likewise.
+    pub(crate) fn lost_of(&self, columns: &[Region]) -> u32 {
+        self.columns_where(columns, |member| member.spec.borrow().is_lost)
+    }
+
+    /// Columns that lie on members that can be reached, likewise.
+    pub(crate) fn reachable_of(&self, columns: &[Region]) -> u32 {
+        self.columns_where(columns, Member::is_reachable)
+    }
+
+    fn columns_where(&self, columns: &[Region], holds: impl Fn(&Member) -> bool) -> u32 {
+        let holds = |region: &Region| self.get(region.member).is_some_and(|member| holds(&member));
+        (0..).zip(columns).filter(|(_, region)| holds(region)).fold(0, |all, (column, _): (u32, _)| all | 1 << column)
     }
 
     /// All of them.

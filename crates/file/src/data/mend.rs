@@ -49,6 +49,8 @@ pub enum Outcome {
     Overtaken,
     /// These bytes of the file can't be read, and why.
     Lost(Vec<Range<u64>>, String),
+    /// It could not be read now, as members did not answer, whose columns could make it up; it is as it was.
+    Unread(String),
     /// It could not be written anew now; it is as it was.
     Failed(Error),
 }
@@ -67,6 +69,8 @@ struct Found {
     place: Option<Rc<ChunkPlace>>,
     missing: u32,
     out: u32,
+    /// Of `out` those whose members can't be reached.
+    gone: u32,
     examined: Examined,
 }
 
@@ -74,6 +78,13 @@ impl Found {
     /// Columns that a new stripe is to have.
     fn bad(&self) -> u32 {
         self.missing | self.out | self.examined.rotten
+    }
+
+    /// How many columns a new stripe may lack: no more than this one does, of which those that merely leave can be read; and
+    /// fewer than are bad, or it would be written again for ever.
+    fn may_lack(&self) -> u32 {
+        let lacks = self.missing | self.gone | self.examined.rotten;
+        lacks.count_ones().min(self.bad().count_ones().saturating_sub(1))
     }
 
     fn faults(&self) -> Vec<(u16, Fault)> {
@@ -121,7 +132,7 @@ impl Contents {
     /// What a question needs to know.
     async fn find_out(&self, stripe: &Stripe, question: Question, job: &Job) -> Result<Found, Error> {
         let found = self.look_at(stripe, question, job).await?;
-        if found.examined.rotten == 0 && found.examined.lost.is_empty() {
+        if found.examined.rotten == 0 && found.examined.lost.is_empty() && found.examined.unknown.is_empty() {
             return Ok(found);
         }
         // What is remembered may be another chunk of the same number.
@@ -133,7 +144,7 @@ impl Contents {
         let shape = self.members().layout().shape;
         let Some(place) = self.space.place(stripe.id.chunk).await? else {
             let examined = Examined { rotten: (1 << shape.columns()) - 1, ..Examined::default() };
-            return Ok(Found { place: None, missing: stripe.missing, out: 0, examined });
+            return Ok(Found { place: None, missing: stripe.missing, out: 0, gone: 0, examined });
         };
         let examined = match question {
             Question::Rebuild => Examined::default(),
@@ -144,7 +155,8 @@ impl Contents {
         };
         // Also of a column that holds nothing: the chunk, and its region there, stay as long as any stripe does.
         let out = self.members().out_of(&place.columns);
-        Ok(Found { place: Some(place), missing: stripe.missing, out, examined })
+        let gone = out & !self.members().reachable_of(&place.columns);
+        Ok(Found { place: Some(place), missing: stripe.missing, out, gone, examined })
     }
 
     /// Bytes of all columns of a stripe.
@@ -163,22 +175,26 @@ impl Contents {
         job: &Job,
     ) -> Result<Outcome, Error> {
         job.take(u64::from(stripe.length) + self.bytes_of(stripe)).await;
-        match self.rewrite_better(inode, at, stripe.id, Some(found.bad().count_ones())).await {
+        match self.rewrite_better(inode, at, stripe.id, Some(found.may_lack())).await {
             Ok(true) => Ok(Outcome::Rewritten),
             Ok(false) => Ok(Outcome::Overtaken),
-            Err(Error::Lost { from, to, reason, .. }) => {
-                let lost = match (&found.place, found.examined.lost.is_empty()) {
-                    (Some(place), true) => self.stripes.examine(stripe, place).await.lost,
-                    _ => found.examined.lost.clone(),
+            Err(Error::Lost { reason, .. }) => {
+                let is_unlooked = found.examined.lost.is_empty() && found.examined.unknown.is_empty();
+                let lost = match &found.place {
+                    None => std::iter::once(0..stripe.length as usize).collect(),
+                    Some(place) if is_unlooked => self.stripes.examine(stripe, place).await.lost,
+                    Some(_) => found.examined.lost.clone(),
                 };
                 // Named now, it was all the time: nobody has written over it.
                 let named = self.extents_in(inode, at, stripe.id).await?;
                 if named.is_empty() {
                     return Ok(Outcome::Overtaken);
                 }
-                let ranges = places(&named, &lost);
-                let ranges = if ranges.is_empty() { std::iter::once(from..to).collect() } else { ranges };
-                Ok(Outcome::Lost(ranges, reason))
+                match places(&named, &lost) {
+                    // Silence is no loss: all that lacks could be made up by who did not answer, or can be had by now.
+                    ranges if ranges.is_empty() => Ok(Outcome::Unread(reason)),
+                    ranges => Ok(Outcome::Lost(ranges, reason)),
+                }
             }
             Err(error) => Err(error),
         }

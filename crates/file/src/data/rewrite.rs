@@ -101,13 +101,13 @@ impl Contents {
         self.rewrite_better(inode, at, stripe, None).await
     }
 
-    /// The same; where it is said how many columns the old one lacks, the new one lacks fewer, or nothing is changed.
+    /// The same; where it is said how many columns the new one may lack, it lacks no more, or nothing is changed.
     pub(crate) async fn rewrite_better(
         self: &Rc<Self>,
         inode: &dyn Inode,
         at: u64,
         stripe: StripeId,
-        lacking: Option<u32>,
+        may_lack: Option<u32>,
     ) -> Result<bool, Error> {
         let mut written: Option<(Rc<Stripe>, Vec<Moved>, Written)> = None;
         for _ in 0..TRIES_MAX {
@@ -118,8 +118,8 @@ impl Contents {
                 Some(written) => written,
                 None => {
                     let (moved, data) = self.read_all(inode.number(), &named).await?;
-                    let new = match lacking {
-                        Some(lacking) => self.put_better(first.at, &data, lacking).await?,
+                    let new = match may_lack {
+                        Some(may_lack) => self.put_better(first.at, &data, may_lack).await?,
                         None => self.put_stripe(first.at, &data, false).await?,
                     };
                     (Rc::clone(&first.stripe), moved, new)

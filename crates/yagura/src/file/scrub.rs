@@ -50,6 +50,8 @@ pub struct Found {
     lost_bytes: u64,
     lost: Vec<Lost>,
     failed: u64,
+    /// Stripes that could not be read now, as members did not answer.
+    unread: u64,
     failures: Vec<String>,
 }
 
@@ -93,6 +95,7 @@ impl Found {
             lost_bytes: report.lost_bytes,
             lost: lost.collect(),
             failed: report.failed,
+            unread: report.unread,
             failures: report.failures.clone(),
         })
     }
@@ -148,6 +151,12 @@ impl Found {
         }
         let silent: Vec<usize> =
             self.members.iter().filter(|of| of.unread > 0).map(|of| usize::from(of.member)).collect();
+        if self.unread > 0 {
+            let what = many(self.unread, "stripe");
+            return Err(Failure::unavailable(format!(
+                "{what} could not be read, as members did not answer: run it again when they do"
+            )));
+        }
         if !silent.is_empty() {
             let who = output::members(&silent);
             return Err(Failure::unavailable(format!("{who} did not answer: what is there is not known")));
@@ -199,7 +208,7 @@ fn describe(name: &str, report: &Scrubbed) -> String {
     if went_on_since.is_some() {
         text += "  a scrub before was ended half-way: this is what was left of it (all of it: --anew)\n";
     }
-    let clean = found.members.is_empty() && found.lost_bytes == 0 && found.failed == 0;
+    let clean = found.members.is_empty() && found.lost_bytes == 0 && found.failed + found.unread == 0;
     text += &match (clean, found.rewritten) {
         (true, _) => "  all columns are there, and what was written\n".to_owned(),
         (false, rewritten) => format!("  {} written anew\n", many(rewritten, "stripe")),

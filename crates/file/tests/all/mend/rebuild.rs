@@ -204,3 +204,60 @@ fn a_member_that_is_back_with_old_bytes_is_not_believed() {
         readable_without_any(&yard, &model, &[0, 1, 2], "scrubbed").await;
     });
 }
+
+/// Two members are emptied while a third is away: what can be read from all columns is not written anew with one less.
+#[test]
+fn stripes_on_two_members_that_leave_get_no_worse() {
+    in_world(6, async {
+        let (mut rng, mut model) = (SplitMix(6), Model::new());
+        let yard = Yard::new(2, 2, 6).await;
+        fill(&yard, &mut model, &mut rng, "a").await;
+        yard.set_down(2, true);
+        let files = yard.client().await;
+        let lacking = async || {
+            let mut lacking = 0;
+            for ino in inodes(&files).await.into_values() {
+                let stripes = files.stripes_of(ino).await.unwrap();
+                lacking += stripes.iter().filter(|(_, stripe)| (0..4).any(|column| stripe.is_missing(column))).count();
+            }
+            lacking
+        };
+        files.roster().drain(0, false).await.unwrap();
+        files.roster().drain(1, false).await.unwrap();
+        let rebuilt = rebuild(&yard).await;
+        assert!(rebuilt.left.failed > 0, "there are three members for four columns: {rebuilt:?}");
+        assert_eq!(lacking().await, 0, "{rebuilt:?}");
+        yard.set_down(2, false);
+        let rebuilt = rebuild(&yard).await;
+        assert_eq!((rebuilt.left.failed, lacking().await, rebuilt.taken), (0, 0, vec![]));
+        yard.verify(&model, "emptied").await;
+    });
+}
+
+/// A member that does not answer may make up what is rotten: nobody is told that it is lost until the member is said to be.
+#[test]
+fn silence_is_not_told_as_loss() {
+    in_world(7, async {
+        let (mut rng, mut model) = (SplitMix(7), Model::new());
+        let yard = Yard::new(2, 1, 5).await;
+        fill(&yard, &mut model, &mut rng, "a").await;
+        let files = yard.client().await;
+        let ino = inodes(&files).await["long a"];
+        let (_, stripe) = files.stripes_of(ino).await.unwrap().swap_remove(3);
+        yard.flip(&files, &stripe, 1).await;
+        let silent = {
+            let space = file::data::Space::new(yard.meta.client(), std::rc::Rc::clone(files.members()), 1);
+            space.place(stripe.id.chunk).await.unwrap().unwrap().columns[0].member
+        };
+        files.roster().drain(silent, false).await.unwrap();
+        yard.set_down(silent, true);
+        let rebuilt = rebuild(&yard).await;
+        assert_eq!((rebuilt.left.lost_bytes, rebuilt.left.failed, rebuilt.left.unread), (0, 0, 1), "{rebuilt:?}");
+        let scrubbed = mender(&files).scrub(true).await.unwrap().report;
+        assert_eq!((scrubbed.lost_bytes, scrubbed.unread), (0, 1), "{scrubbed:?}");
+        yard.set_down(silent, false);
+        let rebuilt = rebuild(&yard).await;
+        assert_eq!((rebuilt.left.failed, rebuilt.left.unread, rebuilt.taken), (0, 0, vec![]));
+        yard.verify(&model, "it was there all the time").await;
+    });
+}
