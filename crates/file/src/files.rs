@@ -127,6 +127,7 @@ impl Files {
         let files = Rc::downgrade(self);
         task::spawn(async move {
             let mut renewed = time::now();
+            let mut refreshing: Option<task::Task<()>> = None;
             loop {
                 time::sleep(LYING_MAX).await;
                 let Some(files) = files.upgrade() else { return };
@@ -140,9 +141,14 @@ impl Files {
                     Ok(()) => files.shared.contents.space().renewed(sent),
                     Err(error) => tracing::warn!(%error, "this client could not say that it lives"),
                 }
-                if let Err(error) = files.refresh_members().await {
-                    tracing::warn!(%error, "what has become of members is not known");
-                    files.shared.contents.space().tend().await;
+                // Beside it: who gives back much, and is late with saying that it lives, writes no more.
+                if refreshing.as_ref().is_none_or(task::Task::is_finished) {
+                    refreshing = Some(task::spawn(async move {
+                        if let Err(error) = files.refresh_members().await {
+                            tracing::warn!(%error, "what has become of members is not known");
+                            files.shared.contents.space().tend().await;
+                        }
+                    }));
                 }
             }
         })

@@ -227,7 +227,7 @@ impl Mender {
                 continue;
             }
             for index in self.files.roster().leaving() {
-                self.files.roster().bury_dying(index).await?;
+                self.files.roster().tidy(index).await?;
             }
             let is_undone = rebuilt.left.failed + rebuilt.left.unread + rebuilt.left.lost_bytes > 0;
             let is_in_vain = is_undone || rebuilt.walks >= WALKS_MAX;

@@ -274,10 +274,11 @@ impl Roster {
         self.chunks.regions.taken(index).await
     }
 
-    /// Gives regions of a member back whose chunks are dying, and whoever was at that is gone.
-    pub(crate) async fn bury_dying(&self, index: u16) -> Result<(), Error> {
+    /// Gives regions of a member back, all pages of which are closed, where chunks are dying, and whoever was at that is gone, or
+    /// have nothing but rows that have rested.
+    pub(crate) async fn tidy(&self, index: u16) -> Result<(), Error> {
         for chunk in self.chunks_on(index).await? {
-            self.chunks.bury(chunk).await?;
+            self.chunks.tidy(chunk).await?;
         }
         Ok(())
     }
@@ -296,6 +297,7 @@ impl Roster {
         }
         // Closed first: what is empty then stays so. Whoever drained it may have died before that.
         self.chunks.regions.close(index).await?;
+        self.tidy(index).await?;
         let regions = self.chunks.regions.taken(index).await?.len() as u64;
         if regions > 0 {
             return Err(RosterError::Held { member: index, regions });

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use erasure::UNITS_MAX;
 
+use super::rest::{self, Rest};
 use super::stripe::REGION_ROWS_MAX;
 use crate::bytes::{Reader, put_varint};
 use crate::error::Error;
@@ -34,16 +35,20 @@ impl Run {
     }
 }
 
-/// Which rows are taken.
+/// Which rows are taken, and which of these rest.
+///
+/// Invariant: of closed marks no more are made, whatever the owner believes of the chunk's members; nothing opens them again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Marks {
     rows: u32,
     words: Vec<u64>,
+    rests: Vec<Rest>,
+    is_closed: bool,
 }
 
 impl Marks {
     pub(crate) fn new(rows: u32) -> Marks {
-        Marks { rows, words: vec![0; rows.div_ceil(64) as usize] }
+        Marks { rows, words: vec![0; rows.div_ceil(64) as usize], rests: Vec::new(), is_closed: false }
     }
 
     /// Of how many rows.
@@ -65,6 +70,7 @@ impl Marks {
     }
 
     pub(crate) fn clear(&mut self, run: Run) {
+        rest::cut(&mut self.rests, run);
         run.range().filter(|row| *row < self.rows).for_each(|row| self.words[row as usize / 64] &= !(1 << (row % 64)));
     }
 
@@ -72,13 +78,38 @@ impl Marks {
         self.words.iter().map(|word| word.count_ones()).sum()
     }
 
+    /// Rows that can be had.
     pub(crate) fn free(&self) -> u32 {
-        self.rows - self.marked()
+        if self.is_closed { 0 } else { self.rows - self.marked() }
     }
 
-    /// All runs of rows that are not marked.
+    /// Rows that can be had, also those that rest yet.
+    fn free_later(&self) -> u32 {
+        if self.is_closed { 0 } else { self.free() + self.rests.iter().map(|rest| rest.run.rows).sum::<u32>() }
+    }
+
+    /// All runs of rows that can be had.
     pub(crate) fn free_runs(&self) -> Vec<Run> {
-        self.runs(false)
+        if self.is_closed { Vec::new() } else { self.runs(false) }
+    }
+
+    /// From now on no row of it is marked, by nobody.
+    pub(crate) fn close(&mut self) {
+        self.is_closed = true;
+    }
+
+    /// Rows that are marked rest. False: too many do.
+    pub(crate) fn rest(&mut self, rest: Rest) -> bool {
+        self.holds(rest.run) && rest::add(&mut self.rests, rest)
+    }
+
+    /// Clears what has rested; with it what waits for late commands to columns alone that do no harm, for which it closes. Whether
+    /// there was something.
+    pub(crate) fn wake(&mut self, now: u64, harmless: u32) -> bool {
+        let over: Vec<Rest> = self.rests.iter().filter(|rest| rest.is_over(now, harmless)).copied().collect();
+        self.is_closed |= over.iter().any(|rest| rest.until > now);
+        over.iter().for_each(|rest| self.clear(rest.run));
+        !over.is_empty()
     }
 
     /// All runs of rows that are marked.
@@ -150,9 +181,21 @@ pub(crate) enum After {
 }
 
 impl Chunk {
+    /// Has rows rest, where they are marked, and not too many do.
+    pub(crate) fn rest(&mut self, number: u32, rests: &[Rest]) -> After {
+        let free = self.marks.free_later();
+        for rest in rests {
+            if !self.marks.rest(*rest) {
+                tracing::warn!(chunk = number, row = rest.run.row, rows = rest.run.rows, "rows are left to fsck");
+            }
+        }
+        self.after(free)
+    }
+
     /// Clears marks; with `releases` it is nobody's then.
     pub(crate) fn clear(&mut self, number: u32, runs: &[Run], releases: bool) -> After {
-        let free = if releases { 0 } else { self.marks.free() };
+        let free = if releases { 0 } else { self.marks.free_later() };
+        self.marks.wake(rest::unix_now(), 0);
         for run in runs {
             if !self.marks.holds(*run) {
                 tracing::warn!(chunk = number, row = run.row, rows = run.rows, "rows were not marked as taken");
@@ -162,12 +205,17 @@ impl Chunk {
         if releases {
             self.owner = NOBODY;
         }
+        self.after(free)
+    }
+
+    /// What is to be done, where so many rows could be had before.
+    fn after(&mut self, free: u32) -> After {
         let listed = (self.marks.rows / LISTED_SHARE).max(1);
         if self.owner == NOBODY && self.marks.marked() == 0 {
             self.owner = DYING;
             return After::Bury;
         }
-        let is_new = self.owner == NOBODY && free < listed && self.marks.free() >= listed;
+        let is_new = self.owner == NOBODY && free < listed && self.marks.free_later() >= listed;
         if is_new { After::List } else { After::Nothing }
     }
 
@@ -180,6 +228,10 @@ impl Chunk {
         }
         out.extend(self.marks.rows.to_le_bytes());
         out.extend(self.marks.words.iter().flat_map(|word| word.to_le_bytes()));
+        if self.marks.is_closed || !self.marks.rests.is_empty() {
+            out.push(self.marks.is_closed.into());
+            rest::encode(&self.marks.rests, &mut out);
+        }
         out
     }
 
@@ -200,6 +252,13 @@ impl Chunk {
         }
         let behind = (rows % 64 != 0).then(|| marks.words.last().map_or(0, |word| word >> (rows % 64)));
         reader.check(behind.unwrap_or(0) == 0, "marks behind the last row")?;
+        if reader.has_more() {
+            let is_closed = reader.u8()?;
+            (marks.is_closed, marks.rests) = (is_closed == 1, rest::decode(&mut reader)?);
+            reader.check(is_closed == 1 || (is_closed == 0 && !marks.rests.is_empty()), "whether it is closed")?;
+            let is_marked = |rest: &Rest| marks.holds(rest.run);
+            reader.check(marks.rests.iter().all(is_marked), "rows that rest and are not marked")?;
+        }
         reader.end()?;
         Ok(Chunk { owner, columns, marks })
     }
@@ -364,6 +423,24 @@ mod tests {
         assert_eq!((page.free(4), RegionPage::decode(Some(&page.encode()))), (1, Ok(page.clone())));
         [(2, 3), (3, 0), (4, 1)].into_iter().for_each(|(chunk, region)| assert!(page.give_back(chunk, region)));
         assert!(page.is_blank());
+    }
+
+    #[test]
+    fn what_rests_is_cleared_in_its_time_or_with_the_chunk_closed() {
+        let rest = Rest { run: Run { row: 10, rows: 10 }, columns: 2, until: 1000 };
+        let mut chunk = Chunk { owner: 7, columns: vec![Region { member: 1, region: 2 }; 3], marks: Marks::new(100) };
+        chunk.marks.set(Run { row: 0, rows: 50 });
+        assert!(chunk.marks.rest(rest));
+        assert!(!chunk.marks.rest(Rest { run: Run { row: 60, rows: 1 }, ..rest }), "nobody has marked it");
+        assert_eq!(Chunk::decode(&chunk.encode()), Ok(chunk.clone()));
+        let mut timely = chunk.clone();
+        assert!(!timely.marks.wake(999, 5), "a command may still come");
+        assert!(timely == chunk && timely.marks.wake(1000, 5));
+        assert_eq!((timely.marks.marked(), timely.marks.take(1, 1).len()), (40, 1));
+        assert!(chunk.marks.wake(999, 2));
+        let had = (chunk.marks.marked(), chunk.marks.free(), chunk.marks.take(1, 64));
+        assert_eq!(had, (40, 0, vec![]), "whoever has not heard that its member leaves would write there");
+        assert_eq!(Chunk::decode(&chunk.encode()), Ok(chunk));
     }
 
     #[test]

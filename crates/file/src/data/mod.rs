@@ -33,6 +33,7 @@ mod read;
 mod reader;
 mod record;
 mod regions;
+mod rest;
 mod rewrite;
 mod rope;
 mod rows;

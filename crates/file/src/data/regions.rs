@@ -4,7 +4,7 @@
 //! `fsck`.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -23,12 +23,16 @@ use crate::meta::Meta;
 const PAGES_SAMPLED: u32 = 4;
 /// For how long an estimate counts.
 const ESTIMATE_AGE: Duration = Duration::from_secs(60);
+/// For how long a member is taken for full. Chosen: whoever waits for room hardly notices; its pages are not read for each write.
+const FULL_AGE: Duration = Duration::from_secs(2);
 
 pub(crate) struct Regions {
     meta: Rc<dyn Meta>,
     members: Rc<Members>,
     /// By member: free regions, and when they were counted.
     estimates: RefCell<BTreeMap<u16, (Instant, u64)>>,
+    /// Members all of whose pages are closed, as far as is known: no page opens again.
+    closed: RefCell<BTreeSet<u16>>,
 }
 
 /// Regions on the page of a member that has so many in all.
@@ -38,7 +42,7 @@ fn on_page(regions: u32, page: u32) -> u32 {
 
 impl Regions {
     pub(crate) fn new(meta: Rc<dyn Meta>, members: Rc<Members>) -> Regions {
-        Regions { meta, members, estimates: RefCell::default() }
+        Regions { meta, members, estimates: RefCell::default(), closed: RefCell::default() }
     }
 
     fn key(&self, member: u16, page: u32) -> Vec<u8> {
@@ -106,11 +110,10 @@ impl Regions {
     }
 
     /// Free regions of a member, about.
-    async fn free_of(&self, member: &Member) -> Result<u64, Error> {
+    pub(crate) async fn free_of(&self, member: &Member) -> Result<u64, Error> {
         let known = self.estimates.borrow().get(&member.index()).copied();
         if let Some((at, free)) = known
-            && at.elapsed() < ESTIMATE_AGE
-            && free > 0
+            && at.elapsed() < if free > 0 { ESTIMATE_AGE } else { FULL_AGE }
         {
             return Ok(free);
         }
@@ -169,6 +172,9 @@ impl Regions {
 
     /// From now on nothing gets a region of this member, by no client.
     pub(crate) async fn close(&self, index: u16) -> Result<(), Error> {
+        if self.closed.borrow().contains(&index) {
+            return Ok(());
+        }
         for page in 0..self.pages_of(index) {
             let key = self.key(index, page);
             let closed = record::ensure(&*self.meta, &key, |body| {
@@ -177,6 +183,7 @@ impl Regions {
             });
             closed.await?;
         }
+        self.closed.borrow_mut().insert(index);
         self.estimates.borrow_mut().remove(&index);
         Ok(())
     }

@@ -7,9 +7,10 @@ use std::time::Duration;
 use engine::time::Instant;
 
 use super::chunk::{Region, Run};
+use super::rest::{CLOCKS_APART, Rest};
 
 /// Until whatever was sent to a member has taken effect, or never will. As the store assumes.
-const SETTLED_AFTER: Duration = Duration::from_secs(30 * 60);
+pub(crate) const SETTLED_AFTER: Duration = Duration::from_secs(30 * 60);
 /// What was not marked free for so long is left to `fsck`, which clears it after an hour: to clear marks later than that could
 /// clear those of somebody else.
 const CLEARED_WITHIN: Duration = Duration::from_secs(10 * 60);
@@ -83,6 +84,8 @@ pub(crate) struct Rows {
     aside: VecDeque<(Instant, u32, Run, u32)>,
     /// Marks to clear, of chunks that are not ours; since when.
     clears: VecDeque<(Instant, u32, Run)>,
+    /// Chunks that are closed before that: late commands may write these rows, in regions that nobody gets any more.
+    closing: BTreeSet<u32>,
 }
 
 impl Rows {
@@ -99,17 +102,45 @@ impl Rows {
         self.aside.push_back((now, chunk, run, columns));
     }
 
+    /// Rows that hold nothing any more, of a chunk of which nobody is to get any from now on, this client neither.
+    pub(crate) fn put_closing(&mut self, chunk: u32, run: Run, now: Instant) {
+        self.closing.insert(chunk);
+        self.clears.push_back((now, chunk, run));
+    }
+
+    /// Whether a chunk is closed before marks of it are cleared.
+    pub(crate) fn is_closing(&self, chunk: u32) -> bool {
+        self.closing.contains(&chunk)
+    }
+
+    /// It is closed.
+    pub(crate) fn closed(&mut self, chunk: u32) {
+        self.closing.remove(&chunk);
+    }
+
     /// Chunks with rows that are aside.
     pub(crate) fn chunks_aside(&self) -> BTreeSet<u32> {
         self.aside.iter().map(|(_, chunk, ..)| *chunk).collect()
     }
 
-    /// Late commands to these columns of a chunk do no harm any more: rows that were aside for them alone are put back.
-    pub(crate) fn put_back(&mut self, chunk: u32, columns: u32, now: Instant) {
-        let is_back = |aside: &(Instant, u32, Run, u32)| aside.1 == chunk && aside.3 & !columns == 0;
+    /// All that is aside, by chunk, with the time by this host's clock until which it rests.
+    pub(crate) fn take_aside(&mut self, now: Instant, unix: u64) -> BTreeMap<u32, Vec<(Instant, Rest)>> {
+        let mut by_chunk: BTreeMap<u32, Vec<(Instant, Rest)>> = BTreeMap::new();
+        for (since, chunk, run, columns) in std::mem::take(&mut self.aside) {
+            let left = SETTLED_AFTER.saturating_sub(now.duration_since(since)).as_secs() + 1;
+            let rest = Rest { run, columns, until: unix + left + CLOCKS_APART };
+            by_chunk.entry(chunk).or_default().push((since, rest));
+        }
+        by_chunk
+    }
+
+    /// Late commands to these columns, by chunk, do no harm any more: rows that were aside for them alone are put back.
+    pub(crate) fn put_back(&mut self, columns: &BTreeMap<u32, u32>, now: Instant) {
+        let of = |chunk: u32| columns.get(&chunk).copied().unwrap_or(0);
+        let is_back = |aside: &(Instant, u32, Run, u32)| aside.3 & !of(aside.1) == 0;
         let (back, aside): (Vec<_>, _) = std::mem::take(&mut self.aside).into_iter().partition(is_back);
         self.aside = aside.into();
-        back.into_iter().for_each(|(_, chunk, run, _)| self.put(chunk, run, now));
+        back.into_iter().for_each(|(_, chunk, run, _)| self.put_closing(chunk, run, now));
     }
 
     /// What has waited long enough is put back.
@@ -187,9 +218,9 @@ mod tests {
         assert_eq!(rows.waiting(), (1, Some(at(1800))), "whoever looks late has no more time for it");
         assert!(rows.take_clears(at(5000)).is_empty());
         rows.put_aside(7, Run { row: 1, rows: 1 }, 6, at(5000));
-        rows.put_back(7, 5, at(5001));
+        rows.put_back(&[(7, 5)].into(), at(5001));
         assert_eq!(rows.waiting(), (0, None), "the other column may be written still");
-        rows.put_back(7, 14, at(5001));
-        assert_eq!(rows.waiting(), (1, Some(at(5001))));
+        rows.put_back(&[(7, 14)].into(), at(5001));
+        assert_eq!((rows.waiting(), rows.is_closing(7)), ((1, Some(at(5001))), true));
     }
 }

@@ -7,6 +7,8 @@
 //! - Marks of which nobody knows whether they were made, or cleared, are left alone: `fsck` finds rows that nobody names.
 //! - Rows that a command may still write late (a column failed, or a write was given up) wait until it can't any more.
 
+mod clear;
+
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,23 +17,20 @@ use engine::sync::Semaphore;
 use engine::task;
 use engine::time::{self, Instant};
 
-use super::chunk::{After, CLOSED, Chunk, DYING, Marks, NOBODY, Run};
+use super::chunk::{CLOSED, Chunk, DYING, Marks, NOBODY, Run};
 use super::chunks::Chunks;
 use super::member::{Layout, Members};
 use super::place::Resort;
 use super::places::Places;
 use super::record::{self, Failed, Next};
-use super::rows::{ChunkPlace, Marked, Owned, Rows, may_clear};
-use super::stripe::Stripe;
+use super::rest::unix_now;
+use super::rows::{ChunkPlace, Marked, Owned, Rows};
 use super::write::FAILED_MAX;
 use crate::error::Error;
 use crate::meta::Meta;
 
 /// Rows that are marked at once. Chosen: writing them takes many times as long as marking them.
 const MARKED_ROWS: u32 = 512;
-/// Marks that wait to be cleared are cleared when they are so many, or the first has waited so long.
-const CLEARS_WAITING: usize = 32;
-const CLEARS_WAIT: Duration = Duration::from_secs(5);
 /// Chunks of the list that are looked at for one write.
 const CLAIMS_TRIED: usize = 8;
 /// A client whose record is older than this writes nothing: an hour after the last renewal others take its rows for lost.
@@ -242,6 +241,7 @@ impl Space {
             if chunk.owner != expected {
                 return Ok(Next::Keep(Marked::NotOurs));
             }
+            chunk.marks.wake(unix_now(), 0);
             let longest = |chunk: &Chunk| chunk.marks.free_runs().iter().map(|run| run.rows).max().unwrap_or(0);
             if claims.is_some_and(|well| self.is_going(&place) || !self.will_do(&place, well)) {
                 return Ok(Next::Keep(Marked::Short(longest(&chunk))));
@@ -364,130 +364,5 @@ impl Space {
     /// What lies in the chunk does not verify: it may be another one of the same number.
     pub(crate) fn forget_place(&self, number: u32) {
         self.places.forget(number);
-    }
-
-    /// No map names these stripes any more: whoever calls this has itself taken them out of one, just now, and knows it.
-    pub fn free(&self, stripes: &[Rc<Stripe>]) {
-        let mut state = self.rows.borrow_mut();
-        for stripe in stripes {
-            let run = Run { row: stripe.id.row, rows: stripe.rows(self.layout().shape) };
-            // A column that failed may be written yet, and would spoil what comes there next; of a closed page nothing does.
-            let place = self.places.known(stripe.id.chunk);
-            let out = place.map_or(0, |place| self.members.out_of(&place.columns));
-            match stripe.missing & !out {
-                0 => state.put(stripe.id.chunk, run, time::now()),
-                _ => state.put_aside(stripe.id.chunk, run, stripe.missing, time::now()),
-            }
-        }
-    }
-
-    /// What is ours of members that get nothing new goes back, so that they become empty: chunks, and rows that were aside for
-    /// their sake.
-    pub async fn leave(&self) {
-        let _turn = self.turn.acquire(1).await;
-        let going = |_: &u32, owned: &mut Owned| self.is_going(&owned.place);
-        let left: Vec<(u32, Owned)> = self.rows.borrow_mut().owned.extract_if(.., going).collect();
-        for (number, owned) in left {
-            self.release(number, owned).await;
-        }
-        let aside = self.rows.borrow().chunks_aside();
-        for number in aside {
-            let Ok(Some(place)) = self.place(number).await else { continue };
-            self.rows.borrow_mut().put_back(number, self.members.out_of(&place.columns), time::now());
-        }
-    }
-
-    /// Clears marks that wait for it, if it is time.
-    pub async fn tend(&self) {
-        self.rows.borrow_mut().ripen(time::now());
-        let (count, since) = self.rows.borrow().waiting();
-        if count >= CLEARS_WAITING || since.is_some_and(|since| since.elapsed() >= CLEARS_WAIT) {
-            self.settle().await;
-        }
-    }
-
-    /// Clears all marks that wait for it. What fails is tried again with the next ones, or left to `fsck`.
-    pub async fn settle(&self) {
-        self.rows.borrow_mut().ripen(time::now());
-        let clears = self.rows.borrow_mut().take_clears(time::now());
-        for (number, runs) in clears {
-            let after = match self.change_marks(number, &runs, false).await {
-                Ok(after) => after,
-                Err(failed) => {
-                    tracing::warn!(chunk = number, error = %failed.error, "rows are not marked free");
-                    if !failed.may_be_done {
-                        self.rows.borrow_mut().put_clears(number, runs);
-                    }
-                    continue;
-                }
-            };
-            self.see_to(number, after).await;
-        }
-    }
-
-    /// Gives back what was marked and not used, and owns nothing any more. Rows that wait for late commands stay marked, for
-    /// `fsck`.
-    pub async fn close(&self) {
-        let _turn = self.turn.acquire(1).await;
-        self.settle().await;
-        let owned = std::mem::take(&mut self.rows.borrow_mut().owned);
-        for (number, owned) in owned {
-            self.release(number, owned).await;
-        }
-    }
-
-    /// Chunks of ours of which nothing is left to take are ours no more.
-    async fn retire(&self) {
-        let spent = |owned: &Owned| owned.pool.is_empty() && owned.longest_free == 0;
-        let numbers: Vec<u32> =
-            self.rows.borrow().owned.iter().filter(|(_, owned)| spent(owned)).map(|(number, _)| *number).collect();
-        for number in numbers {
-            let owned = self.rows.borrow_mut().owned.remove(&number);
-            if let Some(owned) = owned {
-                self.release(number, owned).await;
-            }
-        }
-    }
-
-    async fn release(&self, number: u32, owned: Owned) {
-        let now = time::now();
-        let pool: Vec<(Instant, Run)> = owned.pool.into_iter().map(|run| (now, run)).collect();
-        match self.change_marks(number, &pool, true).await {
-            Ok(after) => self.see_to(number, after).await,
-            Err(failed) => {
-                tracing::warn!(chunk = number, error = %failed.error, "a chunk's free rows are left to fsck");
-            }
-        }
-    }
-
-    /// Clears marks of a chunk that have waited since then; with `releases` it is nobody's then.
-    async fn change_marks(&self, number: u32, runs: &[(Instant, Run)], releases: bool) -> Result<After, Failed> {
-        let client = self.client.get();
-        record::change(&*self.meta, &self.chunks.key(number), |body| {
-            let Some(body) = body else { return Ok(Next::Keep(After::Nothing)) };
-            let mut chunk = self.chunks.decode(body)?;
-            if chunk.owner == DYING || (releases && chunk.owner != client) {
-                return Ok(Next::Keep(After::Nothing));
-            }
-            // Each time anew: as this record is read now, the marks may be those of others.
-            let now = time::now();
-            let timely: Vec<Run> =
-                runs.iter().filter(|(since, _)| may_clear(*since, now)).map(|(_, run)| *run).collect();
-            if timely.is_empty() && !releases {
-                return Ok(Next::Keep(After::Nothing));
-            }
-            let after = chunk.clear(number, &timely, releases);
-            Ok(Next::Put(chunk.encode(), after))
-        })
-        .await
-    }
-
-    async fn see_to(&self, number: u32, after: After) {
-        if let Err(error) = self.chunks.see_to(number, after).await {
-            tracing::warn!(chunk = number, %error, "a chunk's free rows are left to fsck");
-        }
-        if after == After::Bury {
-            self.forget_place(number);
-        }
     }
 }

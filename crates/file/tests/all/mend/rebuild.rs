@@ -261,3 +261,27 @@ fn silence_is_not_told_as_loss() {
         yard.verify(&model, "it was there all the time").await;
     });
 }
+
+/// What a rebuild frees rests, and rests on when the command has ended: later anybody clears it, and members become empty.
+#[test]
+fn what_a_rebuild_has_freed_is_free_in_time() {
+    in_world(8, async {
+        let (mut rng, mut model) = (SplitMix(8), Model::new());
+        let yard = Yard::new(2, 1, 3).await;
+        yard.set_down(2, true);
+        fill(&yard, &mut model, &mut rng, "a").await;
+        yard.set_down(2, false);
+        let files = yard.client().await;
+        yard.add(&files).await;
+        assert!(rebuild(&yard).await.rewritten > 0);
+        files.roster().drain(0, false).await.unwrap();
+        let taken = rebuild(&yard).await.taken;
+        assert!(matches!(taken[..], [(0, _)]), "late commands may still write there: {taken:?}");
+        assert!(matches!(files.roster().remove(0).await, Err(RosterError::Held { member: 0, .. })));
+        time::sleep(Duration::from_secs(41 * 60)).await;
+        files.roster().remove(0).await.unwrap();
+        let held = yard.audit().await.chunks.iter().map(|chunk| chunk.unnamed.len()).sum::<usize>();
+        assert_eq!(held, 0, "rows of nobody");
+        yard.verify(&model, "moved").await;
+    });
+}
