@@ -49,6 +49,17 @@ pub enum RosterError {
         /// Regions that chunks have.
         regions: u64,
     },
+    /// What is to be moved away has no room elsewhere.
+    #[error("{needed} regions are to be moved, and other members have {free} free")]
+    NoRoom {
+        /// Regions that are taken of the members that are to be empty.
+        needed: u64,
+        /// Regions that are free on those that stay, about.
+        free: u64,
+    },
+    /// One is there at this place.
+    #[error("member {0} is at this place")]
+    Twice(u16),
     /// There are as many as there may be.
     #[error("a file system has {MEMBERS_MAX} members at most, with those that were taken out")]
     TooMany,
@@ -65,6 +76,8 @@ pub struct Roster {
     members: Rc<Members>,
     chunks: Chunks,
     reach: RefCell<Option<Reach>>,
+    /// Whether members that are said to be lost are reached, too, if they answer.
+    reaches_lost: Cell<bool>,
     /// One at a time reads the record.
     turn: Semaphore,
     read: Cell<Instant>,
@@ -91,11 +104,6 @@ fn specs_of(root: &RootRecord) -> Vec<MemberSpec> {
     root.members.iter().map(spec).collect()
 }
 
-/// Whether a member is to be reached.
-fn is_reached(state: MemberState) -> bool {
-    matches!(state, MemberState::Active | MemberState::Leaving)
-}
-
 impl Roster {
     /// The members of the file system of this name.
     ///
@@ -116,6 +124,7 @@ impl Roster {
             members,
             chunks,
             reach: RefCell::default(),
+            reaches_lost: Cell::new(false),
             turn: Semaphore::new(1),
             read: Cell::new(time::now()),
         }))
@@ -131,10 +140,24 @@ impl Roster {
         &self.members
     }
 
+    /// From now on members that are said to be lost are reached, if they answer: whoever mends reads what they have.
+    pub fn reach_lost(&self) {
+        self.reaches_lost.set(true);
+    }
+
+    /// Whether a member is to be reached.
+    fn is_reached(&self, state: MemberState) -> bool {
+        match state {
+            MemberState::Active | MemberState::Leaving => true,
+            MemberState::Lost => self.reaches_lost.get(),
+            MemberState::Removed => false,
+        }
+    }
+
     /// Where a member is reached; `None`: nobody is to reach it.
     pub fn place_of(&self, index: u16) -> Option<String> {
         let held = self.held.borrow();
-        let member = held.record.members.get(usize::from(index)).filter(|member| is_reached(member.state));
+        let member = held.record.members.get(usize::from(index)).filter(|member| self.is_reached(member.state));
         member.map(|member| member.place.clone())
     }
 
@@ -180,7 +203,7 @@ impl Roster {
         let known = self.members.all().len();
         self.members.update(specs_of(&held.record));
         for (index, member) in (0..).zip(&held.record.members) {
-            if !is_reached(member.state) {
+            if !self.is_reached(member.state) {
                 self.members.connect(index, None);
             }
         }
@@ -217,12 +240,25 @@ impl Roster {
         }
     }
 
-    /// Adds a member, whose label says this number, if the number is still free: whether it was.
+    /// Adds a member, whose label says this number, if the number is still free: whether it was. It is in the place of one that
+    /// goes, perhaps.
     ///
     /// # Errors
-    /// There are too many; what the store says.
-    pub async fn add(&self, index: u16, member: &MemberRecord) -> Result<bool, RosterError> {
+    /// Another one is at its place, which would be two members then; there are too many; what the store says.
+    pub async fn add(
+        &self,
+        index: u16,
+        member: &MemberRecord,
+        instead_of: Option<u16>,
+    ) -> Result<bool, RosterError> {
         self.change(|root| {
+            // At the place of one that is lost another one may be by now.
+            let is_there = |state: MemberState| matches!(state, MemberState::Active | MemberState::Leaving);
+            let mut others = (0..).zip(&root.members).filter(|(other, _)| Some(*other) != instead_of);
+            let twin = others.find(|(_, other)| other.place == member.place && is_there(other.state));
+            if let Some((twin, _)) = twin {
+                return Err(RosterError::Twice(twin));
+            }
             if root.members.len() >= MEMBERS_MAX {
                 return Err(RosterError::TooMany);
             }
@@ -236,17 +272,26 @@ impl Roster {
     }
 
     /// From now on nothing new comes to lie on a member, by no client, and what it has is to be moved away; one that is `lost`
-    /// nobody reaches any more.
+    /// is reached by nobody but whoever mends. Said again without that, it is taken back.
     ///
     /// # Errors
     /// There is no such member; too few would be left; what the store says.
     pub async fn drain(&self, index: u16, is_lost: bool) -> Result<(), RosterError> {
+        self.drain_all(&[index], is_lost).await
+    }
+
+    /// The same for several at once: all of them, or none.
+    ///
+    /// # Errors
+    /// As for one.
+    pub async fn drain_all(&self, members: &[u16], is_lost: bool) -> Result<(), RosterError> {
         self.change(|root| {
-            let member = root.members.get_mut(usize::from(index));
-            let member = member.filter(|member| member.state != MemberState::Removed);
-            let member = member.ok_or(RosterError::None(index))?;
-            let was_active = member.state == MemberState::Active;
-            if is_lost || was_active {
+            let mut was_active = false;
+            for index in members {
+                let member = root.members.get_mut(usize::from(*index));
+                let member = member.filter(|member| member.state != MemberState::Removed);
+                let member = member.ok_or(RosterError::None(*index))?;
+                was_active |= member.state == MemberState::Active;
                 member.state = if is_lost { MemberState::Lost } else { MemberState::Leaving };
             }
             let active = root.members.iter().filter(|member| member.state == MemberState::Active);
@@ -255,7 +300,27 @@ impl Roster {
             if was_active && left < needed { Err(RosterError::TooFewDomains { left, needed }) } else { Ok(()) }
         })
         .await?;
-        Ok(self.chunks.regions.close(index).await?)
+        for index in members {
+            self.chunks.regions.close(*index).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether what these members have fits on those that stay, about.
+    ///
+    /// # Errors
+    /// It does not; what the store says.
+    pub async fn check_room(&self, members: &[u16]) -> Result<(), RosterError> {
+        self.refresh().await?;
+        let (mut needed, mut free) = (0, 0);
+        for member in self.members.all() {
+            match members.contains(&member.index()) {
+                true => needed += self.chunks_on(member.index()).await?.len() as u64,
+                false if member.is_out() => {}
+                false => free += self.chunks.regions.free_of(&member).await?,
+            }
+        }
+        if free < needed { Err(RosterError::NoRoom { needed, free }) } else { Ok(()) }
     }
 
     /// Closes what members that are to be empty have open still: whoever drained them may have died half-way.

@@ -78,9 +78,12 @@ pub struct FileMemberDrainArgs {
     /// Members: their numbers or addresses, as `file member list` shows them.
     #[arg(value_name = "MEMBER", required = true)]
     pub members: Vec<String>,
-    /// They are gone for good: nobody tries to reach them any more.
+    /// They are gone for good: no mount tries to reach them any more. Drained again without it, that is taken back.
     #[arg(long)]
     pub lost: bool,
+    /// Though the others seem to have no room for what they hold.
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// `yagura file member remove`
@@ -110,7 +113,7 @@ pub struct FileMemberReplaceArgs {
     /// The namespace that comes: as a member of `file create`, one namespace.
     #[arg(value_name = "NEW")]
     pub new: crate::member::MemberSpec,
-    /// The old one is gone for good: nobody tries to reach it any more.
+    /// The old one is gone for good: no mount tries to reach it any more.
     #[arg(long)]
     pub lost: bool,
     /// Take a namespace that is in use, and destroy what it holds.

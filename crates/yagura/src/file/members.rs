@@ -23,6 +23,9 @@ use crate::output::{self, many};
 use crate::reactors;
 use crate::size::Size;
 
+/// How often a number is tried that others may have got. Chosen: each time another one has joined.
+const TRIES_MAX: u32 = 16;
+
 /// Runs a verb.
 pub fn run(verb: &FileMemberVerb) -> Result<(), Failure> {
     match verb {
@@ -61,13 +64,27 @@ fn refusal(name: &str, error: RosterError) -> Failure {
         RosterError::Held { .. } => {
             Failure::refused(format!("{error}: `yagura file rebuild {name}` moves away what lies there"))
         }
+        RosterError::NoRoom { .. } => Failure::out_of_space(format!(
+            "{error}: add a member first (`yagura file member add {name}`); --force begins all the same"
+        )),
+        RosterError::Twice(_) => Failure::refused(error),
         RosterError::TooMany => Failure::usage(error),
         RosterError::Files(error) => failure(error),
     }
 }
 
-/// The member of this number or address.
-fn find(roster: &Roster, name: &str, called: &str) -> Result<u16, Failure> {
+/// Which one of several that have one address.
+#[derive(Clone, Copy)]
+enum Which {
+    /// None: a number is to be given.
+    Only,
+    /// The one that is to be empty.
+    Going,
+}
+
+/// The member of this number or address. Where one has come to the address of another, whoever takes members
+/// out means the one that goes.
+fn find(roster: &Roster, name: &str, called: &str, which: Which) -> Result<u16, Failure> {
     let root = roster.root();
     let there = |(_, member): &(u16, &MemberRecord)| member.state != MemberState::Removed;
     let mut all = (0..).zip(&root.members).filter(there);
@@ -77,13 +94,28 @@ fn find(roster: &Roster, name: &str, called: &str) -> Result<u16, Failure> {
         Some(number) => all.find(|(index, _)| *index == number).map(|(index, _)| index).into_iter().collect(),
         None => all.filter(|(_, member)| is_called(member)).map(|(index, _)| index).collect(),
     };
-    match fitting[..] {
-        [index] => Ok(index),
-        [] => Err(Failure::usage(format!(
+    let goes = |index: &&u16| root.members[usize::from(**index)].state != MemberState::Active;
+    let going: Vec<u16> = fitting.iter().filter(goes).copied().collect();
+    match (which, &going[..], &fitting[..]) {
+        (_, _, [index]) | (Which::Going, [index], _) => Ok(*index),
+        (_, _, []) => Err(Failure::usage(format!(
             "no member is `{called}`: `yagura file member list {name}` shows those that are"
         ))),
         _ => Err(Failure::usage(format!("`{called}` fits members {fitting:?}: give a number"))),
     }
+}
+
+/// Refuses to call members lost that answer: what they have would not be read by mounts, and be told as lost.
+async fn check_lost(way: &Way, roster: &Roster, name: &str, members: &[u16]) -> Result<(), Failure> {
+    for (member, reached) in members.iter().zip(together(members.iter().map(|of| reach::answers(way, roster, *of))).await) {
+        if reached {
+            return Err(Failure::refused(format!(
+                "member {member} answers, with its label: it is not lost. Without --lost what it has is read: `yagura file member \
+                 drain {name} {member}`"
+            )));
+        }
+    }
+    Ok(())
 }
 
 #[derive(Serialize)]
@@ -104,6 +136,7 @@ struct Listed {
 
 async fn list(args: &FileMemberListArgs) -> Result<(), Failure> {
     let (way, roster) = open(&args.address, &args.name).await?;
+    roster.reach_lost();
     let root = roster.root();
     let there: Vec<u16> =
         (0..).zip(&root.members).filter(|(_, at)| at.state != MemberState::Removed).map(|(index, _)| index).collect();
@@ -136,6 +169,9 @@ async fn list(args: &FileMemberListArgs) -> Result<(), Failure> {
             let (size, domain) = (Size(of.bytes).to_string(), &of.domain);
             text +=
                 &format!("{:<7} {:<8} {size:>10} {taken:>17}  {} (domain {domain})\n", of.member, of.state, of.place);
+            if of.state == "lost" && of.reached {
+                text += "        it answers: drained again without --lost it is no more taken for lost\n";
+            }
             if let Some(trouble) = &of.trouble {
                 text += &format!("        not reached: {trouble}\n");
             }
@@ -155,7 +191,7 @@ async fn add(args: &FileMemberAddArgs) -> Result<(), Failure> {
     let found = crate::member::find_all(&way, &args.members).await?;
     let mut members = Vec::new();
     for found in &found {
-        members.push(admit(&way, &roster, &args.name, found, args.force).await?);
+        members.push(admit(&way, &roster, &args.name, found, None, args.force).await?);
     }
     let added = Added { name: args.name.clone(), members };
     output::report(args.common.json, &added, |added| {
@@ -165,47 +201,59 @@ async fn add(args: &FileMemberAddArgs) -> Result<(), Failure> {
 }
 
 /// Labels a namespace, and makes it a member: its number. One that is a member already stays what it is.
-async fn admit(way: &Way, roster: &Roster, name: &str, new: &NewMember, force: bool) -> Result<u16, Failure> {
+async fn admit(
+    way: &Way,
+    roster: &Roster,
+    name: &str,
+    new: &NewMember,
+    instead_of: Option<u16>,
+    force: bool,
+) -> Result<u16, Failure> {
     let (namespace, place) = (reach::erased(&new.namespace), reach::place_of(new));
     let layout = roster.members().layout();
-    let mut force = force;
-    if let Ok(Label { fs, index, .. }) = Label::read(&*namespace).await
-        && fs == layout.fs
-        && let Some(member) = roster.root().members.get(usize::from(index))
-        && member.state != MemberState::Removed
-    {
-        if member.place == place && member.state == MemberState::Active {
-            return Ok(index);
-        }
-        // The same one by another address; of one that does not answer nobody can tell.
-        let other = reach::find(way, &member.place).await;
-        let nguid = new.namespace.info().nguid;
-        let is_other = other.as_ref().is_ok_and(|other| other.namespace.info().nguid != nguid && nguid != [0; 16]);
-        if !is_other && !(other.is_err() && force) {
-            return Err(Failure::refused(format!("{place}: it is member {index} of this file system")));
-        }
-    }
     let record = MemberRecord {
         place: place.clone(),
         bytes: new.namespace.info().bytes(),
         state: MemberState::Active,
         domain: reach::domain_of(new),
     };
-    loop {
-        let index = roster.root().members.len() as u16;
+    // The number that our label says, which another namespace has got meanwhile.
+    let mut tried = None;
+    for _ in 0..TRIES_MAX {
+        let labelled = Label::read(&*namespace).await.ok().filter(|label| label.fs == layout.fs);
+        let root = roster.root();
+        if let Some(Label { index, .. }) = labelled
+            && let Some(member) = root.members.get(usize::from(index))
+            && member.state != MemberState::Removed
+        {
+            if member.place == place && member.state == MemberState::Active {
+                return Ok(index);
+            }
+            // The same one by another address; of one that does not answer nobody can tell.
+            let other = reach::find(way, &member.place).await;
+            let nguid = new.namespace.info().nguid;
+            let is_other = other.as_ref().is_ok_and(|other| other.namespace.info().nguid != nguid && nguid != [0; 16]);
+            if !is_other && !(other.is_err() && force) {
+                return Err(Failure::refused(format!("{place}: it is member {index} of this file system")));
+            }
+        }
+        let is_ours = labelled.is_some_and(|label| Some(label.index) == tried);
+        let index = root.members.len() as u16;
         // The label comes first: a member that can be found has it.
-        layout.label(index, record.bytes).format(&*namespace, force).await.map_err(|error| {
+        layout.label(index, record.bytes).format(&*namespace, force || is_ours).await.map_err(|error| {
             Failure::refused(match error {
                 LabelError::NotBlank(_) => format!("{place}: it is not blank; --force destroys what it holds"),
                 error => format!("{place}: {error}"),
             })
         })?;
-        if roster.add(index, &record).await.map_err(|error| refusal(name, error))? {
-            return Ok(index);
+        match roster.add(index, &record, instead_of).await {
+            Ok(true) => return Ok(index),
+            // Another one has got the number meanwhile, or this one: all is looked at again.
+            Ok(false) => tried = Some(index),
+            Err(error) => return Err(refusal(name, error).during(place)),
         }
-        // Another one has got the number meanwhile: the label is ours.
-        force = true;
     }
+    Err(Failure::unavailable(format!("{place}: others add members all the time")))
 }
 
 #[derive(Serialize)]
@@ -227,7 +275,7 @@ impl Emptied {
         text += &match (self.new, self.removed) {
             (Some(new), true) => format!("  member {new} is in the place of {who}\n"),
             (Some(new), false) => format!("  member {new} has joined; {who} can't be taken out yet\n"),
-            (None, _) if self.rebuilt.verdict(&self.name).is_err() => format!("  {who} can't be taken out yet\n"),
+            (None, _) if self.rebuilt.verdict().is_err() => format!("  {who} can't be taken out yet\n"),
             (None, _) => {
                 let members: Vec<String> = self.members.iter().map(u16::to_string).collect();
                 format!("  {who}: empty; `yagura file member remove {} {}` takes out\n", self.name, members.join(" "))
@@ -239,32 +287,40 @@ impl Emptied {
 
 async fn drain(args: &FileMemberDrainArgs, session: &Session) -> Result<(), Failure> {
     let roster = session.files.roster();
-    let members = args.members.iter().map(|called| find(roster, &args.name, called));
+    let members = args.members.iter().map(|called| find(roster, &args.name, called, Which::Only));
     let members = members.collect::<Result<Vec<u16>, Failure>>()?;
-    for member in &members {
-        roster.drain(*member, args.lost).await.map_err(|error| refusal(&args.name, error))?;
+    if args.lost {
+        check_lost(&session.way, roster, &args.name, &members).await?;
     }
+    if !args.force {
+        roster.check_room(&members).await.map_err(|error| refusal(&args.name, error))?;
+    }
+    roster.drain_all(&members, args.lost).await.map_err(|error| refusal(&args.name, error))?;
     let rebuilt = rebuild::rebuild(&args.walk, session).await?;
     let emptied = Emptied { name: args.name.clone(), members, new: None, removed: false, rebuilt };
     output::report(args.walk.common.json, &emptied, Emptied::describe)?;
-    emptied.rebuilt.verdict(&args.name)
+    emptied.rebuilt.verdict()
 }
 
 async fn replace(args: &FileMemberReplaceArgs, session: &Session) -> Result<(), Failure> {
     let roster = session.files.roster();
-    let old = find(roster, &args.name, &args.old)?;
+    let old = find(roster, &args.name, &args.old, Which::Going)?;
+    if args.lost {
+        check_lost(&session.way, roster, &args.name, &[old]).await?;
+    }
     let found = args.new.find(&session.way).await?;
     let [found] = &found[..] else {
         let address = &args.new.address;
         return Err(Failure::usage(format!("{address}: name one namespace, by nqn and nsid")));
     };
-    let new = admit(&session.way, roster, &args.name, found, args.force).await?;
+    let instead_of = args.lost.then_some(old);
+    let new = admit(&session.way, roster, &args.name, found, instead_of, args.force).await?;
     if new == old {
         return Err(Failure::usage(format!("{}: this is the member that is to go", args.new.address)));
     }
     roster.drain(old, args.lost).await.map_err(|error| refusal(&args.name, error))?;
     let rebuilt = rebuild::rebuild(&args.walk, session).await?;
-    let verdict = rebuilt.verdict(&args.name);
+    let verdict = rebuilt.verdict();
     if verdict.is_ok() {
         roster.remove(old).await.map_err(|error| refusal(&args.name, error))?;
     }
@@ -282,7 +338,7 @@ struct Removed {
 
 async fn remove(args: &FileMemberRemoveArgs) -> Result<(), Failure> {
     let (_, roster) = open(&args.address, &args.name).await?;
-    let members = args.members.iter().map(|called| find(&roster, &args.name, called));
+    let members = args.members.iter().map(|called| find(&roster, &args.name, called, Which::Going));
     let members = members.collect::<Result<Vec<u16>, Failure>>()?;
     for member in &members {
         roster.remove(*member).await.map_err(|error| refusal(&args.name, error))?;

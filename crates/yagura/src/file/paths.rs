@@ -7,17 +7,29 @@ use ::file::{Error, FileSystem, ROOT};
 
 /// Names that are asked for at once.
 const NAMES_LISTED: usize = 1024;
+/// Directories that can't be read until it is given up. Chosen: a damaged one hides no others; a store that is away is not waited for.
+const HINDERED_MAX: usize = 4;
 
-/// A path of each of these inodes that has one, by a walk over all directories that ends with the last of them.
-pub async fn of(names: &FileSystem, inodes: BTreeSet<u64>) -> Result<BTreeMap<u64, String>, Error> {
-    let (mut found, mut open) = (BTreeMap::new(), vec![(ROOT, String::new())]);
+/// A path of each of these inodes that has one, by a walk over all directories that ends with the last of them; and what hindered
+/// with a directory first: the others are looked at.
+pub async fn of(names: &FileSystem, inodes: BTreeSet<u64>) -> (BTreeMap<u64, String>, Option<Error>) {
+    let (mut found, mut open, mut fault) = (BTreeMap::new(), vec![(ROOT, String::new())], None);
+    let mut hindered = 0;
     while let Some((dir, path)) = open.pop() {
         let mut from = 0;
         while found.len() < inodes.len() {
             let entries = match names.readdir(dir, from, NAMES_LISTED).await {
+                Ok(entries) => entries,
                 // It was removed meanwhile.
                 Err(Error::Stale | Error::NotFound(_)) => break,
-                entries => entries?,
+                Err(error) => {
+                    fault.get_or_insert(error);
+                    hindered += 1;
+                    if hindered == HINDERED_MAX {
+                        return (found, fault);
+                    }
+                    break;
+                }
             };
             let Some(last) = entries.last() else { break };
             from = last.cursor;
@@ -32,5 +44,5 @@ pub async fn of(names: &FileSystem, inodes: BTreeSet<u64>) -> Result<BTreeMap<u6
             }
         }
     }
-    Ok(found)
+    (found, fault)
 }

@@ -69,27 +69,38 @@ async fn connect_others(way: Rc<Way>, roster: Weak<Roster>) {
     loop {
         time::sleep(PAUSE).await;
         let Some(roster) = roster.upgrade() else { return };
-        for member in unconnected(&roster) {
-            if connect(&way, &roster, member).await.is_ok() {
-                tracing::info!(member, "a member is back");
-            }
+        // At once: one that is silent keeps nobody waiting for the others.
+        let members = unconnected(&roster);
+        let connected = together(members.iter().map(|member| connect(&way, &roster, *member))).await;
+        for (member, _) in members.iter().zip(&connected).filter(|(_, connected)| connected.is_ok()) {
+            tracing::info!(member, "a member is back");
         }
     }
 }
 
 /// Reaches a member of a file system, and sees by its label that it is that one.
 pub async fn connect(way: &Way, roster: &Roster, index: u16) -> Result<(), String> {
+    let namespace = reached(way, roster, index).await?;
+    // It may have been taken out meanwhile.
+    if roster.place_of(index).is_some() {
+        roster.members().connect(index, Some(namespace));
+    }
+    Ok(())
+}
+
+/// Whether a member answers, whatever is said of it, with the label that it should have.
+pub async fn answers(way: &Way, roster: &Roster, index: u16) -> bool {
+    reached(way, roster, index).await.is_ok()
+}
+
+async fn reached(way: &Way, roster: &Roster, index: u16) -> Result<Rc<dyn ErasedMethods>, String> {
     let place = roster.place_of(index).ok_or("the root record does not say where it is")?;
     let found = find(way, &place).await?;
     let namespace = erased(&found.namespace);
     let bytes = roster.members().get(index).map_or(0, |member| member.spec().bytes);
     let label = roster.members().layout().label(index, bytes);
     label.check(&*namespace).await.map_err(|error| format!("{place}: {error}"))?;
-    // It may have been taken out meanwhile.
-    if roster.place_of(index).is_some() {
-        roster.members().connect(index, Some(namespace));
-    }
-    Ok(())
+    Ok(namespace)
 }
 
 /// The namespace at a place that a root record says.

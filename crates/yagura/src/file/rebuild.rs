@@ -36,7 +36,7 @@ pub fn run(args: &FileRebuildArgs) -> Result<(), Failure> {
     Session::run(&args.walk.address, &args.name, async |session| {
         let report = rebuild(&args.walk, session).await?;
         output::report(args.walk.common.json, &report, |report| report.describe(&args.name))?;
-        report.verdict(&args.name)
+        report.verdict()
     })
 }
 
@@ -48,7 +48,7 @@ pub async fn rebuild(walk: &Walk, session: &Session) -> Result<Report, Failure> 
     let Rebuilt { walks, rewritten, left, taken } = rebuilt.map_err(failure)?;
     let taken = taken.into_iter().map(|(member, regions)| Taken { member, regions }).collect();
     let moved_bytes = job.end().await;
-    Ok(Report { walks, rewritten, moved_bytes, taken, left: Found::new(&session.files, &left).await? })
+    Ok(Report { walks, rewritten, moved_bytes, taken, left: Found::new(&session.files, &left).await })
 }
 
 impl Report {
@@ -71,15 +71,15 @@ impl Report {
     }
 
     /// The exit status.
-    pub fn verdict(&self, name: &str) -> Result<(), Failure> {
+    pub fn verdict(&self) -> Result<(), Failure> {
         self.left.verdict()?;
         let members: Vec<usize> = self.taken.iter().map(|taken| usize::from(taken.member)).collect();
         if members.is_empty() {
             return Ok(());
         }
         Err(Failure::check(format!(
-            "what is taken of {} still holds nothing that a file names: rows rest for half an hour where a column failed, and what a \
-             client that died had taken `yagura file fsck {name}` frees; then run it again",
+            "what is taken of {} still holds nothing that a file names: rows rest for 40 minutes where a column failed, and go with the next \
+             run; what a client that died had taken stays until there is `yagura file fsck`",
             output::members(&members)
         )))
     }

@@ -67,9 +67,16 @@ struct Scrubbed {
 }
 
 impl Found {
-    pub async fn new(files: &Files, report: &Report) -> Result<Found, Failure> {
+    pub async fn new(files: &Files, report: &Report) -> Found {
         let inodes: BTreeSet<u64> = report.lost.iter().map(|lost| lost.inode).collect();
-        let paths = paths::of(files.names(), inodes).await.map_err(failure)?;
+        // Without paths it is a report as well.
+        let paths = match paths::of(files.names(), inodes).await {
+            (paths, None) => paths,
+            (paths, Some(error)) => {
+                tracing::warn!(%error, "not all names of files can be told: they are named by their inodes");
+                paths
+            }
+        };
         let lost = report.lost.iter().map(|lost| Lost {
             inode: lost.inode,
             path: paths.get(&lost.inode).cloned(),
@@ -86,7 +93,7 @@ impl Found {
             rotten: of(member, Fault::Rotten),
             unread: of(member, Fault::Unread),
         });
-        Ok(Found {
+        Found {
             files: report.files,
             stripes: report.stripes,
             bytes: report.bytes,
@@ -97,7 +104,7 @@ impl Found {
             failed: report.failed,
             unread: report.unread,
             failures: report.failures.clone(),
-        })
+        }
     }
 
     /// Files with stripes.
@@ -127,7 +134,7 @@ impl Found {
             *text += &format!("  member {member}: {}\n", told.join(", "));
         }
         for Lost { inode, path, from, to, reason } in &self.lost {
-            let name = path.as_deref().unwrap_or("a file without a name");
+            let name = path.as_deref().unwrap_or("a file of which no name is known");
             *text += &format!("  lost: {name} (inode {inode}), bytes {from} to {to}: {reason}\n");
         }
         for failure in &self.failures {
@@ -189,7 +196,7 @@ async fn scrub(args: &FileScrubArgs, session: &Session) -> Result<(), Failure> {
         went_on_since: scrubbed.went_on.map(|began| began.seconds),
         moved_bytes: job.end().await,
         seconds: begun.elapsed().as_secs_f64(),
-        found: Found::new(&session.files, &scrubbed.report).await?,
+        found: Found::new(&session.files, &scrubbed.report).await,
     };
     output::report(args.walk.common.json, &report, |report| describe(&args.name, report))?;
     report.found.verdict()

@@ -52,6 +52,8 @@ impl Session {
         let meta: Rc<dyn Meta> = Rc::new(StoreMeta::new(Rc::new(store.clone())));
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "a host".into());
         let files = Files::open(meta, name, host.trim()).await.map_err(failure)?;
+        // What a member has that is said to be lost is read all the same, if it answers.
+        files.roster().reach_lost();
         reach::connect_all(&way, &files).await;
         let _alive = files.keep_alive();
         Ok(Session { files, way, store, _alive })

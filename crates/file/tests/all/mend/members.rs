@@ -9,7 +9,7 @@ use engine::rng::SplitMix;
 use engine::{task, time};
 use file::RosterError;
 
-use super::yard::{Yard, get, in_world, mender, put, rebuild};
+use super::yard::{Yard, get, in_world, inodes, mender, put, rebuild};
 use crate::data::bed::drawn;
 
 /// Drained while others write all the time: it becomes empty, and nothing of theirs is lost.
@@ -123,7 +123,7 @@ fn what_lies_on_members_that_joined_is_read_at_once() {
         put(&old, "a", 0, &[2; 100_000]).await.unwrap();
         assert_eq!(get(&other, "a").await.unwrap(), [2; 100_000]);
         // A number is not given twice.
-        assert!(!other.roster().add(1, &other.roster().root().members[3].clone()).await.unwrap());
+        assert!(!other.roster().add(1, &other.roster().root().members[0].clone(), None).await.unwrap());
     });
 }
 
@@ -151,5 +151,69 @@ fn a_drain_that_was_broken_off_is_gone_on_with() {
             assert_eq!(other.roster().chunks_on(1).await.unwrap(), Vec::<u32>::new());
             assert_eq!(get(&other, "a").await.unwrap(), vec![1; 900_000]);
         }
+    });
+}
+
+/// Said to be lost by mistake: that is taken back, and until then whoever mends reads it, if it answers.
+#[test]
+fn a_member_that_is_said_to_be_lost_and_answers_is_read() {
+    in_world(10, async {
+        let yard = Yard::new(2, 1, 5).await;
+        let files = yard.client().await;
+        let bytes = drawn(&mut SplitMix(10), 1_000_000);
+        put(&files, "a", 0, &bytes).await.unwrap();
+        let ino = inodes(&files).await["a"];
+        let (_, stripe) = files.stripes_of(ino).await.unwrap().swap_remove(0);
+        yard.flip(&files, &stripe, 1).await;
+        let member = {
+            let space = file::data::Space::new(yard.meta.client(), Rc::clone(files.members()), 1);
+            space.place(stripe.id.chunk).await.unwrap().unwrap().columns[0].member
+        };
+        files.roster().drain(member, true).await.unwrap();
+        assert_eq!(files.roster().place_of(member), None, "mounts do not wait for it");
+        let rebuilt = rebuild(&yard).await;
+        assert_eq!((rebuilt.left.lost_bytes, rebuilt.left.unread), (0, 0), "{rebuilt:?}");
+        assert!(get(&files, "a").await.unwrap() == bytes);
+        files.roster().drain(member, false).await.unwrap();
+        assert!(files.roster().place_of(member).is_some());
+    });
+}
+
+/// Several are drained, all or none; and not where there is no room for what they have.
+#[test]
+fn members_are_drained_all_or_none() {
+    in_world(11, async {
+        let yard = Yard::new(2, 1, 4).await;
+        let files = yard.client().await;
+        let refused = files.roster().drain_all(&[0, 1], false).await;
+        assert_eq!(refused, Err(RosterError::TooFewDomains { left: 2, needed: 3 }));
+        assert_eq!(files.roster().leaving(), Vec::<u16>::new(), "none of them");
+        assert_eq!(files.roster().drain_all(&[0, 7], false).await, Err(RosterError::None(7)));
+        assert_eq!(files.roster().leaving(), Vec::<u16>::new());
+        for number in 0..60 {
+            put(&files, &format!("f{number}"), 0, &[7; 1_000_000]).await.unwrap();
+        }
+        files.roster().check_room(&[0]).await.unwrap();
+        for number in 60..115 {
+            put(&files, &format!("f{number}"), 0, &[7; 1_000_000]).await.unwrap();
+        }
+        // What is free is counted once a minute.
+        time::sleep(Duration::from_secs(61)).await;
+        let full = files.roster().check_room(&[0]).await;
+        assert!(matches!(full, Err(RosterError::NoRoom { .. })), "{full:?}");
+    });
+}
+
+/// Of two that add one namespace at once one is told that it is a member.
+#[test]
+fn one_namespace_is_one_member() {
+    in_world(12, async {
+        let yard = Yard::new(2, 1, 4).await;
+        let (one, other) = (yard.client().await, yard.client().await);
+        let record = file::record::root::MemberRecord { place: "x".into(), ..one.roster().root().members[0].clone() };
+        assert!(one.roster().add(4, &record, None).await.unwrap());
+        assert_eq!(other.roster().add(5, &record, None).await, Err(RosterError::Twice(4)));
+        other.roster().drain(4, true).await.unwrap();
+        assert!(other.roster().add(5, &record, None).await.unwrap(), "where the lost one was is another one");
     });
 }

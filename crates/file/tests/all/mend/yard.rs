@@ -59,12 +59,7 @@ impl Yard {
     /// A client that reaches all members, and those that join when it hears of them.
     pub async fn client_over(&self, meta: Rc<dyn Meta>) -> Rc<Files> {
         let files = Files::open(meta, "test", "here").await.unwrap();
-        let gate = Gate::at(None);
-        for (index, shelf) in self.shelves.borrow().iter().enumerate() {
-            if files.roster().place_of(index as u16).is_some() {
-                files.members().connect(index as u16, Some(shelf.reached(&gate)));
-            }
-        }
+        self.connect(&files);
         let (shelves, members) = (Rc::clone(&self.shelves), Rc::downgrade(files.members()));
         files.roster().set_reach(Rc::new(move |index| -> LocalFuture<'static, ()> {
             if let (Some(shelf), Some(members)) = (shelves.borrow().get(usize::from(index)), members.upgrade()) {
@@ -75,11 +70,20 @@ impl Yard {
         files
     }
 
+    fn connect(&self, files: &Files) {
+        let gate = Gate::at(None);
+        for (index, shelf) in self.shelves.borrow().iter().enumerate() {
+            if files.roster().place_of(index as u16).is_some() {
+                files.members().connect(index as u16, Some(shelf.reached(&gate)));
+            }
+        }
+    }
+
     /// One more member joins.
     pub async fn add(&self, files: &Files) -> u16 {
         let index = self.shelves.borrow().len();
         self.shelves.borrow_mut().push(shelf(index));
-        assert!(files.roster().add(index as u16, &record(index)).await.unwrap());
+        assert!(files.roster().add(index as u16, &record(index), None).await.unwrap());
         index as u16
     }
 
@@ -162,6 +166,8 @@ pub async fn get(files: &Rc<Files>, name: &str) -> Result<Vec<u8>, file::Error> 
 /// As `yagura file rebuild` does it: a client of its own.
 pub async fn rebuild(yard: &Yard) -> Rebuilt {
     let files = yard.client().await;
+    files.roster().reach_lost();
+    yard.connect(&files);
     let _alive = files.keep_alive();
     let rebuilt = mender(&files).rebuild().await.unwrap();
     files.close().await.unwrap();
