@@ -14,7 +14,7 @@ use engine::job::Job;
 use engine::time;
 
 pub use crate::data::{Fault, Question};
-use crate::data::{Few, Outcome, Seen};
+use crate::data::{Few, Inode as _, Outcome, Seen};
 use crate::error::Error;
 use crate::files::Files;
 use crate::record::inode::Content;
@@ -32,6 +32,8 @@ const STRIPES_TOGETHER: usize = 4;
 const FINDINGS_MAX: usize = 100;
 /// How often it is noted how far a scrub has come.
 const NOTED_EVERY: Duration = Duration::from_secs(10);
+/// How often a file is begun anew that gets another map meanwhile. Chosen: it grows into a long one once, until it is emptied.
+const CHANGES_MAX: u32 = 16;
 /// Walks of one rebuild. Chosen: each but the last has found something; who writes to members that fail makes more all the time.
 const WALKS_MAX: u32 = 16;
 /// How often a walk that could mend nothing of what it has found is tried again, and when.
@@ -98,7 +100,8 @@ impl Report {
                 self.unread += 1;
                 self.tell(format!("inode {inode}, at byte {at}: not read, as members did not answer: {reason}"));
             }
-            Outcome::Lost(ranges, reason) => {
+            Outcome::Lost { ranges, reason, is_rewritten } => {
+                self.rewritten += u64::from(is_rewritten);
                 for range in ranges {
                     self.lost_bytes += range.end - range.start;
                     if self.lost.len() < FINDINGS_MAX {
@@ -316,16 +319,22 @@ impl Mender {
         }
         let shape = contents.members().layout().shape;
         let inode = Stored::moving(Rc::clone(names), ino, shape, held)?;
-        let parts = match contents.parts_of(&inode).await {
-            Err(Error::Stale) => return Ok(()),
-            parts => parts?,
-        };
         report.borrow_mut().files += 1;
-        for part in parts {
-            let stripes = match contents.stripes_at(&inode, part).await {
-                Err(Error::Stale) => return Ok(()),
-                stripes => stripes?,
-            };
+        for _ in 0..CHANGES_MAX {
+            match self.see_to_parts(question, &inode, report).await {
+                Ok(false) => {}
+                Ok(true) | Err(Error::Stale) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::Unavailable("others change where the file's map is all the time".into()))
+    }
+
+    /// Asks a question of all parts of a file's map. False: it has another map by now, and is to be asked again.
+    async fn see_to_parts(&self, question: Question, inode: &Stored, report: &RefCell<Report>) -> Result<bool, Error> {
+        let contents = self.files.contents();
+        for part in contents.parts_of(inode).await? {
+            let Some(stripes) = contents.stripes_at(inode, part).await? else { return Ok(false) };
             let (mut few, mut stripes) = (Few::new(), stripes.into_iter());
             loop {
                 while few.keys().count() < STRIPES_TOGETHER
@@ -333,13 +342,13 @@ impl Mender {
                 {
                     let mut report = report.borrow_mut();
                     (report.stripes, report.bytes) = (report.stripes + 1, report.bytes + u64::from(stripe.length));
-                    let (inode, job) = (&inode, &*self.job);
+                    let job = &*self.job;
                     few.push(at, async move { contents.see_to(inode, at, &stripe, question, job).await });
                 }
                 let Some((at, seen)) = few.next().await else { break };
-                report.borrow_mut().add(ino, at, seen);
+                report.borrow_mut().add(inode.number(), at, seen);
             }
         }
-        Ok(())
+        Ok(true)
     }
 }

@@ -245,12 +245,7 @@ impl Roster {
     ///
     /// # Errors
     /// Another one is at its place, which would be two members then; there are too many; what the store says.
-    pub async fn add(
-        &self,
-        index: u16,
-        member: &MemberRecord,
-        instead_of: Option<u16>,
-    ) -> Result<bool, RosterError> {
+    pub async fn add(&self, index: u16, member: &MemberRecord, instead_of: Option<u16>) -> Result<bool, RosterError> {
         self.change(|root| {
             // At the place of one that is lost another one may be by now.
             let is_there = |state: MemberState| matches!(state, MemberState::Active | MemberState::Leaving);

@@ -316,7 +316,8 @@ impl<'a> Gather<'a> {
     pub(crate) fn lost(&self, hoped: u32) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
         let (mut lost, mut unknown) = (Vec::<Range<usize>>::new(), Vec::<Range<usize>>::new());
         let is_hoped = |column: usize, granule: u64| {
-            let comes = |column: usize| hoped >> column & 1 == 1 && self.filled(column) & granule & !self.good(column) != 0;
+            let comes =
+                |column: usize| hoped >> column & 1 == 1 && self.filled(column) & granule & !self.good(column) != 0;
             let coming = (0..self.columns.len()).filter(|column| comes(*column)).count();
             comes(column) || (coming > 0 && self.there(granule) + coming >= self.cut.shape().data())
         };

@@ -47,8 +47,15 @@ pub enum Outcome {
     Rewritten,
     /// Its file has nothing in it any more.
     Overtaken,
-    /// These bytes of the file can't be read, and why.
-    Lost(Vec<Range<u64>>, String),
+    /// These bytes of the file can't be read, and why. What else is in the stripe was written anew, or not.
+    Lost {
+        /// Parts of the file.
+        ranges: Vec<Range<u64>>,
+        /// Which columns failed, and how.
+        reason: String,
+        /// Whether the rest was written anew.
+        is_rewritten: bool,
+    },
     /// It could not be read now, as members did not answer, whose columns could make it up; it is as it was.
     Unread(String),
     /// It could not be written anew now; it is as it was.
@@ -175,26 +182,40 @@ impl Contents {
         job: &Job,
     ) -> Result<Outcome, Error> {
         job.take(u64::from(stripe.length) + self.bytes_of(stripe)).await;
-        match self.rewrite_better(inode, at, stripe.id, Some(found.may_lack())).await {
+        match self.rewrite_better(inode, at, stripe.id, Some(found.may_lack()), &[]).await {
             Ok(true) => Ok(Outcome::Rewritten),
             Ok(false) => Ok(Outcome::Overtaken),
             Err(Error::Lost { reason, .. }) => {
                 let is_unlooked = found.examined.lost.is_empty() && found.examined.unknown.is_empty();
-                let lost = match &found.place {
-                    None => std::iter::once(0..stripe.length as usize).collect(),
-                    Some(place) if is_unlooked => self.stripes.examine(stripe, place).await.lost,
-                    Some(_) => found.examined.lost.clone(),
+                let (lost, unknown) = match &found.place {
+                    None => (std::iter::once(0..stripe.length as usize).collect(), Vec::new()),
+                    Some(place) if is_unlooked => {
+                        let examined = self.stripes.examine(stripe, place).await;
+                        (examined.lost, examined.unknown)
+                    }
+                    Some(_) => (found.examined.lost.clone(), found.examined.unknown.clone()),
                 };
                 // Named now, it was all the time: nobody has written over it.
                 let named = self.extents_in(inode, at, stripe.id).await?;
                 if named.is_empty() {
                     return Ok(Outcome::Overtaken);
                 }
-                match places(&named, &lost) {
-                    // Silence is no loss: all that lacks could be made up by who did not answer, or can be had by now.
-                    ranges if ranges.is_empty() => Ok(Outcome::Unread(reason)),
-                    ranges => Ok(Outcome::Lost(ranges, reason)),
+                let ranges = places(&named, &lost);
+                // Silence is no loss: all that lacks could be made up by who did not answer, or can be had by now.
+                if ranges.is_empty() {
+                    return Ok(Outcome::Unread(reason));
                 }
+                // One granule that is lost keeps nothing else where it lacks a column.
+                let without = [lost, unknown].concat();
+                let is_rewritten =
+                    match self.rewrite_better(inode, at, stripe.id, Some(found.may_lack()), &without).await {
+                        Ok(is_rewritten) => is_rewritten,
+                        Err(error) => {
+                            tracing::debug!(inode = inode.number(), at, %error, "what of a stripe can be read stays");
+                            false
+                        }
+                    };
+                Ok(Outcome::Lost { ranges, reason, is_rewritten })
             }
             Err(error) => Err(error),
         }

@@ -34,9 +34,8 @@ impl Rest {
 
     /// What is left of it without these rows.
     fn without(self, run: Run) -> impl Iterator<Item = Rest> {
-        let part = move |from: u32, to: u32| {
-            (from < to).then(|| Rest { run: Run { row: from, rows: to - from }, ..self })
-        };
+        let part =
+            move |from: u32, to: u32| (from < to).then(|| Rest { run: Run { row: from, rows: to - from }, ..self });
         let before = part(self.run.row, self.end().min(run.row));
         let behind = part(self.run.row.max(run.row.saturating_add(run.rows)), self.end());
         before.into_iter().chain(behind)

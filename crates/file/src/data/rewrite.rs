@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::content::{Content, Inode, State};
+use super::content::{Content, EXTENTS_BYTES_MAX, Inode, State};
 use super::file::{Contents, TRIES_MAX, Written, offer, recall};
 use super::map::{Extent, Map, Moved, Piece};
 use super::record::Failed;
@@ -39,11 +39,17 @@ impl Contents {
     /// # Errors
     /// What inode or store say.
     pub async fn stripes_of(&self, inode: &dyn Inode) -> Result<Vec<(u64, Rc<Stripe>)>, Error> {
-        let mut found = Vec::new();
-        for part in self.parts_of(inode).await? {
-            found.extend(self.stripes_at(inode, part).await?);
+        'anew: for _ in 0..TRIES_MAX {
+            let mut found = Vec::new();
+            for part in self.parts_of(inode).await? {
+                match self.stripes_at(inode, part).await? {
+                    Some(stripes) => found.extend(stripes),
+                    None => continue 'anew,
+                }
+            }
+            return Ok(found);
         }
-        Ok(found)
+        Err(Error::Unavailable("others change the file all the time".into()))
     }
 
     /// The parts of a file's map, each of which is read at once: whoever goes over all stripes of a long file holds no more.
@@ -55,21 +61,29 @@ impl Contents {
         Ok(numbers.into_iter().map(id).collect())
     }
 
-    /// The stripes of a part, each with the first place of the file that lies in it.
+    /// The stripes of a part, each with the first place of the file that lies in it. `None`: the file has another map by now,
+    /// whose parts are others.
     pub(crate) async fn stripes_at(
         &self,
         inode: &dyn Inode,
         part: Option<SpanId>,
-    ) -> Result<Vec<(u64, Rc<Stripe>)>, Error> {
+    ) -> Result<Option<Vec<(u64, Rc<Stripe>)>>, Error> {
         let map = match part {
-            Some(id) => self.spans.load(id).await?.0.clone().unwrap_or_default().map,
+            Some(id) => match &self.spans.load(id).await?.0 {
+                Some(span) => span.map.clone(),
+                None => match &inode.load(true).await?.0.content {
+                    Content::Spans(spans) if spans.map == id.map => Map::default(),
+                    _ => return Ok(None),
+                },
+            },
             None => match &inode.load(true).await?.0.content {
                 Content::Extents(map) => map.clone(),
-                _ => Map::default(),
+                Content::Inline(_) => Map::default(),
+                Content::Spans(_) => return Ok(None),
             },
         };
         let first = |stripe: &Rc<Stripe>| map.extents().iter().find(|extent| extent.stripe.id == stripe.id);
-        Ok(map.stripes().into_iter().filter_map(|stripe| Some((first(&stripe)?.at, stripe))).collect())
+        Ok(Some(map.stripes().into_iter().filter_map(|stripe| Some((first(&stripe)?.at, stripe))).collect()))
     }
 
     /// What the map says now of a place of the file, and of all that lies in the same part.
@@ -98,21 +112,24 @@ impl Contents {
     /// # Errors
     /// [`Error::Lost`] where it can't be read; nothing is changed then.
     pub async fn rewrite(self: &Rc<Self>, inode: &dyn Inode, at: u64, stripe: StripeId) -> Result<bool, Error> {
-        self.rewrite_better(inode, at, stripe, None).await
+        self.rewrite_better(inode, at, stripe, None, &[]).await
     }
 
-    /// The same; where it is said how many columns the new one may lack, it lacks no more, or nothing is changed.
+    /// The same; where it is said how many columns the new one may lack, it lacks no more, or nothing is changed. Without these
+    /// parts of the stripe, which can't be read: they stay where they are.
     pub(crate) async fn rewrite_better(
         self: &Rc<Self>,
         inode: &dyn Inode,
         at: u64,
         stripe: StripeId,
         may_lack: Option<u32>,
+        without: &[Range<usize>],
     ) -> Result<bool, Error> {
         let mut written: Option<(Rc<Stripe>, Vec<Moved>, Written)> = None;
         for _ in 0..TRIES_MAX {
             let looked = self.look_up(inode, at).await?;
             let named = looked.extents_in(stripe);
+            let named = outside(named, without);
             let Some(first) = named.first() else { return Ok(false) };
             let (old, moved, mut new) = match written.take() {
                 Some(written) => written,
@@ -128,7 +145,10 @@ impl Contents {
             let outcome = match looked.span {
                 None => {
                     let mut map = looked.map;
-                    let gone = map.replace(&old, &new.stripe, &moved)?;
+                    let gone = map.replace(&old, &new.stripe, &moved);
+                    if map.encoded_len(0) > EXTENTS_BYTES_MAX {
+                        return Err(too_many_pieces());
+                    }
                     offer([&mut new].into_iter())?;
                     let state = State { content: Content::Extents(map), size: looked.size };
                     inode.store(looked.version, state).await?.then_some(gone)
@@ -167,7 +187,7 @@ impl Contents {
             let Some(mut span) = span.filter(|span| span.map.names(old.id)) else {
                 return Ok((None, vec![Rc::clone(&new.stripe)]));
             };
-            let gone = span.map.replace(old, &new.stripe, moved)?;
+            let gone = span.map.replace(old, &new.stripe, moved);
             Ok((Some(span), gone))
         });
         let edited = edited.await;
@@ -280,6 +300,11 @@ impl Contents {
         gone.iter().for_each(|gone| self.space.free(gone));
         Ok(gone.is_some())
     }
+}
+
+/// Extents of a stripe without these parts of it.
+fn outside(extents: Vec<Extent>, without: &[Range<usize>]) -> Vec<Extent> {
+    without.iter().fold(extents, |extents, without| extents.iter().flat_map(|extent| extent.outside(without)).collect())
 }
 
 /// What became of an attempt to put a part of a span together.
