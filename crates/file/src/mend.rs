@@ -18,7 +18,7 @@ use crate::data::{Few, Inode as _, Outcome, Seen};
 use crate::error::Error;
 use crate::files::Files;
 use crate::record::inode::Content;
-use crate::record::small::ScrubPlace;
+use crate::record::small::{SCRUB_FAULTS_MAX, SCRUB_WORDS_MAX, ScrubFound, ScrubPlace, host_name};
 use crate::record::{Kind, Time};
 use crate::stored::Stored;
 
@@ -88,6 +88,56 @@ impl Report {
         self.faults.iter().filter(|((_, found), _)| *found == fault).map(|(_, count)| count).sum()
     }
 
+    /// Whether all columns are there, and what was written, as far as was looked.
+    pub fn is_clean(&self) -> bool {
+        self.faults.is_empty() && self.lost_bytes == 0 && self.failed + self.unread == 0
+    }
+
+    /// Files, stripes and bytes.
+    fn seen(&self) -> [u64; 3] {
+        [self.files, self.stripes, self.bytes]
+    }
+
+    /// As it is noted; of what is told in words only the first.
+    fn noted(&self) -> ScrubFound {
+        let counts = [self.files, self.stripes, self.bytes, self.rewritten, self.lost_bytes, self.failed, self.unread];
+        let faults = self.faults.iter().map(|((member, fault), count)| (*member, *fault as u8, *count));
+        let of_lost =
+            |LostBytes { inode, range, reason }: &LostBytes| (*inode, range.start, range.end, host_name(reason));
+        ScrubFound {
+            counts,
+            faults: faults.take(SCRUB_FAULTS_MAX).collect(),
+            lost: self.lost.iter().take(SCRUB_WORDS_MAX).map(of_lost).collect(),
+            failures: self.failures.iter().take(SCRUB_WORDS_MAX).map(|failure| host_name(failure)).collect(),
+        }
+    }
+
+    /// As it was noted.
+    fn of_noted(noted: &ScrubFound) -> Report {
+        let [files, stripes, bytes, rewritten, lost_bytes, failed, unread] = noted.counts;
+        let fault = |(member, fault, count): &(u16, u8, u64)| {
+            let fault = Fault::ALL.into_iter().find(|of| *of as u8 == *fault)?;
+            Some(((*member, fault), *count))
+        };
+        let lost = |(inode, from, to, reason): &(u64, u64, u64, String)| LostBytes {
+            inode: *inode,
+            range: *from..*to,
+            reason: reason.clone(),
+        };
+        Report {
+            files,
+            stripes,
+            bytes,
+            rewritten,
+            faults: noted.faults.iter().filter_map(fault).collect(),
+            lost: noted.lost.iter().map(lost).collect(),
+            lost_bytes,
+            failed,
+            unread,
+            failures: noted.failures.clone(),
+        }
+    }
+
     fn add(&mut self, inode: u64, at: u64, seen: Seen) {
         for fault in seen.faults {
             *self.faults.entry(fault).or_default() += 1;
@@ -102,7 +152,11 @@ impl Report {
             }
             Outcome::Lost { ranges, reason, is_rewritten } => {
                 self.rewritten += u64::from(is_rewritten);
-                for range in ranges {
+                // A scrub that goes on with another meets again what that has found last.
+                let is_new = |range: &Range<u64>, lost: &[LostBytes]| {
+                    !lost.iter().any(|lost| lost.inode == inode && lost.range == *range)
+                };
+                for range in ranges.into_iter().filter(|range| is_new(range, &self.lost)).collect::<Vec<_>>() {
                     self.lost_bytes += range.end - range.start;
                     if self.lost.len() < FINDINGS_MAX {
                         self.lost.push(LostBytes { inode, range, reason: reason.clone() });
@@ -127,7 +181,7 @@ impl Report {
 /// What a scrub did.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Scrubbed {
-    /// Since it began, or went on.
+    /// Of all of it, also before it was ended.
     pub report: Report,
     /// When the scrub began that this one has gone on with.
     pub went_on: Option<Time>,
@@ -150,12 +204,21 @@ pub struct Rebuilt {
 pub struct Mender {
     files: Rc<Files>,
     job: Rc<Job>,
+    /// Of the walk under way.
+    report: RefCell<Report>,
+    /// Of a scrub under way: its cursor, when it began, and what it had seen up to there.
+    place: Cell<Option<(u64, Time, [u64; 3])>>,
 }
 
 impl Mender {
     /// As this client, which says that it lives; paced by the job, which is told how far it has come.
     pub fn new(files: Rc<Files>, job: Rc<Job>) -> Mender {
-        Mender { files, job }
+        Mender { files, job, report: RefCell::default(), place: Cell::default() }
+    }
+
+    /// What the walk that is under way has found, or the one that was ended; of a scrub also what was noted before it.
+    pub fn so_far(&self) -> Report {
+        self.report.borrow().clone()
     }
 
     /// Reads all columns of all stripes, and mends what does not verify or is missing. It goes on where one before it was ended,
@@ -168,35 +231,49 @@ impl Mender {
         let key = access.keys.scrub();
         self.job.begin("scrub");
         let held = access.get::<ScrubPlace>(&key).await?;
-        let before = held.as_ref().map(|held| held.record.clone()).filter(|place| !anew && place.cursor != 0);
+        let before = held.as_ref().map(|held| held.record.clone()).filter(|_| !anew);
         let began = before.as_ref().map_or_else(Time::now, |place| place.began);
         let from = before.as_ref().map_or(0, |place| place.cursor);
-        let report = RefCell::default();
+        let found = before.as_ref().map(|place| Report::of_noted(&place.found));
+        *self.report.borrow_mut() = found.unwrap_or_default();
         let noted = Cell::new(time::now());
+        self.place.set(Some((from, began, self.report.borrow().seen())));
         let note = async |cursor| {
+            let last = self.place.get().filter(|(last, ..)| *last == cursor);
+            self.place.set(last.or_else(|| Some((cursor, began, self.report.borrow().seen()))));
             if noted.get().elapsed() < NOTED_EVERY {
                 return;
             }
             noted.set(time::now());
             // Another one that notes its place at the same time has come so far itself.
-            if let Err(error) = self.note(&key, cursor, began).await {
+            if let Err(error) = self.note().await {
                 tracing::warn!(%error, "how far the scrub has come is not noted");
             }
         };
-        self.walk(Question::Scrub, from, &report, note).await?;
+        self.walk(Question::Scrub, from, &self.report, note).await?;
+        self.place.set(None);
         if let Some(held) = access.get::<ScrubPlace>(&key).await? {
             access.remove(&key, &held).await?;
         }
         self.files.contents().space().settle().await;
-        Ok(Scrubbed { report: report.into_inner(), went_on: before.map(|place| place.began) })
+        Ok(Scrubbed { report: self.so_far(), went_on: before.map(|place| place.began) })
     }
 
-    /// Keeps how far a scrub has come.
-    async fn note(&self, key: &[u8], cursor: u64, began: Time) -> Result<(), Error> {
+    /// Keeps how far a scrub has come that is under way, or was ended, and what it has found: also behind the cursor, where it
+    /// may be mended by now.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn note(&self) -> Result<(), Error> {
+        let Some((cursor, began, seen)) = self.place.get() else { return Ok(()) };
         let access = &self.files.names().access;
-        let held = access.get::<ScrubPlace>(key).await?;
-        let new = ScrubPlace { cursor, began, ..ScrubPlace::default() };
-        access.put(key, held.as_ref(), new).await.map(drop)
+        let key = access.keys.scrub();
+        let mut found = self.report.borrow().noted();
+        // Whoever goes on looks at all behind the cursor again.
+        found.counts[..seen.len()].copy_from_slice(&seen);
+        let held = access.get::<ScrubPlace>(&key).await?;
+        let new = ScrubPlace { cursor, began, found, ..ScrubPlace::default() };
+        access.put(&key, held.as_ref(), new).await.map(drop)
     }
 
     /// Writes anew what has a column missing, or one on a member that is to be empty, until nothing more can be done. Then such a
@@ -213,11 +290,11 @@ impl Mender {
             self.files.refresh_members().await?;
             // Before the walk: what comes to lie there later than it would be found by no walk.
             self.files.roster().close_leaving().await?;
-            let report = RefCell::default();
+            self.report.take();
             self.job.begin("rebuild");
-            self.walk(Question::Rebuild, 0, &report, async |_| {}).await?;
+            self.walk(Question::Rebuild, 0, &self.report, async |_| {}).await?;
             self.files.contents().space().settle().await;
-            rebuilt.left = report.into_inner();
+            rebuilt.left = self.so_far();
             rebuilt.walks += 1;
             rebuilt.rewritten += rebuilt.left.rewritten;
             if rebuilt.left.rewritten > 0 && rebuilt.walks < WALKS_MAX {
@@ -271,7 +348,7 @@ impl Mender {
     }
 
     /// Asks a question of all stripes of all files whose keys come from `from` on (0: of all), and mends what it can. `passed` is
-    /// told each time that all before a cursor is done.
+    /// told again and again before which cursor all is done.
     ///
     /// # Errors
     /// What the store says to a list of keys; what hinders with one file or stripe is in the report, and all others are looked at.
@@ -301,6 +378,7 @@ impl Mender {
                     Some((_, Ok(()))) => {}
                     None => break,
                 }
+                passed(cursor).await;
             }
             self.job.reached_hash((next != 0).then_some(next));
             if next == 0 {

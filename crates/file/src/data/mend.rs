@@ -27,15 +27,21 @@ pub enum Question {
 
 /// What is wrong with a column.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
 pub enum Fault {
     /// It was not written.
-    Missing,
+    Missing = 1,
     /// Its member is to be empty.
     Leaving,
     /// Its bytes are not what was written.
     Rotten,
     /// Its member did not answer.
     Unread,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Fault; 4] = [Fault::Missing, Fault::Leaving, Fault::Rotten, Fault::Unread];
 }
 
 /// What became of a stripe.

@@ -152,12 +152,46 @@ fn a_scrub_that_was_ended_goes_on() {
         let begun = time::now();
         assert!(time::timeout(Duration::from_secs(30), paced().scrub(false)).await.is_err());
         let rest = paced().scrub(false).await.unwrap();
-        assert!(rest.went_on.is_some() && (100..280).contains(&rest.report.files), "{rest:?}");
+        assert!(rest.went_on.is_some() && begun.elapsed() < Duration::from_secs(62), "{rest:?}");
+        assert_eq!((rest.report.files, rest.report.stripes), (400, 400), "it tells of all");
         assert!(begun.elapsed() > Duration::from_secs(40), "{:?}", begun.elapsed());
         let next = mender(&files).scrub(false).await.unwrap();
         assert_eq!((next.went_on, next.report.files), (None, 400), "what has ended is not gone on with");
         assert!(time::timeout(Duration::from_secs(30), paced().scrub(false)).await.is_err());
         let anew = mender(&files).scrub(true).await.unwrap();
         assert_eq!((anew.went_on, anew.report.files), (None, 400));
+    });
+}
+
+/// What a scrub found before it was ended is told by the one that goes on: it is not clean, and why.
+#[test]
+fn what_was_found_before_the_end_is_told() {
+    in_world(6, async {
+        let yard = Yard::new(2, 1, 4).await;
+        let files = yard.client().await;
+        for number in 0..400 {
+            put(&files, &format!("f{number}"), 0, &[7; 5000]).await.unwrap();
+        }
+        let all = inodes(&files).await;
+        let (mut flipped, mut ruined) = (0, 0);
+        for (number, ino) in all.into_values().enumerate() {
+            let (_, stripe) = files.stripes_of(ino).await.unwrap().swap_remove(0);
+            yard.flip(&files, &stripe, 2).await;
+            flipped += 1;
+            if number % 20 == 0 {
+                yard.flip(&files, &stripe, 0).await;
+                ruined += 1;
+            }
+        }
+        let paced = || Mender::new(Rc::clone(&files), Jobs::default().begin("a test", Some(300 << 10), None));
+        let ended = paced();
+        assert!(time::timeout(Duration::from_secs(20), ended.scrub(false)).await.is_err());
+        ended.note().await.unwrap();
+        assert!(!ended.so_far().is_clean() && ended.so_far().rewritten > 0);
+        let rest = paced().scrub(false).await.unwrap();
+        assert!(rest.went_on.is_some());
+        let (rotten, lost) = (rest.report.count(Fault::Rotten), rest.report.lost.len());
+        assert!(rotten >= flipped && rest.report.rewritten >= flipped - ruined, "{rest:?}");
+        assert_eq!(lost as u64, ruined, "{rest:?}");
     });
 }
