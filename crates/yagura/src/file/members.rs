@@ -67,7 +67,9 @@ fn refusal(name: &str, error: RosterError) -> Failure {
         RosterError::NoRoom { .. } => Failure::out_of_space(format!(
             "{error}: add a member first (`yagura file member add {name}`); --force begins all the same"
         )),
-        RosterError::Twice(_) => Failure::refused(error),
+        RosterError::Twice(member) => Failure::refused(format!(
+            "{error}: if that is gone for good, and this is another one, `yagura file member replace {name} {member} … --lost`"
+        )),
         RosterError::TooMany => Failure::usage(error),
         RosterError::Files(error) => failure(error),
     }
@@ -107,7 +109,9 @@ fn find(roster: &Roster, name: &str, called: &str, which: Which) -> Result<u16, 
 
 /// Refuses to call members lost that answer: what they have would not be read by mounts, and be told as lost.
 async fn check_lost(way: &Way, roster: &Roster, name: &str, members: &[u16]) -> Result<(), Failure> {
-    for (member, reached) in members.iter().zip(together(members.iter().map(|of| reach::answers(way, roster, *of))).await) {
+    for (member, reached) in
+        members.iter().zip(together(members.iter().map(|of| reach::answers(way, roster, *of))).await)
+    {
         if reached {
             return Err(Failure::refused(format!(
                 "member {member} answers, with its label: it is not lost. Without --lost what it has is read: `yagura file member \
@@ -220,6 +224,7 @@ async fn admit(
     // The number that our label says, which another namespace has got meanwhile.
     let mut tried = None;
     for _ in 0..TRIES_MAX {
+        roster.refresh().await.map_err(failure)?;
         let labelled = Label::read(&*namespace).await.ok().filter(|label| label.fs == layout.fs);
         let root = roster.root();
         if let Some(Label { index, .. }) = labelled
@@ -236,6 +241,14 @@ async fn admit(
             if !is_other && !(other.is_err() && force) {
                 return Err(Failure::refused(format!("{place}: it is member {index} of this file system")));
             }
+        }
+        // Before its label is written over: it may be the member there, or another namespace by now.
+        let is_twin = |(other, at): &(u16, &MemberRecord)| {
+            let is_there = matches!(at.state, MemberState::Active | MemberState::Leaving);
+            is_there && at.place == place && Some(*other) != instead_of
+        };
+        if let Some((twin, _)) = (0..).zip(&root.members).find(is_twin) {
+            return Err(refusal(name, RosterError::Twice(twin)).during(place));
         }
         let is_ours = labelled.is_some_and(|label| Some(label.index) == tried);
         let index = root.members.len() as u16;

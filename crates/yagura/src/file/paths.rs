@@ -7,7 +7,8 @@ use ::file::{Error, FileSystem, ROOT};
 
 /// Names that are asked for at once.
 const NAMES_LISTED: usize = 1024;
-/// Directories that can't be read until it is given up. Chosen: a damaged one hides no others; a store that is away is not waited for.
+/// Directories that can't be read until it is given up. Chosen: a damaged one hides no others; for a store that is away nobody
+/// waits long.
 const HINDERED_MAX: usize = 4;
 
 /// A path of each of these inodes that has one, by a walk over all directories that ends with the last of them; and what hindered

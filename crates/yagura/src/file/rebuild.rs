@@ -78,8 +78,8 @@ impl Report {
             return Ok(());
         }
         Err(Failure::check(format!(
-            "what is taken of {} still holds nothing that a file names: rows rest for 40 minutes where a column failed, and go with the next \
-             run; what a client that died had taken stays until there is `yagura file fsck`",
+            "what is taken of {} still holds nothing that a file names: rows rest for 40 minutes where a column failed, and go \
+             with the next run; what a client that died had taken stays until there is `yagura file fsck`",
             output::members(&members)
         )))
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ::file::Files;
 use ::file::mend::{Fault, Mender, Report};
 use engine::job::{Job, Jobs};
-use engine::time;
+use engine::time::{self, Instant};
 use serde::Serialize;
 
 use super::session::Session;
@@ -57,10 +57,12 @@ pub struct Found {
 
 #[derive(Serialize)]
 struct Scrubbed {
+    /// False: it was ended, and goes on when it is run again.
+    is_whole: bool,
     /// Since when, by its clock, that one was at it which this has gone on with (seconds since 1970).
     went_on_since: Option<i64>,
     /// Bytes read and written on all members.
-    moved_bytes: u64,
+    moved_bytes: Option<u64>,
     seconds: f64,
     #[serde(flatten)]
     found: Found,
@@ -187,14 +189,30 @@ pub fn run(args: &FileScrubArgs) -> Result<(), Failure> {
 async fn scrub(args: &FileScrubArgs, session: &Session) -> Result<(), Failure> {
     let (job, over) = job("scrub", &args.walk);
     let begun = time::now();
-    let mender = Mender::new(Rc::clone(&session.files), Rc::clone(&job));
+    let mender = Rc::new(Mender::new(Rc::clone(&session.files), Rc::clone(&job)));
+    let partial = || {
+        let (files, mender) = (Rc::clone(&session.files), Rc::clone(&mender));
+        tell_partial(files, mender, args.name.clone(), args.walk.common.json, begun)
+    };
+    let at_a_signal = partial();
+    session.when_ended(async move {
+        if let Err(failure) = at_a_signal.await {
+            let _status = failure.report();
+        }
+    });
     let scrubbed = mender.scrub(args.anew).await;
     over();
-    let again = |error| failure(error).during("the scrub goes on where it was when it is run again");
-    let scrubbed = scrubbed.map_err(again)?;
+    let scrubbed = match scrubbed {
+        Ok(scrubbed) => scrubbed,
+        Err(error) => {
+            partial().await?;
+            return Err(failure(error).during("the scrub goes on where it was when it is run again"));
+        }
+    };
     let report = Scrubbed {
+        is_whole: true,
         went_on_since: scrubbed.went_on.map(|began| began.seconds),
-        moved_bytes: job.end().await,
+        moved_bytes: Some(job.end().await),
         seconds: begun.elapsed().as_secs_f64(),
         found: Found::new(&session.files, &scrubbed.report).await,
     };
@@ -202,18 +220,37 @@ async fn scrub(args: &FileScrubArgs, session: &Session) -> Result<(), Failure> {
     report.found.verdict()
 }
 
+/// However it ends, what it has found is told, and kept for whoever goes on with it.
+async fn tell_partial(
+    files: Rc<Files>,
+    mender: Rc<Mender>,
+    name: String,
+    json: bool,
+    begun: Instant,
+) -> Result<(), Failure> {
+    if let Err(error) = mender.note().await {
+        tracing::warn!(%error, "what the scrub has found is not noted");
+    }
+    let (found, seconds) = (Found::new(&files, &mender.so_far()).await, begun.elapsed().as_secs_f64());
+    let report = Scrubbed { is_whole: false, went_on_since: None, moved_bytes: None, seconds, found };
+    output::report(json, &report, |report| describe(&name, report))
+}
+
 fn describe(name: &str, report: &Scrubbed) -> String {
-    let Scrubbed { went_on_since, moved_bytes, seconds, found } = report;
+    let Scrubbed { is_whole, went_on_since, moved_bytes, seconds, found } = report;
+    let moved = moved_bytes.map_or(String::new(), |bytes| format!("{} read and written in ", Size(bytes)));
     let mut text = format!(
-        "file system {name}: {}, {} of data in {}; {} read and written in {}\n",
+        "file system {name}: {}, {} of data in {}; {moved}{}\n",
         many(found.files, "file"),
         Size(found.bytes),
         many(found.stripes, "stripe"),
-        Size(*moved_bytes),
         output::duration(Duration::from_secs_f64(*seconds)),
     );
+    if !is_whole {
+        text += "  it was ended half-way: this is what it has found so far, and the next one goes on with it\n";
+    }
     if went_on_since.is_some() {
-        text += "  a scrub before was ended half-way: this is what was left of it (all of it: --anew)\n";
+        text += "  a scrub before was ended half-way: this one has gone on with it, and tells of both (begin anew: --anew)\n";
     }
     let clean = found.members.is_empty() && found.lost_bytes == 0 && found.failed + found.unread == 0;
     text += &match (clean, found.rewritten) {

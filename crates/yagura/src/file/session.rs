@@ -1,9 +1,13 @@
 //! A command that works on a file system as a client of it.
 
+use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use ::file::Files;
 use ::file::meta::{Meta, StoreMeta};
+use engine::task::LocalFuture;
+use engine::time;
 use kv::store::Store;
 
 use super::{failure, reach};
@@ -18,11 +22,15 @@ pub struct Session {
     pub files: Rc<Files>,
     pub way: Rc<Way>,
     store: Store,
+    /// What is to be done, before what the client had goes back, where a signal ends the work.
+    ended: RefCell<Option<LocalFuture<'static, ()>>>,
     _alive: engine::task::Task<()>,
 }
 
 /// The status of a command that a signal has ended, as shells show it (that of SIGINT).
 const INTERRUPTED: u8 = 128 + 2;
+/// How long a command that was ended may take to tell what it has found.
+const ENDED_WITHIN: Duration = Duration::from_secs(20);
 
 impl Session {
     /// Works as a client of the file system until that is done, or a signal comes: what the client had is given back then, too.
@@ -37,6 +45,11 @@ impl Session {
             let done = match first_of(work(&session), letters[0].recv()).await {
                 First::A(done) => done,
                 First::B(_) => {
+                    let ended = session.ended.take();
+                    if let Some(ended) = ended {
+                        // Whoever ends it does not wait for a store that is away.
+                        let _late = time::timeout(ENDED_WITHIN, ended).await;
+                    }
                     let told = "ended by a signal: what is done is done, and the same command goes on with the rest";
                     Err(Failure::with_status(INTERRUPTED, told.into()))
                 }
@@ -56,7 +69,12 @@ impl Session {
         files.roster().reach_lost();
         reach::connect_all(&way, &files).await;
         let _alive = files.keep_alive();
-        Ok(Session { files, way, store, _alive })
+        Ok(Session { files, way, store, ended: RefCell::default(), _alive })
+    }
+
+    /// From now on this is done where a signal ends the work.
+    pub fn when_ended(&self, ended: impl Future<Output = ()> + 'static) {
+        *self.ended.borrow_mut() = Some(Box::pin(ended));
     }
 
     /// Gives back what the client had; what `done` says counts first.
