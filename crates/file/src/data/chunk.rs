@@ -1,9 +1,8 @@
 //! Records of space: chunks, regions of members, and the list of chunks that nobody owns.
 
-use std::ops::Range;
-
 use erasure::UNITS_MAX;
 
+pub(crate) use super::rest::Run;
 use super::rest::{self, Rest};
 use super::stripe::REGION_ROWS_MAX;
 use crate::bytes::{Reader, put_varint};
@@ -21,19 +20,6 @@ pub(crate) const DYING: u64 = u64::MAX;
 pub(crate) const NOBODY: u64 = 0;
 /// The end of a page of regions that nobody gets any more; no chunk has this number.
 pub(crate) const CLOSED: u32 = u32::MAX;
-
-/// Rows of a chunk, one after the other.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Run {
-    pub(crate) row: u32,
-    pub(crate) rows: u32,
-}
-
-impl Run {
-    pub(crate) fn range(self) -> Range<u32> {
-        self.row..self.row + self.rows
-    }
-}
 
 /// Which rows are taken, and which of these rest.
 ///

@@ -2,7 +2,8 @@
 //!
 //! They stay marked. When their time is over, whoever changes the chunk's record clears them with that change.
 
-use super::chunk::Run;
+use std::ops::Range;
+
 use crate::bytes::{Reader, Writer};
 use crate::error::Error;
 
@@ -11,6 +12,19 @@ pub(crate) const RESTS_MAX: usize = 64;
 /// By how much the clocks of hosts may differ. Chosen: many times what they do where anybody sees to them. Where they differ by
 /// more, a late command spoils a column of what came there next, which does not verify then, and is made good.
 pub(crate) const CLOCKS_APART: u64 = 10 * 60;
+
+/// Rows of a chunk, one after the other.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct Run {
+    pub(crate) row: u32,
+    pub(crate) rows: u32,
+}
+
+impl Run {
+    pub(crate) fn range(self) -> Range<u32> {
+        self.row..self.row + self.rows
+    }
+}
 
 /// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
