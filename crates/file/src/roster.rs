@@ -301,18 +301,27 @@ impl Roster {
         Ok(())
     }
 
-    /// Whether what these members have fits on those that stay, about.
+    /// Whether what these members have, and those that leave already, fits on those that stay, about. Of members that leave already
+    /// nothing is asked: that was begun.
     ///
     /// # Errors
     /// It does not; what the store says.
     pub async fn check_room(&self, members: &[u16]) -> Result<(), RosterError> {
         self.refresh().await?;
+        let (all, mut going) = (self.members.all(), self.leaving());
+        let begins =
+            all.iter().map(|member| member.index()).filter(|index| members.contains(index) && !going.contains(index));
+        let begins: Vec<u16> = begins.collect();
+        if begins.is_empty() {
+            return Ok(());
+        }
+        going.extend(begins);
         let (mut needed, mut free) = (0, 0);
-        for member in self.members.all() {
-            match members.contains(&member.index()) {
-                true => needed += self.chunks_on(member.index()).await?.len() as u64,
-                false if member.is_out() => {}
-                false => free += self.chunks.regions.free_of(&member).await?,
+        for member in &all {
+            if going.contains(&member.index()) {
+                needed += self.chunks_on(member.index()).await?.len() as u64;
+            } else if !member.is_out() {
+                free += self.chunks.regions.free_of(member).await?;
             }
         }
         if free < needed { Err(RosterError::NoRoom { needed, free }) } else { Ok(()) }

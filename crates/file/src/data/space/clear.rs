@@ -162,12 +162,12 @@ impl Space {
     }
 
     async fn release(&self, number: u32, owned: Owned) {
-        let now = time::now();
+        let (now, client) = (time::now(), self.client.get());
         let pool: Vec<(Instant, Run)> = owned.pool.iter().map(|run| (now, *run)).collect();
         match self.change_marks(number, &pool, true, false).await {
             Ok(after) => self.see_to(number, after).await,
-            // It is ours as before, and is given back another time.
-            Err(Failed { may_be_done: false, error, .. }) => {
+            // It is ours as before, unless we have another name by now, and is given back another time.
+            Err(Failed { may_be_done: false, error, .. }) if self.client.get() == client => {
                 tracing::warn!(chunk = number, %error, "a chunk is not given back");
                 self.rows.borrow_mut().owned.entry(number).or_insert(owned);
             }
