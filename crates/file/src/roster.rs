@@ -365,7 +365,8 @@ impl Roster {
             Some(MemberState::Leaving | MemberState::Lost) => {}
         }
         // Closed first: what is empty then stays so. Whoever drained it may have died before that.
-        self.chunks.regions.close(index).await?;
+        // So are those of others that leave: what rests for the sake of any of them is cleared with it.
+        self.close_leaving().await?;
         self.tidy(index).await?;
         let regions = self.chunks.regions.taken(index).await?.len() as u64;
         if regions > 0 {
