@@ -4,14 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use client::{Error, ErrorKind, Pending, Versioned};
+use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::Object;
 use crate::notifier::Notifier;
+
+/// What Python holds.
+pub type Object = Py<PyAny>;
 
 /// The exception of `yagura._errors` for an error.
 pub fn exception(py: Python<'_>, error: &Error) -> PyErr {
+    if let Some(errno) = error.errno() {
+        // Of the class that Python has for the number: FileNotFoundError, …
+        return PyOSError::new_err((errno, error.to_string()));
+    }
     let name = match error.kind() {
         // Whatever went wrong: what the caller must know first is that it may have happened.
         _ if error.outcome_unknown() => "OutcomeUnknown",

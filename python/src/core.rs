@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use client::files::Owner;
 use client::{CasOutcome, Client, Error, Increment, Options, PutOptions, SecurityOptions, Uuid, Version};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::Object;
-use crate::convert::{deliver, exception, named, versioned};
+use crate::convert::{Object, deliver, exception, named, versioned};
+use crate::files::Files;
 use crate::notifier::Notifier;
 
 /// A pool, reached.
@@ -90,6 +91,14 @@ impl Core {
 
     fn close(&self, py: Python<'_>, done: Option<Object>) -> PyResult<Object> {
         deliver(py, &self.notifier, self.client.close(), done, |py, ()| Ok(py.None()))
+    }
+
+    /// A file system of the pool; what is made in it belongs to this user and group.
+    fn file_system(&self, py: Python<'_>, name: &str, uid: u32, gid: u32, done: Option<Object>) -> PyResult<Object> {
+        let notifier = self.notifier.clone();
+        deliver(py, &self.notifier, self.client.file_system(name, Owner { uid, gid }), done, move |py, file_system| {
+            Ok(Py::new(py, Files { file_system, notifier })?.into_any())
+        })
     }
 
     fn get(&self, py: Python<'_>, key: &[u8], done: Option<Object>) -> PyResult<Object> {

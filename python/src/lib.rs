@@ -1,10 +1,12 @@
-//! The store for Python, as the package's own code uses it: `yagura/_client.py` and `yagura/_aio.py` make the faces of it.
+//! The store and files for Python, as the package's own code uses them: `yagura/_client.py`, `yagura/_aio.py` and
+//! `yagura/_fsspec.py` make the faces of it.
 //!
 //! Every operation is one method with a last argument `done`: `None` waits, with the interpreter's lock given up; else it
 //! returns at once, and `done(result, error)` is called by a thread of ours that is no reactor ([`notifier`]).
 
 mod convert;
 mod core;
+mod files;
 mod notifier;
 
 // Nothing here calls these. Without them a build of this package alone would ask its libraries' libraries for less than one of the
@@ -20,6 +22,8 @@ mod _yagura {
 
     #[pymodule_export]
     use crate::core::Core;
+    #[pymodule_export]
+    use crate::files::Files;
 
     /// Called before the interpreter ends.
     #[pyfunction]
@@ -35,6 +39,3 @@ mod _yagura {
         module.add("VALUE_BYTES_MAX", client::VALUE_BYTES_MAX)
     }
 }
-
-/// What Python holds.
-type Object = Py<PyAny>;

@@ -24,6 +24,7 @@ pub mod flash_row;
 pub mod floor;
 pub mod floor_depth;
 pub mod hostile;
+pub mod hot_node_row;
 pub mod idle_row;
 pub mod isal;
 pub mod kv_row;

@@ -13,6 +13,7 @@ use crate::item::Versioned;
 use crate::options::Options;
 use crate::pending::{Pending, pending};
 use crate::scan::Scan;
+use crate::security::SecurityOptions;
 use crate::worker::{Gathering, Worker, worker};
 
 /// A pool, reached. Cheap to clone; clones share threads and connections, and may be used from any thread. When the last one is
@@ -23,6 +24,8 @@ use crate::worker::{Gathering, Worker, worker};
 pub struct Client {
     workers: Arc<[Worker]>,
     threads: Arc<Mutex<Vec<JoinHandle<()>>>>,
+    /// By which others than the store are reached.
+    pub(crate) security: Arc<SecurityOptions>,
 }
 
 impl std::fmt::Debug for Client {
@@ -61,7 +64,8 @@ impl Client {
         }
         let (workers, ends): (Vec<_>, Vec<_>) = (0..options.reactors).map(|_| worker(&options)).unzip();
         let threads: Arc<Mutex<Vec<_>>> = Arc::default();
-        let client = Client { workers: workers.into(), threads: threads.clone() };
+        let security = Arc::new(options.security.clone());
+        let client = Client { workers: workers.into(), threads: threads.clone(), security };
         let (answer, connecting) = pending(false);
         let arrival = Gathering::new(ends.len(), move |result| answer.send(result.map(|()| client)));
         for (index, end) in ends.into_iter().enumerate() {
@@ -231,6 +235,10 @@ impl Client {
     {
         let key = key.as_ref().to_vec();
         self.worker_of(&key).call(changes, move |store| operation(store, key))
+    }
+
+    pub(crate) fn first_worker(&self) -> &Worker {
+        &self.workers[0]
     }
 
     pub(crate) fn worker_of(&self, key: &[u8]) -> &Worker {

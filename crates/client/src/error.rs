@@ -23,6 +23,9 @@ pub enum Error {
     /// The store could not do what was asked.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// What was asked of a file could not be done.
+    #[error(transparent)]
+    File(#[from] file::Error),
     /// The client's own time limit has passed.
     #[error("not done within {} s{}", limit.as_secs_f64(), unknown(*outcome_unknown))]
     TimedOut {
@@ -71,6 +74,12 @@ impl Error {
             Error::OutOfSpace(_) => ErrorKind::OutOfSpace,
             Error::TimedOut { .. } => ErrorKind::TimedOut,
             Error::Closed { .. } => ErrorKind::Closed,
+            Error::File(error) => match error {
+                file::Error::Unavailable(_) | file::Error::Lost { .. } => ErrorKind::Unavailable,
+                file::Error::NoSpace(_) => ErrorKind::OutOfSpace,
+                file::Error::Damaged(_) => ErrorKind::Refused,
+                _ => ErrorKind::Usage,
+            },
             Error::Store(error) => match error {
                 StoreError::Key { .. } | StoreError::Value { .. } => ErrorKind::Usage,
                 StoreError::Unavailable { .. }
@@ -83,6 +92,11 @@ impl Error {
         }
     }
 
+    /// The number that a system call returns for it, where files have one.
+    pub fn errno(&self) -> Option<i32> {
+        if let Error::File(error) = self { Some(error.errno()) } else { None }
+    }
+
     /// Whether a change may have taken effect, or may yet: it was sent, and nobody could say what became of it.
     ///
     /// A later read tells, once it has returned the change or something newer. To try a change again that is not idempotent
@@ -90,6 +104,7 @@ impl Error {
     pub fn outcome_unknown(&self) -> bool {
         match self {
             Error::Store(error) => error.outcome_unknown(),
+            Error::File(error) => matches!(error, file::Error::Unavailable(_)),
             Error::TimedOut { outcome_unknown, .. } | Error::Closed { outcome_unknown } => *outcome_unknown,
             Error::Usage(_) | Error::Unavailable(_) | Error::Refused(_) | Error::OutOfSpace(_) => false,
         }

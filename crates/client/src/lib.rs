@@ -36,6 +36,8 @@
 //! **Stability**: what is documented here stays within a middle number of the version, but for [`reach`]; errors may gain variants,
 //! and [`Options`] fields.
 //!
+//! [`files`] are file systems whose names are in the pool, and whose bytes are on namespaces of their own.
+//!
 //! [`block`] is for programs that use namespaces and volumes themselves, instead of a store. [`reach`] and [`members`] are for
 //! programs that run their own reactors, as the command line and the gateway do.
 
@@ -43,6 +45,7 @@ pub mod block;
 mod client;
 mod conditional;
 mod error;
+pub mod files;
 mod item;
 pub mod members;
 mod options;

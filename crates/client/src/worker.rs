@@ -218,6 +218,7 @@ async fn main(
     let closed = serve(&store, &room, end).await;
     room.acquire(options.queue).await;
     drop(repairer);
+    crate::files::registry::end_all().await;
     if time::timeout(SETTLE_TIME_MAX, store.settle()).await.is_err() {
         tracing::debug!("a member is too slow to wait for: repair will bring it up to date");
     }

@@ -1,8 +1,9 @@
-//! [`Access`]: records of one file system, got and changed. Here every read of names and inodes goes by: a cache of leaves and
-//! inodes under leases would stand in [`Access::get`] and hear of changes in [`Access::put`] and [`Access::remove`].
+//! [`Access`]: records of one file system, got and changed. Here every read of names and inodes goes by, and what was met last is
+//! remembered for whoever is to change it ([`Access::guess`]).
 //!
 //! **An unknown outcome ends here**: the record is read again until the change is found in it, or something that keeps it out.
 
+use std::cell::RefCell;
 use std::fmt::Display;
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use engine::{task, time};
 
 use crate::error::Error;
 use crate::meta::{Meta, Seen, Swapped, Version};
+use crate::recent::Recent;
 use crate::record::{Keys, Mine, Record};
 
 /// Times that something is tried again, at most. Chosen: with these pauses about two seconds, as an operation of the store.
@@ -61,12 +63,31 @@ impl<R> Held<R> {
 pub(crate) struct Access {
     pub(crate) meta: Rc<dyn Meta>,
     pub(crate) keys: Keys,
+    recent: RefCell<Recent>,
 }
 
 impl Access {
+    pub(crate) fn new(meta: Rc<dyn Meta>, keys: Keys) -> Access {
+        Access { meta, keys, recent: RefCell::default() }
+    }
+
     pub(crate) async fn get<R: Record>(&self, key: &[u8]) -> Result<Option<Held<R>>, Error> {
-        let Some(Seen { value, version }) = self.meta.get(key).await? else { return Ok(None) };
-        Ok(Some(Held { record: R::decode(&value)?, version }))
+        let sent = time::now();
+        let Some(seen) = self.meta.get(key).await? else {
+            self.recent.borrow_mut().forget(key);
+            return Ok(None);
+        };
+        let record = R::decode(&seen.value)?;
+        let version = seen.version;
+        self.recent.borrow_mut().keep(key, seen, sent);
+        Ok(Some(Held { record, version }))
+    }
+
+    /// What the record held a moment ago. Nothing may be told or done by it but a change that names it as what was seen.
+    pub(crate) fn guess<R: Record>(&self, key: &[u8]) -> Option<Held<R>> {
+        let recent = self.recent.borrow();
+        let seen = recent.get(key)?;
+        Some(Held { record: R::decode(&seen.value).ok()?, version: seen.version })
     }
 
     /// Puts `new` in the place of `old` (`None`: of nothing). `None`: something else is there.
@@ -87,8 +108,13 @@ impl Access {
         };
         let value = new.encode();
         let expected = old.map(|old| old.version);
-        match self.meta.swap(key, expected, Some(value.clone())).await? {
-            Swapped::Done(version) => return Ok(Some(Held { record: new, version })),
+        let swapped = self.meta.swap(key, expected, Some(value.clone())).await;
+        self.recent.borrow_mut().forget(key);
+        match swapped? {
+            Swapped::Done(version) => {
+                self.recent.borrow_mut().keep(key, Seen { value, version }, time::now());
+                return Ok(Some(Held { record: new, version }));
+            }
             Swapped::Changed => return Ok(None),
             Swapped::Unknown => {}
         }
@@ -121,6 +147,7 @@ impl Access {
         let fault = |error, is_unknown| if is_unknown { lost_sight(error) } else { error };
         loop {
             let swapped = self.meta.swap(key, Some(old.version), None).await;
+            self.recent.borrow_mut().forget(key);
             match swapped.map_err(|error| fault(error, is_unknown))? {
                 Swapped::Done(_) => return Ok(true),
                 Swapped::Changed => {}
@@ -163,7 +190,7 @@ mod tests {
     #[test]
     fn what_is_going_is_not_changed_but_removed() {
         let ended = World::new(1, SimConfig::default()).run_until(async {
-            let access = Access { meta: MemoryMeta::new().client(), keys: Keys([1; 16]) };
+            let access = Access::new(MemoryMeta::new().client(), Keys([1; 16]));
             let key = access.keys.inode(7);
             let inode = Inode { links: vec![3], ..blank(Kind::File, Time::default()) };
             let held = access.put(&key, None, inode.clone()).await?.expect("nothing was there");

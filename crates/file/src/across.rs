@@ -135,7 +135,7 @@ impl FileSystem {
         }
     }
 
-    async fn release_moves(&self, number: u64) -> Result<(), Error> {
+    pub(crate) async fn release_moves(&self, number: u64) -> Result<(), Error> {
         let key = self.access.keys.moves();
         let mut tries = Tries::new();
         loop {
@@ -151,7 +151,7 @@ impl FileSystem {
     }
 
     /// Waits until an intent is not there, or ends it.
-    fn resolve(&self, number: u64) -> LocalFuture<'_, Result<(), Error>> {
+    pub(crate) fn resolve(&self, number: u64) -> LocalFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             let (begin, mut tries) = (time::now(), Tries::new());
             loop {
@@ -238,6 +238,20 @@ impl FileSystem {
                     Ok(())
                 });
                 match spared(hear.await, ino) {
+                    Ok(_) | Err(Error::Stale) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            // Before a name is at another place alone: who reads all names while it goes from one to the other, and sees it at
+            // neither, finds the inode changed.
+            let moved: Vec<u64> = intent.moved().map(|(ino, ..)| ino).collect();
+            let renamed = intent.sides.iter().filter_map(|side| side.after);
+            for target in renamed.filter(|target| !moved.contains(&target.ino)) {
+                let hear = self.change_inode(target.ino, |inode| {
+                    inode.changed = Time::now();
+                    Ok(())
+                });
+                match spared(hear.await, target.ino) {
                     Ok(_) | Err(Error::Stale) => {}
                     Err(error) => return Err(error),
                 }

@@ -27,6 +27,9 @@ pub enum Error {
     /// A directory would come below itself, or another argument makes no sense.
     #[error("{0}")]
     Invalid(&'static str),
+    /// A path leads over too many symbolic links.
+    #[error("{0} leads over more symbolic links than are followed")]
+    Loop(String),
     /// The inode has as many links as there may be.
     #[error("{0} has as many links as a file may have")]
     TooManyLinks(String),
@@ -82,6 +85,7 @@ impl Error {
             Error::NotEmpty(_) => libc::ENOTEMPTY,
             Error::NameTooLong(_) => libc::ENAMETOOLONG,
             Error::Name(_) | Error::Invalid(_) => libc::EINVAL,
+            Error::Loop(_) => libc::ELOOP,
             Error::TooManyLinks(_) => libc::EMLINK,
             Error::TooLong(_) => libc::EFBIG,
             Error::NoAttribute(_) => libc::ENODATA,

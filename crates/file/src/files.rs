@@ -1,6 +1,7 @@
 //! [`Files`]: names and contents as one: what a mount or a program works with.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -8,13 +9,14 @@ use engine::sync::Semaphore;
 use engine::task::LocalFuture;
 use engine::{task, time};
 
-use crate::data::{self, Contents, Members, Shape, Space, Stripe};
+use crate::check::clients::Collector;
+use crate::data::{self, Auditor, Contents, Members, Shape, Space, Stripe};
 use crate::dirty::BLOCK_BYTES;
 use crate::error::Error;
 use crate::fs::{FileSystem, Reap};
 use crate::meta::Meta;
 use crate::opened::{OpenFile, Shared};
-use crate::ops::{Attributes, Change};
+use crate::ops::{Attributes, Change, New, Turns};
 use crate::record::inode::Inode;
 use crate::roster::Roster;
 use crate::stored::{Stored, content_of};
@@ -32,6 +34,10 @@ const LYING_MAX: Duration = Duration::from_secs(5);
 pub struct Files {
     shared: Rc<Shared>,
     roster: Rc<Roster>,
+    /// Names of drafts that are neither finished nor given up, each with its directory.
+    drafts: RefCell<BTreeSet<(u64, Vec<u8>)>>,
+    /// Who changes names of drafts, by their directory.
+    naming: Turns,
 }
 
 /// Frees stripes of inodes that go.
@@ -76,7 +82,7 @@ impl Files {
         }));
         let room = Semaphore::new(DIRTY_BYTES_MAX / BLOCK_BYTES);
         let shared = Rc::new(Shared { names, contents, opened: RefCell::default(), room });
-        Ok(Rc::new(Files { shared, roster }))
+        Ok(Rc::new(Files { shared, roster, drafts: RefCell::default(), naming: Turns::default() }))
     }
 
     /// Names, attributes, links.
@@ -92,11 +98,6 @@ impl Files {
     /// Which members there are, and how that changes.
     pub fn roster(&self) -> &Rc<Roster> {
         &self.roster
-    }
-
-    /// What lies where.
-    pub(crate) fn contents(&self) -> &Rc<Contents> {
-        &self.shared.contents
     }
 
     /// All stripes of a file, each with the first place of the file that lies in it: where its bytes are.
@@ -117,6 +118,24 @@ impl Files {
         Ok(())
     }
 
+    /// Contents of its files.
+    pub(crate) fn contents(&self) -> &Rc<Contents> {
+        &self.shared.contents
+    }
+
+    pub(crate) fn naming(&self) -> &Turns {
+        &self.naming
+    }
+
+    pub(crate) fn drafts(&self) -> &RefCell<BTreeSet<(u64, Vec<u8>)>> {
+        &self.drafts
+    }
+
+    /// Bytes of each member that hold columns, and those of them that are free, about: what it has of whole regions.
+    pub async fn room(&self) -> Result<Vec<(u64, u64)>, Error> {
+        self.shared.contents.space().room().await
+    }
+
     /// Bytes that fit, and that fit besides what is there, about.
     pub async fn usage(&self) -> Result<(u64, u64), Error> {
         self.shared.contents.space().usage().await
@@ -125,7 +144,12 @@ impl Files {
     /// Says that this client lives, and has what nobody flushes go out, until it is dropped.
     pub fn keep_alive(self: &Rc<Self>) -> task::Task<()> {
         let files = Rc::downgrade(self);
+        let collector = Collector::new(
+            Rc::clone(self.names()),
+            Auditor::new(Rc::clone(self.names().meta()), Rc::clone(self.members())),
+        );
         task::spawn(async move {
+            let _collecting = task::spawn(collector.run());
             let mut renewed = time::now();
             let mut refreshing: Option<task::Task<()>> = None;
             loop {
@@ -160,7 +184,26 @@ impl Files {
     /// # Errors
     /// It is no file; it is gone.
     pub async fn open_file(self: &Rc<Self>, ino: u64) -> Result<Rc<OpenFile>, Error> {
-        let held = self.shared.names.open_held(ino).await?;
+        self.open_as(ino, false).await
+    }
+
+    /// Makes a file of a free name, and opens it.
+    ///
+    /// # Errors
+    /// The name is taken, and whatever making and opening say.
+    pub async fn create_file(
+        self: &Rc<Self>,
+        dir: u64,
+        name: &[u8],
+        new: &New,
+    ) -> Result<(Attributes, Rc<OpenFile>), Error> {
+        let told = self.shared.names.make(dir, name, new).await?;
+        let file = self.open_as(told.ino, true).await?;
+        Ok((told, file))
+    }
+
+    async fn open_as(self: &Rc<Self>, ino: u64, is_new: bool) -> Result<Rc<OpenFile>, Error> {
+        let held = self.shared.names.open_held(ino, is_new).await?;
         let known = self.shared.opened.borrow().get(&ino).cloned();
         if let Some(file) = known {
             file.add_handle();
@@ -258,6 +301,7 @@ impl Files {
     /// Ends this client: what is dirty goes out, and what it had is given back.
     pub async fn close(&self) -> Result<(), Error> {
         let result = self.flush_all().await;
+        self.discard_drafts().await;
         self.shared.contents.space().settle().await;
         self.shared.contents.space().close().await;
         result.and(self.shared.names.close().await)

@@ -107,7 +107,7 @@ impl FileSystem {
         record: RootRecord,
     ) -> Result<(), Error> {
         FileSystem::check_free(&meta, name).await?;
-        let access = Access { meta, keys: Keys(record.id) };
+        let access = Access::new(meta, Keys(record.id));
         let now = Time::now();
         let inode = Inode {
             mode: options.mode & 0o7777,
@@ -129,10 +129,10 @@ impl FileSystem {
     /// A new client of the file system of this name; `host` tells people where it runs.
     pub async fn open(meta: Rc<dyn Meta>, name: &str, host: &str) -> Result<FileSystem, Error> {
         check_fs_name(name)?;
-        let access = Access { meta, keys: Keys([0; 16]) };
+        let access = Access::new(meta, Keys([0; 16]));
         let found = access.get::<RootRecord>(&key::root(name)).await?;
         let root = found.ok_or_else(|| Error::NotFound(format!("file system {name}")))?.record;
-        let access = Access { keys: Keys(root.id), ..access };
+        let access = Access::new(access.meta, Keys(root.id));
         let file_system = FileSystem {
             access,
             root,
@@ -223,18 +223,34 @@ impl FileSystem {
     ) -> Result<(Inode, T), Error> {
         let key = self.access.keys.inode(ino);
         let mut tries = Tries::new();
+        let mut guess = self.guess_inode(ino);
         loop {
-            let held = self.inode(ino).await?.ok_or(Error::Stale)?;
+            let is_guess = guess.is_some();
+            let held = match guess.take() {
+                Some(held) => held,
+                None => self.inode(ino).await?.ok_or(Error::Stale)?,
+            };
             let mut new = held.record.clone();
-            let value = change(&mut new)?;
-            if new == held.record {
-                return Ok((new, value));
+            match change(&mut new) {
+                Ok(value) if new != held.record => {
+                    if let Some(put) = self.access.put(&key, Some(&held), new).await? {
+                        return Ok((put.record, value));
+                    }
+                }
+                _ if is_guess => {}
+                Ok(value) => return Ok((new, value)),
+                Err(error) => return Err(error),
             }
-            if let Some(put) = self.access.put(&key, Some(&held), new).await? {
-                return Ok((put.record, value));
+            if !is_guess {
+                tries.again("other clients change the inode").await?;
             }
-            tries.again("other clients change the inode").await?;
         }
+    }
+
+    /// The inode as it was a moment ago, for whoever is to change it.
+    pub(crate) fn guess_inode(&self, ino: u64) -> Option<Held<Inode>> {
+        let held = self.access.guess::<Inode>(&self.access.keys.inode(ino));
+        held.filter(|held| !held.record.is_going())
     }
 }
 

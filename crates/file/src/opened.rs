@@ -97,6 +97,14 @@ impl OpenFile {
         self.ino
     }
 
+    pub(crate) fn contents(&self) -> &Rc<Contents> {
+        &self.shared.contents
+    }
+
+    pub(crate) fn inode(&self) -> &Stored {
+        &self.inode
+    }
+
     /// What others have written since is seen.
     pub(crate) fn look_again(&self, held: Held<Inode>) -> Result<(), Error> {
         self.shared.contents.forget(self.ino);
@@ -168,6 +176,24 @@ impl OpenFile {
             self.begin(false);
         }
         Ok(())
+    }
+
+    /// Writes bytes past what is gathered, straight into stripes, without a copy: they are stable when it returns. Several at once
+    /// are written at once; of such that overlap, and of other writes meanwhile, any may come last.
+    ///
+    /// # Errors
+    /// As a flush, and a write.
+    pub async fn write_through(self: &Rc<Self>, at: u64, bytes: Rope) -> Result<(), Error> {
+        if at.checked_add(bytes.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
+            return Err(Error::TooLong(FILE_BYTES_MAX));
+        }
+        if !self.is_clean() {
+            // What was written before must not come over it.
+            let _turn = self.turn.acquire(1).await;
+            self.go_out().await?;
+        }
+        self.check_there()?;
+        self.shared.contents.write(&self.inode, at, bytes).await
     }
 
     /// Writes bytes at the file's end, wherever others have moved that: where they are. They are stable when it returns.

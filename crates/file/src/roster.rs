@@ -112,7 +112,7 @@ impl Roster {
     pub async fn open(meta: Rc<dyn Meta>, name: &str) -> Result<Rc<Roster>, Error> {
         check_fs_name(name)?;
         let key = key::root(name);
-        let access = Access { meta: Rc::clone(&meta), keys: Keys([0; 16]) };
+        let access = Access::new(Rc::clone(&meta), Keys([0; 16]));
         let held = access.get::<RootRecord>(&key).await?;
         let held = held.ok_or_else(|| Error::NotFound(format!("file system {name}")))?;
         let members = Members::new(layout_of(&held.record)?, specs_of(&held.record));

@@ -231,13 +231,12 @@ impl Filesystem for Face {
         self.hand_on(move |served| async move {
             let made = async {
                 // Nobody has asked whether whoever creates it may have what is there: told so, the kernel looks the name up anew.
-                let created = served.files.names().create(parent.0, &name, &new, true).await;
-                let (found, _) = created.map_err(|error| match error {
+                let created = served.files.create_file(parent.0, &name, &new).await;
+                let (made, file) = created.map_err(|error| match error {
                     Error::Exists(_) if !exclusive => Error::Stale,
                     error => error,
                 })?;
-                let handle = served.open(found.ino).await?;
-                Ok((found, handle))
+                Ok((made, served.hand_out(file)))
             };
             match made.await {
                 Ok((found, handle)) => {

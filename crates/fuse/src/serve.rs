@@ -27,7 +27,7 @@ impl Served {
     }
 
     /// A number for a file that is open.
-    fn hand_out(&self, file: Rc<OpenFile>) -> u64 {
+    pub fn hand_out(&self, file: Rc<OpenFile>) -> u64 {
         let handle = self.next.get();
         self.next.set(handle + 1);
         self.handles.borrow_mut().insert(handle, file);

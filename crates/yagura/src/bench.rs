@@ -6,8 +6,8 @@ use ::bench::figures::Row;
 use ::bench::progress::{Progress, Stop};
 use ::bench::{
     busy_flash_row, cache_row, ceph_row, connections_row, device_row, device_wire_row, erasure_row, fill_row,
-    flash_cost_row, flash_row, idle_row, kv_row, kv_scale_row, neighbour_row, remote_row, restart_row, scale_row,
-    stream_row, volume_beside_row, volume_row, wire_row,
+    flash_cost_row, flash_row, hot_node_row, idle_row, kv_row, kv_scale_row, neighbour_row, remote_row, restart_row,
+    scale_row, stream_row, volume_beside_row, volume_row, wire_row,
 };
 
 use crate::cli::{
@@ -51,6 +51,10 @@ pub fn run(verb: &BenchVerb) -> Result<(), Failure> {
         BenchVerb::KvScale(rounds) => {
             let options = kv_scale_row::Options { rounds: usize::from(rounds.rounds), time: time(rounds) };
             (rounds, kv_scale_row::run(options, &progress).map(|row| rows.push(row)))
+        }
+        BenchVerb::HotNode(rounds) => {
+            let options = hot_node_row::Options { rounds: usize::from(rounds.rounds), time: time(rounds) };
+            (rounds, hot_node_row::run(options, &progress).map(|row| rows.push(row)))
         }
         BenchVerb::Erasure(rounds) => {
             let (number, time) = (usize::from(rounds.rounds), time(rounds));

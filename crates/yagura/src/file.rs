@@ -1,15 +1,25 @@
 //! `yagura file …`
 
-mod failure;
+mod caller;
+mod cat;
+mod copy;
+mod fault;
+mod fsck;
+mod layout;
+mod list;
 mod members;
 mod mount;
+mod names;
 mod paths;
+mod place;
 mod reach;
 mod rebuild;
 mod scrub;
 mod session;
-
-pub use failure::failure;
+mod stat;
+mod streams;
+mod told;
+mod uses;
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -22,6 +32,8 @@ use ::file::record::root::{MemberRecord, MemberState};
 use ::file::{CreateOptions, FileSystem, layout_of};
 use device::Namespace;
 use serde::Serialize;
+
+pub use fault::failure;
 
 use crate::cli::{FileCreateArgs, FileVerb};
 use crate::exit::Failure;
@@ -43,6 +55,8 @@ pub fn run(verb: &FileVerb) -> Result<(), Failure> {
         FileVerb::Scrub(args) => scrub::run(args),
         FileVerb::Rebuild(args) => rebuild::run(args),
         FileVerb::Member(verb) => members::run(verb),
+        FileVerb::Fsck(args) => fsck::run(args),
+        FileVerb::Use(verb) => uses::run(verb),
     }
 }
 

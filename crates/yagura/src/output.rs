@@ -65,6 +65,11 @@ pub fn progress(what: &'static str, length: u64, quiet: bool) -> ProgressBar {
     bar(what, length, quiet, template)
 }
 
+/// A bar for bytes that are copied, of which more become known meanwhile; it tells how many a second.
+pub fn copying(what: &'static str, quiet: bool) -> ProgressBar {
+    bar(what, 0, quiet, "{msg} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}")
+}
+
 /// A bar for work of which only the share that is done is known, phase after phase.
 pub fn progress_share(what: &'static str, quiet: bool) -> ShareBar {
     let bar = bar(what, SHARE_UNITS, quiet, "{msg} {wide_bar} {percent:>3} %{prefix}");

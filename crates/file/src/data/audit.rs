@@ -1,19 +1,17 @@
-//! [`Audit`]: records of space beside the stripes that maps name: what contradicts, and what nobody has.
+//! [`Audit`]: records of space beside the stripes that maps name: what contradicts, and what nobody has. [`Auditor`] looks, and
+//! clears what nobody has.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use super::chunk::{After, Chunk, DYING, Marks, NOBODY, REGIONS_PER_PAGE, Region, RegionPage, Run};
+use super::chunk::{After, Chunk, DYING, REGIONS_PER_PAGE, Region, RegionPage, Run};
 use super::chunks::Chunks;
 use super::key;
 use super::member::Members;
 use super::record::{self, Next};
 use super::stripe::Stripe;
+use super::survey::{Contradiction, Regions, Survey, Surveyed, Wrong};
 use crate::error::Error;
 use crate::meta::{Meta, Version};
-
-/// Keys that are asked for at once.
-const KEYS_LISTED: usize = 256;
 
 /// A chunk, and what of it is used.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -62,28 +60,40 @@ impl Auditor {
     /// # Errors
     /// What the store says, and records that do not parse.
     pub async fn audit(&self, named: &[Rc<Stripe>]) -> Result<Audit, Error> {
-        let mut audit = Audit::default();
-        let seen = self.all_chunks().await?;
-        let versions: BTreeMap<u32, Version> = seen.iter().map(|(number, (_, version))| (*number, *version)).collect();
-        let chunks: BTreeMap<u32, Chunk> = seen.into_iter().map(|(number, (chunk, _))| (number, chunk)).collect();
-        let mut by_chunk: BTreeMap<u32, Vec<Run>> = BTreeMap::new();
-        for stripe in named {
-            let run = Run { row: stripe.id.row, rows: stripe.rows(self.members.layout().shape) };
-            by_chunk.entry(stripe.id.chunk).or_default().push(run);
+        let mut survey = self.survey().await?;
+        named.iter().for_each(|stripe| survey.name(stripe));
+        let Regions { wrong, stray, damaged } = self.regions(&survey).await?;
+        if let Some(why) = survey.damaged.values().chain(&damaged).next() {
+            return Err(Error::Damaged(why.clone()));
         }
-        for (number, runs) in &by_chunk {
-            let Some(chunk) = chunks.get(number) else {
-                audit.faults.push(format!("{} stripes lie in chunk {number}, which is not there", runs.len()));
-                continue;
-            };
-            audit.faults.extend(faults_of(*number, chunk, runs));
-        }
-        for (number, chunk) in &chunks {
-            let named = by_chunk.get(number).map_or(&[][..], Vec::as_slice);
-            audit.chunks.push(audit_of(*number, versions[number], chunk, named));
-        }
-        self.audit_regions(&chunks, &mut audit).await?;
-        Ok(audit)
+        let faults = survey.suspects().iter().map(|(chunk, run, what)| shown(*chunk, *run, *what));
+        let faults = faults.chain(wrong.into_iter().map(shown_region)).collect();
+        let chunks = survey.chunks.iter().map(|(number, at)| audit_of(*number, at)).collect();
+        Ok(Audit { chunks, faults, stray })
+    }
+
+    /// All chunks as they stand.
+    pub(crate) async fn survey(&self) -> Result<Survey, Error> {
+        Survey::read(&*self.meta, &self.chunks, &self.members).await
+    }
+
+    /// Regions of members beside them.
+    pub(crate) async fn regions(&self, survey: &Survey) -> Result<Regions, Error> {
+        survey.regions(&*self.meta, &self.members).await
+    }
+
+    /// A chunk as it stands now.
+    pub(crate) async fn chunk(&self, number: u32) -> Result<Option<Chunk>, Error> {
+        self.chunks.load(number).await
+    }
+
+    /// The chunk that a region is by its member's record.
+    pub(crate) async fn holder(&self, region: Region) -> Result<Option<u32>, Error> {
+        let (page, at) = (region.region / REGIONS_PER_PAGE, region.region % REGIONS_PER_PAGE);
+        let key = key::regions(&self.members.layout().fs, region.member, page);
+        let found = record::load(&*self.meta, &key).await?;
+        let page = RegionPage::decode(found.as_ref().map(|found| &*found.body))?;
+        Ok(page.taken().find(|(region, _)| *region == at).map(|(_, chunk)| chunk))
     }
 
     /// Clears marks of rows that no stripe has, of a chunk whose owner is gone or whose rows have had no change for an hour; with
@@ -93,15 +103,25 @@ impl Auditor {
     /// # Errors
     /// What the store says.
     pub async fn clear(&self, chunk: &ChunkAudit, rows: &[(u32, u32)], disowns: bool) -> Result<bool, Error> {
-        let (number, key) = (chunk.number, self.chunks.key(chunk.number));
         let runs: Vec<Run> = rows.iter().map(|(row, rows)| Run { row: *row, rows: *rows }).collect();
+        self.clear_at(chunk.number, chunk.version, &runs, disowns).await
+    }
+
+    pub(crate) async fn clear_at(
+        &self,
+        number: u32,
+        version: Version,
+        runs: &[Run],
+        disowns: bool,
+    ) -> Result<bool, Error> {
+        let key = self.chunks.key(number);
         // At any other version somebody may have taken these rows, or the chunk.
-        let cleared = record::change_at(&*self.meta, &key, chunk.version, |body| {
+        let cleared = record::change_at(&*self.meta, &key, version, |body| {
             let mut chunk = self.chunks.decode(body)?;
             if chunk.owner == DYING {
                 return Ok(Next::Keep(After::Bury));
             }
-            let after = chunk.clear(number, &runs, disowns);
+            let after = chunk.clear(number, runs, disowns);
             Ok(Next::Put(chunk.encode(), after))
         });
         let Some(after) = cleared.await.map_err(|failed| failed.error)? else { return Ok(false) };
@@ -109,76 +129,63 @@ impl Auditor {
         Ok(true)
     }
 
-    async fn all_chunks(&self) -> Result<BTreeMap<u32, (Chunk, Version)>, Error> {
-        let prefix = key::chunks(&self.members.layout().fs);
-        let (mut chunks, mut cursor) = (BTreeMap::new(), 0);
-        loop {
-            let (keys, next) = self.meta.list(&prefix, cursor, KEYS_LISTED).await?;
-            for key in keys {
-                let number =
-                    key.strip_prefix(&*prefix).and_then(|rest| Some(u32::from_be_bytes(rest.try_into().ok()?)));
-                let number = number.ok_or_else(|| Error::Damaged("the key of a chunk".into()))?;
-                if let Some(found) = record::load(&*self.meta, &key).await? {
-                    chunks.insert(number, (self.chunks.decode(&found.body)?, found.version));
-                }
-            }
-            if next == 0 {
-                return Ok(chunks);
-            }
-            cursor = next;
-        }
+    /// Chunks of a client, as they stand. Where it is no more they are made nobody's, and what it had marked stays marked: some of
+    /// it may be named.
+    pub(crate) async fn owned(&self, client: u64) -> Result<Vec<(u32, Version)>, Error> {
+        let survey = self.survey().await?;
+        let owned = survey.chunks.iter().filter(|(_, at)| at.owner() == Some(client));
+        Ok(owned.map(|(number, at)| (*number, at.version)).collect())
     }
 
-    /// Each region of a chunk is its own by the member's record, and the other way round.
-    async fn audit_regions(&self, chunks: &BTreeMap<u32, Chunk>, audit: &mut Audit) -> Result<(), Error> {
-        let mut of_chunks: BTreeMap<Region, u32> = BTreeMap::new();
-        for (number, chunk) in chunks {
-            for region in &chunk.columns {
-                if let Some(other) = of_chunks.insert(*region, *number) {
-                    audit.faults.push(format!("{region:?} is in chunks {number} and {other}"));
-                }
-            }
+    /// Gives back the regions of a dying chunk.
+    pub(crate) async fn bury(&self, number: u32) -> Result<(), Error> {
+        self.chunks.see_to(number, After::Bury).await
+    }
+
+    /// Takes regions from a chunk that has them by their members' records alone.
+    pub(crate) async fn give_back(&self, region: Region, chunk: u32) -> Result<(), Error> {
+        self.chunks.regions.give_back(chunk, &[region]).await
+    }
+
+    /// The list of chunks without an owner.
+    pub(crate) async fn unowned(&self) -> Result<Vec<u32>, Error> {
+        self.chunks.unowned.load().await
+    }
+
+    /// Puts a chunk into that list, or takes it out.
+    pub(crate) async fn set_unowned(&self, number: u32, is_listed: bool) -> Result<(), Error> {
+        match is_listed {
+            true => self.chunks.unowned.add(number).await,
+            false => self.chunks.unowned.remove(number).await,
         }
-        for member in self.members.all() {
-            for page in 0..member.regions().div_ceil(REGIONS_PER_PAGE) {
-                let key = key::regions(&self.members.layout().fs, member.index(), page);
-                let found = record::load(&*self.meta, &key).await?;
-                let taken = RegionPage::decode(found.as_ref().map(|found| &*found.body))?;
-                for (at, chunk) in taken.taken() {
-                    let region = Region { member: member.index(), region: page * REGIONS_PER_PAGE + at };
-                    match of_chunks.remove(&region) {
-                        Some(owner) if owner == chunk => {}
-                        Some(owner) => audit.faults.push(format!("{region:?} of chunk {owner} is chunk {chunk}'s")),
-                        None => audit.stray.push((region, chunk)),
-                    }
-                }
-            }
-        }
-        // A dying chunk's may be given back already.
-        of_chunks.retain(|_, number| chunks.get(number).is_none_or(|chunk| chunk.owner != DYING));
-        audit
-            .faults
-            .extend(of_chunks.into_iter().map(|(region, chunk)| format!("{region:?} of chunk {chunk} is free")));
-        Ok(())
     }
 }
 
-fn faults_of(number: u32, chunk: &Chunk, runs: &[Run]) -> Vec<String> {
-    let mut runs = runs.to_vec();
-    runs.sort_unstable();
-    let twice = runs.windows(2).filter(|pair| pair[0].row + pair[0].rows > pair[1].row);
-    let twice = twice.map(|pair| format!("row {} of chunk {number} is in two stripes", pair[1].row));
-    let unmarked = runs.iter().filter(|run| !chunk.marks.holds(**run));
-    let unmarked =
-        unmarked.map(|run| format!("rows {:?} of chunk {number} are in a stripe and not marked", run.range()));
-    twice.chain(unmarked).collect()
+fn shown(chunk: u32, run: Run, what: Contradiction) -> String {
+    match what {
+        Contradiction::Absent => format!("a stripe lies in chunk {chunk}, which is not there"),
+        Contradiction::Unmarked => {
+            format!("rows {:?} of chunk {chunk} are in a stripe and not marked", run.range())
+        }
+        Contradiction::Twice => format!("a row of {:?} of chunk {chunk} is in two stripes", run.range()),
+    }
 }
 
-fn audit_of(number: u32, version: Version, chunk: &Chunk, named: &[Run]) -> ChunkAudit {
-    let mut marks: Marks = chunk.marks.clone();
-    named.iter().for_each(|run| marks.clear(*run));
-    let is_dying = chunk.owner == DYING;
-    let owner = Some(chunk.owner).filter(|owner| *owner != NOBODY && !is_dying);
-    let unnamed = marks.marked_runs().into_iter().map(|run| (run.row, run.rows)).collect();
-    ChunkAudit { number, version, owner, is_dying, marked: chunk.marks.marked(), unnamed }
+fn shown_region(wrong: Wrong) -> String {
+    match wrong {
+        Wrong::Shared(region, chunk, other) => format!("{region:?} is in chunks {chunk} and {other}"),
+        Wrong::Others(region, chunk, 0) => format!("{region:?} of chunk {chunk} is free"),
+        Wrong::Others(region, chunk, other) => format!("{region:?} of chunk {chunk} is chunk {other}'s"),
+    }
+}
+
+fn audit_of(number: u32, at: &Surveyed) -> ChunkAudit {
+    ChunkAudit {
+        number,
+        version: at.version,
+        owner: at.owner(),
+        is_dying: at.is_dying(),
+        marked: at.chunk.marks.marked(),
+        unnamed: at.unnamed().into_iter().map(|run| (run.row, run.rows)).collect(),
+    }
 }

@@ -51,8 +51,39 @@ impl Marks {
         run.row.checked_add(run.rows).is_some_and(|end| end <= self.rows) && run.range().all(|row| self.is_marked(row))
     }
 
+    /// Whether a row of a run, which must not go behind the last one, is marked.
+    pub(crate) fn touches(&self, run: Run) -> bool {
+        run.range().any(|row| self.is_marked(row))
+    }
+
+    /// Whether all rows of a run are marked, and none of them rests.
+    pub(crate) fn keeps(&self, run: Run) -> bool {
+        self.holds(run) && self.rests.iter().all(|rest| !rest.touches(run))
+    }
+
+    /// The marks alone: none rests, and none is closed.
+    pub(crate) fn bare(&self) -> Marks {
+        Marks { rests: Vec::new(), is_closed: false, ..self.clone() }
+    }
+
+    /// Clears all marks that are also in `other`, of as many rows; of bare ones.
+    pub(crate) fn clear_all(&mut self, other: &Marks) {
+        self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= !other);
+    }
+
     pub(crate) fn set(&mut self, run: Run) {
         run.range().for_each(|row| self.words[row as usize / 64] |= 1 << (row % 64));
+    }
+
+    /// The same of those rows that there are.
+    pub(crate) fn set_within(&mut self, run: Run) {
+        let end = run.row.saturating_add(run.rows).min(self.rows);
+        self.set(Run { row: run.row, rows: end.saturating_sub(run.row) });
+    }
+
+    /// Clears all marks that are not in `other`, of as many rows; of bare ones.
+    pub(crate) fn keep_all(&mut self, other: &Marks) {
+        self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= other);
     }
 
     pub(crate) fn clear(&mut self, run: Run) {
@@ -178,16 +209,31 @@ impl Chunk {
         self.after(free)
     }
 
+    /// Whether it gives its regions back.
+    pub(crate) fn is_dying(&self) -> bool {
+        self.owner == DYING
+    }
+
+    /// Whether whoever looks for room should find it in the list of those without an owner.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.owner == NOBODY && self.marks.free_later() >= self.listed_from()
+    }
+
+    /// Free rows from which on it is listed.
+    fn listed_from(&self) -> u32 {
+        (self.marks.rows / LISTED_SHARE).max(1)
+    }
+
     /// Clears marks; with `releases` it is nobody's then.
     pub(crate) fn clear(&mut self, number: u32, runs: &[Run], releases: bool) -> After {
         let free = if releases { 0 } else { self.marks.free_later() };
-        self.marks.wake(rest::unix_now(), 0);
         for run in runs {
             if !self.marks.holds(*run) {
                 tracing::warn!(chunk = number, row = run.row, rows = run.rows, "rows were not marked as taken");
             }
             self.marks.clear(*run);
         }
+        self.marks.wake(rest::unix_now(), 0);
         if releases {
             self.owner = NOBODY;
         }
@@ -196,12 +242,11 @@ impl Chunk {
 
     /// What is to be done, where so many rows could be had before.
     fn after(&mut self, free: u32) -> After {
-        let listed = (self.marks.rows / LISTED_SHARE).max(1);
         if self.owner == NOBODY && self.marks.marked() == 0 {
             self.owner = DYING;
             return After::Bury;
         }
-        let is_new = self.owner == NOBODY && free < listed && self.marks.free_later() >= listed;
+        let is_new = free < self.listed_from() && self.is_listed();
         if is_new { After::List } else { After::Nothing }
     }
 

@@ -3,10 +3,10 @@
 //! - `shape`, `stripe`, `map`: how data is cut into columns, what is known of what was written, which bytes of a file that is.
 //! - `record`, `key`: records in the store, changed once each.
 //! - `label`, `member`: the namespaces that the bytes are on.
-//! - `chunk`, `regions`, `place`, `places`, `unowned`, `chunks`, `rows`, `space`: room, taken and given back.
+//! - `chunk`, `rest`, `regions`, `place`, `places`, `unowned`, `chunks`, `rows`, `space`, `room`: room, taken and given back.
 //! - `rope`, `write`, `gather`, `read`, `balance`, `pending`: stripes, written and read.
 //! - `examine`, `mend`: stripes of which something is missing or does not verify, found and written anew.
-//! - `audit`: what records of space say, beside what maps name.
+//! - `survey`, `audit`: what records of space say, beside what maps name.
 //! - `append`: bytes behind what others append.
 //! - `content`, `span`: what inode and spans say of a file's bytes; `file`, `reader`, `writer`, `under_way`, `cut`,
 //!   `rewrite`: what is done with them.
@@ -35,12 +35,14 @@ mod record;
 mod regions;
 mod rest;
 mod rewrite;
+mod room;
 mod rope;
 mod rows;
 mod shape;
 mod space;
 mod span;
 mod stripe;
+mod survey;
 mod under_way;
 mod unowned;
 mod write;
@@ -48,6 +50,7 @@ mod writer;
 
 pub use audit::{Audit, Auditor, ChunkAudit};
 pub use chunk::Region;
+pub(crate) use chunk::{Marks, Run, UNOWNED_MAX};
 pub(crate) use chunks::Chunks;
 pub use content::{Content, EXTENTS_BYTES_MAX, INLINE_BYTES_MAX, Inode, Spans, State};
 pub use file::{Contents, Figures};
@@ -60,5 +63,8 @@ pub(crate) use pending::Few;
 pub use rope::Rope;
 pub use rows::ChunkPlace;
 pub use shape::{COLUMN_ROWS_MAX, Cut, PARITY_COLUMNS_MAX, ROW_BYTES, SUMS_MAX, Shape};
+pub(crate) use space::RENEWED_WITHIN;
 pub use space::Space;
+pub(crate) use span::SpanId;
 pub use stripe::{REGION_ROWS_MAX, Stripe, StripeId, SumSeed};
+pub(crate) use survey::{Survey, Wrong, overlap};

@@ -109,6 +109,15 @@ impl Regions {
         Ok((all, free))
     }
 
+    /// The same of each member, out or not.
+    pub(crate) async fn count_each(&self) -> Result<Vec<(u64, u64)>, Error> {
+        let mut counts = Vec::new();
+        for member in self.members.all() {
+            counts.push((member.regions().into(), self.free_of(&member).await?));
+        }
+        Ok(counts)
+    }
+
     /// Free regions of a member, about.
     pub(crate) async fn free_of(&self, member: &Member) -> Result<u64, Error> {
         let known = self.estimates.borrow().get(&member.index()).copied();

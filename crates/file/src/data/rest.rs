@@ -46,6 +46,11 @@ impl Rest {
         self.run.row + self.run.rows
     }
 
+    /// Whether one of these rows rests.
+    pub(crate) fn touches(self, run: Run) -> bool {
+        self.run.row < run.row.saturating_add(run.rows) && run.row < self.end()
+    }
+
     /// What is left of it without these rows.
     fn without(self, run: Run) -> impl Iterator<Item = Rest> {
         let part =

@@ -34,13 +34,13 @@ const MARKED_ROWS: u32 = 512;
 /// Chunks of the list that are looked at for one write.
 const CLAIMS_TRIED: usize = 8;
 /// A client whose record is older than this writes nothing: an hour after the last renewal others take its rows for lost.
-const RENEWED_WITHIN: Duration = Duration::from_secs(10 * 60);
+pub(crate) const RENEWED_WITHIN: Duration = Duration::from_secs(10 * 60);
 
 /// See the module.
 pub struct Space {
     meta: Rc<dyn Meta>,
     members: Rc<Members>,
-    chunks: Chunks,
+    pub(super) chunks: Chunks,
     client: Cell<u64>,
     renewed: Cell<Instant>,
     rows: RefCell<Rows>,
@@ -56,6 +56,7 @@ pub(crate) struct Taken {
     client: u64,
     pub(crate) place: Rc<ChunkPlace>,
     run: Run,
+    at: Instant,
     /// False: a map names them, or may yet.
     is_ours: bool,
 }
@@ -70,12 +71,13 @@ impl Taken {
     /// # Errors
     /// None may: others can have taken them for lost.
     pub(crate) fn offer(&mut self) -> Result<(), Error> {
-        if self.client != self.space.client.get() {
-            return Err(expired());
-        }
-        self.space.check()?;
-        self.is_ours = false;
-        Ok(())
+        self.check().map(|()| self.is_ours = false)
+    }
+
+    /// Whether they may be used: others can't have taken them for lost, also where their chunk is nobody's by now.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let is_theirs = self.client != self.space.client.get() || self.at.elapsed() >= RENEWED_WITHIN;
+        if is_theirs { Err(expired()) } else { self.space.check() }
     }
 
     /// No map names them, and none will.
@@ -106,7 +108,10 @@ impl Drop for Taken {
 }
 
 fn expired() -> Error {
-    Error::Unavailable("this client's record was not renewed for too long: it must take another name".into())
+    Error::Unavailable(
+        "this client's record was not renewed for ten minutes, or a write took that long: it must be mounted anew"
+            .into(),
+    )
 }
 
 impl Space {
@@ -125,17 +130,12 @@ impl Space {
         })
     }
 
-    /// Bytes of data that fit on all members, and that fit besides what is there, about: rows that are free in chunks do not count.
-    pub async fn usage(&self) -> Result<(u64, u64), Error> {
-        let Layout { shape, region_bytes, .. } = *self.layout();
-        let (all, free) = self.chunks.regions.count().await?;
-        let data = |regions: u64| regions / shape.columns() as u64 * shape.data() as u64 * u64::from(region_bytes);
-        Ok((data(all), data(free)))
-    }
-
-    /// The client's record was renewed by a change that was sent at `sent`.
+    /// The client's record was renewed by a change that was sent at `sent`. One that was too old once stays so: others may have
+    /// taken the client for dead meanwhile, and what it has of rows for lost.
     pub fn renewed(&self, sent: Instant) {
-        self.renewed.set(sent);
+        if self.check().is_ok() {
+            self.renewed.set(sent);
+        }
     }
 
     /// Goes on under another number, after the record of the old one was too old: what it had is left to `fsck`.
@@ -150,7 +150,7 @@ impl Space {
         if self.renewed.get().elapsed() < RENEWED_WITHIN { Ok(()) } else { Err(expired()) }
     }
 
-    fn layout(&self) -> &Layout {
+    pub(super) fn layout(&self) -> &Layout {
         self.members.layout()
     }
 
@@ -222,7 +222,7 @@ impl Space {
         state.ripen(time::now());
         let mut owned = state.owned.values_mut().filter(|owned| self.will_do(&owned.place, well));
         let (run, place) = owned.find_map(|owned| Some((owned.take(rows)?, Rc::clone(&owned.place))))?;
-        Some(Taken { space: Rc::clone(self), client: self.client.get(), place, run, is_ours: true })
+        Some(Taken { space: Rc::clone(self), client: self.client.get(), place, run, at: time::now(), is_ours: true })
     }
 
     /// Marks rows of a chunk that is ours; with `claims`, of one that is nobody's and becomes it, if its members are all well, or,
@@ -321,7 +321,7 @@ impl Space {
 
     /// Makes a new chunk, with rows of it marked.
     async fn create(&self, rows: u32, well: bool) -> Result<(), Error> {
-        let region_rows = self.layout().region_rows();
+        let region_rows = self.members.layout().region_rows();
         if rows > region_rows {
             return Err(Error::Invalid("more rows are asked for than a chunk has"));
         }
@@ -330,6 +330,7 @@ impl Space {
         if record::load(&*self.meta, &key).await?.is_some() {
             return Err(Error::Unavailable("a chunk's number was drawn twice: try again".into()));
         }
+        let begun = time::now();
         let columns =
             self.chunks.regions.take(number, if well { Resort::First } else { Resort::Last(FAILED_MAX) }).await?;
         let place = Rc::new(ChunkPlace { number, columns: columns.clone() });
@@ -343,7 +344,8 @@ impl Space {
             Ok(Next::Keep(self.chunks.decode(body)?.columns == chunk.columns))
         });
         match made.await? {
-            true if self.client.get() != client => Err(expired()),
+            // Regions without a chunk for an hour are given to others: those of one that was put so late may be theirs.
+            true if self.client.get() != client || begun.elapsed() >= RENEWED_WITHIN => Err(expired()),
             true => {
                 self.admit(number, Marked::Rows(runs, place, longest));
                 Ok(())

@@ -222,6 +222,14 @@ impl SpanRecords {
         record::ensure(&*self.meta, &self.key(id), |body| self.next(id, body, &mut edit)).await
     }
 
+    /// Removes a span that no inode names, as it stands at this version, and frees nothing: its stripes may be those of the map
+    /// that the inode has. False: it does not.
+    pub(crate) async fn remove_at(&self, id: SpanId, version: Version) -> Result<bool, Error> {
+        let _forgetting = Forgetting { records: self, id };
+        let removed = record::change_at(&*self.meta, &self.key(id), version, |_| Ok(Next::Remove(()))).await;
+        removed.map(|removed| removed.is_some()).map_err(|failed| failed.error)
+    }
+
     fn next<T>(
         &self,
         id: SpanId,

@@ -39,20 +39,39 @@ impl FileSystem {
         mut decide: impl FnMut(&mut Leaf, Path) -> Result<Step<T>, Error>,
     ) -> Result<T, Error> {
         let mut tries = Tries::new();
+        let mut guess = self.guess_spot(dir, self.hash(dir, name));
         loop {
-            let spot = self.spot(dir, self.hash(dir, name)).await?;
+            let is_guess = guess.is_some();
+            let spot = match guess.take() {
+                Some(spot) => spot,
+                None => self.spot(dir, self.hash(dir, name)).await?,
+            };
             let mut leaf = spot.leaf.clone();
-            match decide(&mut leaf, spot.path)? {
-                Step::Keep(value) => return Ok(value),
-                Step::Resolve(intent) => self.resolve_on_name(intent, dir, name).await?,
-                Step::Put(value, tells) => {
+            match decide(&mut leaf, spot.path) {
+                Ok(Step::Put(value, tells)) => {
                     if self.put_leaf(dir, spot, leaf, tells).await? {
                         return Ok(value);
                     }
                 }
+                _ if is_guess => {}
+                Ok(Step::Keep(value)) => return Ok(value),
+                Ok(Step::Resolve(intent)) => self.resolve_on_name(intent, dir, name).await?,
+                Err(error) => return Err(error),
             }
-            tries.again("other clients change the directory").await?;
+            if !is_guess {
+                tries.again("other clients change the directory").await?;
+            }
         }
+    }
+
+    /// The open leaf for a name, as it was a moment ago, for whoever is to change it.
+    pub(crate) fn guess_spot(&self, dir: u64, hash: u64) -> Option<Spot> {
+        let path = self.known.borrow().begin(dir, hash);
+        let held = self.access.guess::<Node>(&self.access.keys.node(dir, path))?;
+        let Shape::Leaf(leaf) = &held.record.shape else { return None };
+        let leaf = leaf.clone();
+        let is_dying = held.record.root.is_some_and(|root| root.dying.is_some());
+        (!is_dying).then_some(Spot { path, held, leaf })
     }
 
     /// The open leaf for a name. It finishes splits, and tells the root before a closed leaf is opened.
@@ -89,7 +108,7 @@ impl FileSystem {
     }
 
     /// Changes the root, so that whoever closes leaves to remove the directory and saw the root before can't. `false`: look again.
-    async fn tell_root(&self, dir: u64) -> Result<bool, Error> {
+    pub(crate) async fn tell_root(&self, dir: u64) -> Result<bool, Error> {
         let Some(held) = self.node(dir, Path::ROOT).await? else { return Err(self.why_absent(dir).await) };
         if held.record.shape == Shape::Dead {
             return Err(self.why_absent(dir).await);

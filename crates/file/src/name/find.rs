@@ -64,6 +64,16 @@ impl FileSystem {
         }
     }
 
+    /// Where the name led a moment ago (`Some(None)`: nowhere), for whoever is to change that; `None`: it is not remembered, or
+    /// an intent is on it.
+    pub(crate) fn recall(&self, dir: u64, name: &[u8]) -> Option<Option<Target>> {
+        let spot = self.guess_spot(dir, self.hash(dir, name))?;
+        match spot.leaf.get(name) {
+            Some(entry) if entry.intent.is_some() => None,
+            entry => Some(entry.and_then(|entry| entry.target)),
+        }
+    }
+
     /// What an entry leads to that has the number of this intent.
     pub(crate) fn target_by(&self, intent: &Intent, dir: u64, entry: &Entry) -> Result<Option<Target>, Error> {
         match intent.state {

@@ -3,6 +3,7 @@
 use crate::access::{Held, Tries};
 use crate::error::Error;
 use crate::fs::FileSystem;
+use crate::meta::Version;
 use crate::record::inode::{Content, Inode};
 use crate::record::node::Gone;
 use crate::record::{Record as _, Time};
@@ -37,27 +38,71 @@ impl FileSystem {
     /// Takes a link or a keeper out of an inode, which goes with the last of both. **One change makes it going, and whoever made
     /// that frees its content**: nobody can tell of another's freeing how far it came.
     async fn take_out(&self, ino: u64, take: impl Fn(&mut Inode) -> bool) -> Result<(), Error> {
-        let key = self.access.keys.inode(ino);
         let mut tries = Tries::new();
+        let mut guess = self.guess_inode(ino);
         loop {
-            let Some(held) = spared(self.inode(ino).await, ino)?.flatten() else { return Ok(()) };
+            let is_guess = guess.is_some();
+            let held = match guess.take() {
+                Some(held) => held,
+                None => match spared(self.inode(ino).await, ino)?.flatten() {
+                    Some(held) => held,
+                    None => return Ok(()),
+                },
+            };
             let mut new = held.record.clone();
             if !take(&mut new) {
-                return Ok(());
-            }
-            new.changed = Time::now();
-            let goes = new.is_going();
-            if goes && matches!(new.content, Content::Inline(_)) {
-                if self.access.remove(&key, &held).await? {
-                    return Ok(());
-                }
-            } else if let Some(held) = self.access.put(&key, Some(&held), new).await? {
-                if goes {
-                    self.bury_file(ino, &held).await;
+                if is_guess {
+                    continue;
                 }
                 return Ok(());
             }
-            tries.again("other clients change the inode").await?;
+            if self.put_without(ino, &held, new).await? {
+                return Ok(());
+            }
+            if !is_guess {
+                tries.again("other clients change the inode").await?;
+            }
+        }
+    }
+
+    /// The same with links and a keeper that `fsck` has found to be nobody's, if the inode is at this version still. False: it is
+    /// not.
+    pub(crate) async fn take_out_at(
+        &self,
+        ino: u64,
+        version: Version,
+        links: &[u64],
+        keeper: Option<u64>,
+    ) -> Result<bool, Error> {
+        let Some(held) = self.inode(ino).await?.filter(|held| held.version() == version) else { return Ok(false) };
+        let mut new = held.record.clone();
+        new.links.retain(|link| !links.contains(link));
+        new.keepers.retain(|other| Some(*other) != keeper);
+        self.put_without(ino, &held, new).await
+    }
+
+    /// Puts an inode that has lost a link or a keeper. False: others have changed it.
+    async fn put_without(&self, ino: u64, held: &Held<Inode>, mut new: Inode) -> Result<bool, Error> {
+        let key = self.access.keys.inode(ino);
+        new.changed = Time::now();
+        let goes = new.is_going();
+        if goes && matches!(new.content, Content::Inline(_)) {
+            return self.access.remove(&key, held).await;
+        }
+        let Some(held) = self.access.put(&key, Some(held), new).await? else { return Ok(false) };
+        if goes {
+            self.bury_file(ino, &held).await;
+        }
+        Ok(true)
+    }
+
+    /// Removes an inode that is going, and frees nothing: nobody can tell how far whoever made it so came with that.
+    pub(crate) async fn remove_going(&self, ino: u64) -> Result<bool, Error> {
+        let key = self.access.keys.inode(ino);
+        let held = self.access.get::<Inode>(&key).await?.filter(|held| held.record.is_going());
+        match held {
+            Some(held) => self.access.remove(&key, &held).await,
+            None => Ok(false),
         }
     }
 

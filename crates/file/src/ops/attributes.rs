@@ -17,7 +17,7 @@ const SET_GROUP: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o0010;
 
 /// What is to be changed; `None`: stays.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Change {
     /// The twelve bits of permissions.
     pub mode: Option<u16>,

@@ -9,7 +9,7 @@ use engine::time::{self, Instant};
 
 use super::shown;
 use super::told::Attributes;
-use crate::access::draw;
+use crate::access::{Tries, draw};
 use crate::error::Error;
 use crate::fs::{FileSystem, blank, empty_directory};
 use crate::name::Step;
@@ -90,13 +90,17 @@ impl FileSystem {
     /// Makes a file, directory, symbolic link, or a device's, pipe's or socket's name. The name must be free.
     pub async fn make(&self, dir: u64, name: &[u8], new: &New) -> Result<Attributes, Error> {
         check_name(name)?;
-        let parent = self.inode(dir).await?.ok_or_else(|| Error::NotFound(format!("directory {dir}")))?.record;
+        // Of a directory that is gone since its names are gone, too: this one can't be put.
+        let parent = match self.guess_inode(dir) {
+            Some(held) => held.record,
+            None => self.inode(dir).await?.ok_or_else(|| Error::NotFound(format!("directory {dir}")))?.record,
+        };
         if parent.kind != Kind::Directory {
             return Err(Error::NotDirectory(format!("inode {dir}")));
         }
         let (inode, link) = inode_of(new, dir, &parent)?;
         // Often it is taken, and then nothing is to be made and removed again.
-        if self.find(dir, name).await?.is_some() {
+        if self.recall(dir, name) != Some(None) && self.find(dir, name).await?.is_some() {
             return Err(Error::Exists(shown(name)));
         }
         let ino = self.next_ino().await?;
@@ -133,6 +137,11 @@ impl FileSystem {
         });
         match there.await {
             Err(Error::Stale) => {}
+            Ok(_) if target.kind == Kind::Directory => match self.touch_root(target.ino).await {
+                // It was taken for that of a directory that is not there, before the inode was.
+                Err(Error::NotFound(_)) => {}
+                touched => return touched,
+            },
             there => return there.map(drop),
         }
         self.change_leaf(dir, name, |leaf, _| {
@@ -145,6 +154,15 @@ impl FileSystem {
         })
         .await?;
         Err(Error::Unavailable(format!("{} came so late that what it led to was taken for left over", shown(name))))
+    }
+
+    /// Changes the root of a directory's trie.
+    async fn touch_root(&self, dir: u64) -> Result<(), Error> {
+        let mut tries = Tries::new();
+        while !self.tell_root(dir).await? {
+            tries.again("other clients change the directory").await?;
+        }
+        Ok(())
     }
 
     /// Gives a free name a target.
@@ -176,7 +194,7 @@ impl FileSystem {
     /// Gives an inode one more name.
     pub async fn link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Attributes, Error> {
         check_name(name)?;
-        if self.find(dir, name).await?.is_some() {
+        if self.recall(dir, name) != Some(None) && self.find(dir, name).await?.is_some() {
             return Err(Error::Exists(shown(name)));
         }
         let (link, made) = (draw(), Made::now());

@@ -21,14 +21,18 @@ impl FileSystem {
 
     /// Opens an inode, once more if it is open: each takes a [`FileSystem::release`].
     pub async fn open_inode(&self, ino: u64) -> Result<Inode, Error> {
-        Ok(self.open_held(ino).await?.record)
+        Ok(self.open_held(ino, false).await?.record)
     }
 
-    /// The same, for who is to change it.
-    pub(crate) async fn open_held(&self, ino: u64) -> Result<Held<Inode>, Error> {
+    /// The same, for who is to change it. Of what this client has just made (`is_new`) it is told what that was then: nobody else
+    /// can have closed it before.
+    pub(crate) async fn open_held(&self, ino: u64, is_new: bool) -> Result<Held<Inode>, Error> {
         let _turn = self.turns.share(ino).await;
         *self.opened.borrow_mut().entry(ino).or_default() += 1;
-        let opened = self.inode(ino).await.and_then(|held| held.ok_or(Error::Stale));
+        let opened = match self.guess_inode(ino).filter(|_| is_new) {
+            Some(held) => Ok(held),
+            None => self.inode(ino).await.and_then(|held| held.ok_or(Error::Stale)),
+        };
         if opened.is_err() {
             self.uncount(ino);
         }
@@ -131,7 +135,10 @@ impl FileSystem {
                     }
                 }
                 // Others took it for dead and removed it.
-                None => self.put_client(ClientRecord::default()).await?,
+                None => {
+                    let orphans = self.orphans.borrow().iter().take(ORPHANS_MAX).copied().collect();
+                    self.put_client(ClientRecord { orphans, ..ClientRecord::default() }).await?;
+                }
             }
             tries.again("others change this client's record").await?;
         }

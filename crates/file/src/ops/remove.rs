@@ -15,8 +15,12 @@ impl FileSystem {
     pub async fn unlink(&self, dir: u64, name: &[u8]) -> Result<(), Error> {
         check_name(name)?;
         let mut tries = Tries::new();
+        let mut guess = self.recall(dir, name).flatten().filter(|target| target.kind != Kind::Directory);
         loop {
-            let target = self.find(dir, name).await?.ok_or_else(|| not_found(name))?;
+            let target = match guess.take() {
+                Some(target) => target,
+                None => self.find(dir, name).await?.ok_or_else(|| not_found(name))?,
+            };
             if target.kind == Kind::Directory {
                 return Err(Error::IsDirectory(shown(name)));
             }

@@ -36,9 +36,15 @@ impl FileSystem {
             return Err(Error::Invalid("a rename that may not replace can't exchange"));
         }
         let mut tries = Tries::new();
+        let mut guess = self.guess_targets((dir, name), (new_dir, new_name), flags);
         loop {
-            let target = self.find(dir, name).await?.ok_or_else(|| not_found(name))?;
-            let other = self.find(new_dir, new_name).await?;
+            let (target, other) = match guess.take() {
+                Some(guess) => guess,
+                None => {
+                    let target = self.find(dir, name).await?.ok_or_else(|| not_found(name))?;
+                    (target, self.find(new_dir, new_name).await?)
+                }
+            };
             match check_targets(target, other, (dir, name), (new_dir, new_name), flags) {
                 Ok(true) => {}
                 // The names were read one after the other: what they seem to be together holds if the first is still so.
@@ -64,10 +70,16 @@ impl FileSystem {
                 Side { dir: new_dir, name: new_name.to_vec(), before: other, after: Some(target) },
             ];
             let intent = Intent::new(sides);
-            // Those that come below another directory hear of it anyway.
-            let moved: Vec<u64> = intent.moved().map(|(ino, ..)| ino).collect();
             let is_done = match self.rename_in_leaf(&intent.sides).await? {
-                Some(is_done) => is_done,
+                Some(true) => {
+                    let exchanged = other.filter(|_| flags.exchange);
+                    for target in [Some(target), exchanged].into_iter().flatten() {
+                        self.note_rename(target.ino).await;
+                    }
+                    true
+                }
+                Some(false) => false,
+                // Whoever finishes it notes the times.
                 None => match self.carry_out(intent).await {
                     Ok(outcome) => matches!(outcome, Outcome::Done),
                     Err(Error::NotEmpty(_)) => return Err(Error::NotEmpty(shown(new_name))),
@@ -75,15 +87,17 @@ impl FileSystem {
                 },
             };
             if is_done {
-                let exchanged = other.filter(|_| flags.exchange);
-                for target in [Some(target), exchanged].into_iter().flatten().filter(|of| !moved.contains(&of.ino)) {
-                    self.note_rename(target.ino).await;
-                }
                 return Ok(());
             }
             drop(turn);
             tries.again("other clients change the names").await?;
         }
+    }
+
+    /// What the two names led to a moment ago, where that lets them be renamed: the rename finds out whether it is so still.
+    fn guess_targets(&self, place: Place<'_>, new: Place<'_>, flags: RenameFlags) -> Option<(Target, Option<Target>)> {
+        let guess = self.recall(place.0, place.1).flatten().zip(self.recall(new.0, new.1));
+        guess.filter(|(target, other)| check_targets(*target, *other, place, new, flags) == Ok(true))
     }
 
     /// An inode that has another name now was changed then. That the rename took place is sure, whatever comes of this.

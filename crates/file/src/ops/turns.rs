@@ -36,6 +36,11 @@ impl Turns {
         self.take(ino, SHARES).await
     }
 
+    /// One of so many turns that there are at once.
+    pub(crate) async fn one_of(&self, ino: u64, count: usize) -> Turn<'_> {
+        self.take(ino, SHARES / count).await
+    }
+
     async fn take(&self, ino: u64, count: usize) -> Turn<'_> {
         let fresh = || Rc::new(Semaphore::new(SHARES));
         let shares = Rc::clone(self.0.borrow_mut().entry(ino).or_insert_with(fresh));

@@ -21,6 +21,11 @@ impl Keys {
         key
     }
 
+    /// What all of them begin with.
+    pub(crate) fn all(self) -> Vec<u8> {
+        [PREFIX, &self.0].concat()
+    }
+
     pub(crate) fn inode(self, ino: u64) -> Vec<u8> {
         self.of(b'i', &[&ino.to_be_bytes()])
     }

@@ -57,6 +57,23 @@ impl Path {
         })
     }
 
+    /// The place that a key's last bytes say.
+    pub(crate) fn of_nibbles(nibbles: &[u8]) -> Option<Path> {
+        if nibbles.len() > usize::from(DEPTH_MAX) || nibbles.iter().any(|nibble| u64::from(*nibble) >= CHILDREN) {
+            return None;
+        }
+        let add = |(bits, shift): (u64, u32), nibble: &u8| {
+            (bits | u64::from(*nibble) << (shift - LEVEL_BITS), shift - LEVEL_BITS)
+        };
+        let (bits, _) = nibbles.iter().fold((0, u64::BITS), add);
+        Some(Path { bits, depth: nibbles.len() as u8 })
+    }
+
+    /// The node that it is a child of; none of the root.
+    pub(crate) fn parent(self) -> Option<Path> {
+        Some(Path::towards(self.bits, self.depth.checked_sub(1)?))
+    }
+
     /// One byte for each level, as keys have it.
     pub(crate) fn nibbles(self) -> Vec<u8> {
         let nibble = |level: u8| (self.bits >> (u64::BITS - LEVEL_BITS * (u32::from(level) + 1))) as u8 & 15;
@@ -78,6 +95,9 @@ mod tests {
         assert_eq!((Path::ROOT.first(), Path::ROOT.last()), (0, u64::MAX));
         let path = Path::towards(0xabcd_ef01_2345_6789, 3);
         assert_eq!(path.nibbles(), [0xa, 0xb, 0xc]);
+        assert_eq!(Path::of_nibbles(&[0xa, 0xb, 0xc]), Some(path));
+        assert_eq!((path.parent().map(Path::nibbles), Path::ROOT.parent()), (Some(vec![0xa, 0xb]), None));
+        assert_eq!((Path::of_nibbles(&[16]), Path::of_nibbles(&[0; 17])), (None, None));
         assert_eq!((path.first(), path.last()), (0xabc0_0000_0000_0000, 0xabcf_ffff_ffff_ffff));
         let children: Vec<Path> = path.children().collect();
         assert_eq!(children.len(), 16);

@@ -36,6 +36,18 @@ pub enum MemberState {
     Removed = 4,
 }
 
+impl MemberState {
+    /// For people.
+    pub fn word(self) -> &'static str {
+        match self {
+            MemberState::Active => "active",
+            MemberState::Leaving => "leaving",
+            MemberState::Lost => "lost",
+            MemberState::Removed => "removed",
+        }
+    }
+}
+
 /// A namespace that holds columns.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MemberRecord {

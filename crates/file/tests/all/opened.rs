@@ -7,7 +7,7 @@ use device::Memory;
 use engine::rng::SplitMix;
 use engine::{task, time};
 use file::data::Auditor;
-use file::meta::{Faults, MemoryMeta};
+use file::meta::{Faults, MemoryMeta, Meta};
 use file::record::Time;
 use file::record::root::{MemberRecord, MemberState};
 use file::{Change, CreateOptions, DIRTY_BYTES_MAX, Error, FileSystem, Files, OpenFile, ROOT};
@@ -19,13 +19,13 @@ const MIB: u64 = 1 << 20;
 const MEMBER_BYTES: u64 = 32 * MIB;
 
 /// A file system of three members: two columns of data and one of parity.
-struct Place {
-    meta: MemoryMeta,
-    shelves: Vec<Rc<Shelf>>,
+pub struct Place {
+    pub meta: MemoryMeta,
+    pub shelves: Vec<Rc<Shelf>>,
 }
 
 impl Place {
-    async fn new() -> Place {
+    pub async fn new() -> Place {
         let (meta, mut shelves, mut members) = (MemoryMeta::new(), Vec::new(), Vec::new());
         for index in 0..3u8 {
             shelves.push(Shelf::new(Memory::new(MEMBER_BYTES, 4096, [index + 1; 16]).unwrap()));
@@ -42,8 +42,12 @@ impl Place {
     }
 
     /// One more client.
-    async fn client(&self) -> Rc<Files> {
-        let files = Files::open(self.meta.client(), "test", "here").await.unwrap();
+    pub async fn client(&self) -> Rc<Files> {
+        self.client_over(self.meta.client()).await
+    }
+
+    pub async fn client_over(&self, client: Rc<dyn Meta>) -> Rc<Files> {
+        let files = Files::open(client, "test", "here").await.unwrap();
         let gate = Gate::at(None);
         for (index, shelf) in self.shelves.iter().enumerate() {
             files.members().connect(index as u16, Some(shelf.reached(&gate)));
@@ -52,7 +56,7 @@ impl Place {
     }
 
     /// Calls and commands take up to this long.
-    fn set_delay(&self, delay: Duration) {
+    pub fn set_delay(&self, delay: Duration) {
         self.meta.set_faults(Faults { delay, ..Faults::default() });
         self.shelves.iter().for_each(|shelf| shelf.delay.set(delay));
     }
@@ -62,7 +66,7 @@ impl Place {
     }
 }
 
-async fn make(files: &Rc<Files>, name: &str) -> Rc<OpenFile> {
+pub async fn make(files: &Rc<Files>, name: &str) -> Rc<OpenFile> {
     let (made, _) = files.names().create(ROOT, name.as_bytes(), &file(), true).await.unwrap();
     files.open_file(made.ino).await.unwrap()
 }

@@ -197,7 +197,7 @@ fn unknown_outcomes_change_nothing_of_what_one_client_does() {
 }
 
 /// Some operation on few names; errors are the others' doing, but for what must never be.
-async fn disturb(fs: &FileSystem, draw: &mut SplitMix, dirs: &mut Vec<u64>) {
+pub async fn disturb(fs: &FileSystem, draw: &mut SplitMix, dirs: &mut Vec<u64>) {
     let name = |draw: &mut SplitMix| {
         format!("{}{}", draw.below(8), if draw.below(3) == 0 { "n".repeat(180) } else { String::new() })
     };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
+use std::time::Duration;
 
 use engine::sim::{SimConfig, World};
 use file::meta::{MemoryClient, MemoryMeta, Meta};
@@ -12,6 +13,15 @@ use file::{Attributes, CreateOptions, Error, FileSystem, New, ROOT};
 /// Runs a future in a simulated world of this seed.
 pub fn run<T>(seed: u64, future: impl Future<Output = T>) -> T {
     match World::new(seed, SimConfig::default()).run_until(future) {
+        Ok(output) => output,
+        Err(stalled) => panic!("seed {seed}: {stalled:?}"),
+    }
+}
+
+/// The same for a test of hours.
+pub fn run_long<T>(seed: u64, future: impl Future<Output = T>) -> T {
+    let config = SimConfig { virtual_time_max: Duration::from_secs(48 * 3600), ..SimConfig::default() };
+    match World::new(seed, config).run_until(future) {
         Ok(output) => output,
         Err(stalled) => panic!("seed {seed}: {stalled:?}"),
     }

@@ -39,6 +39,8 @@ pub enum BenchVerb {
     Ceph(BenchCephArgs),
     /// The store against numbers of hosts and members, in virtual time, and the messages of an update (row B5).
     KvScale(Rounds),
+    /// Files read around a hot node by their parity, in virtual time (row B13).
+    HotNode(Rounds),
     /// Erasure codes on one core, beside ISA-L and a plain copy (row B12). Wants Debian's libisal2.
     Erasure(Rounds),
     /// Host-managed flash on the model of NAND, in virtual time: beside a plain block device (row B10), and what the media manager

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{Common, FileMemberVerb, FileRebuildArgs, FileScrubArgs, PoolAddress};
+use super::{Common, FileMemberVerb, FileRebuildArgs, FileScrubArgs, FileUseVerb, PoolAddress};
 use crate::size::Size;
 
 /// `yagura file …`
@@ -21,6 +21,10 @@ pub enum FileVerb {
     /// Show members, add and empty them, take them out.
     #[command(subcommand)]
     Member(FileMemberVerb),
+    /// Find what is damaged and what the dead have left, beside those who use the file system, and mend it.
+    Fsck(super::FileFsckArgs),
+    #[command(flatten)]
+    Use(FileUseVerb),
 }
 
 /// `yagura file create`

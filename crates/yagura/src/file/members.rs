@@ -11,8 +11,10 @@ use device::Namespace;
 use kv::resp::execute::together;
 use serde::Serialize;
 
-use super::session::Session;
-use super::{failure, reach, rebuild};
+use super::fault::failure;
+use super::scrub::INTERRUPTED;
+use super::session::{Reach, Session};
+use super::{reach, rebuild};
 use crate::cli::{
     FileMemberAddArgs, FileMemberDrainArgs, FileMemberListArgs, FileMemberRemoveArgs, FileMemberReplaceArgs,
     FileMemberVerb, PoolAddress,
@@ -32,11 +34,11 @@ pub fn run(verb: &FileMemberVerb) -> Result<(), Failure> {
         FileMemberVerb::List(args) => reactors::run_one(list(args)),
         FileMemberVerb::Add(args) => reactors::run_one(add(args)),
         FileMemberVerb::Drain(args) => {
-            Session::run(&args.walk.address, &args.name, async |session| drain(args, session).await)
+            Session::run(&args.walk.address, INTERRUPTED, async |session| drain(args, session).await)
         }
         FileMemberVerb::Remove(args) => reactors::run_one(remove(args)),
         FileMemberVerb::Replace(args) => {
-            Session::run(&args.walk.address, &args.name, async |session| replace(args, session).await)
+            Session::run(&args.walk.address, INTERRUPTED, async |session| replace(args, session).await)
         }
     }
 }
@@ -148,17 +150,12 @@ async fn list(args: &FileMemberListArgs) -> Result<(), Failure> {
     let mut listed = Vec::new();
     for (index, reached) in there.into_iter().zip(reached) {
         let MemberRecord { place, bytes, state, domain } = root.members[usize::from(index)].clone();
-        let (state, is_asked) = match state {
-            MemberState::Active => ("active", true),
-            MemberState::Leaving => ("leaving", true),
-            MemberState::Lost => ("lost", false),
-            MemberState::Removed => ("removed", false),
-        };
+        let is_asked = matches!(state, MemberState::Active | MemberState::Leaving);
         listed.push(Listed {
             member: index,
             place,
             domain,
-            state,
+            state: state.word(),
             bytes,
             regions: roster.members().get(index).map_or(0, |member| member.regions().into()),
             regions_taken: roster.chunks_on(index).await.map_err(failure)?.len() as u64,
@@ -235,7 +232,7 @@ async fn admit(
                 return Ok(index);
             }
             // The same one by another address; of one that does not answer nobody can tell.
-            let other = reach::find(way, &member.place).await;
+            let other = reach::find_at(way, &member.place).await;
             let nguid = new.namespace.info().nguid;
             let is_other = other.as_ref().is_ok_and(|other| other.namespace.info().nguid != nguid && nguid != [0; 16]);
             if !is_other && !(other.is_err() && force) {
@@ -299,40 +296,42 @@ impl Emptied {
 }
 
 async fn drain(args: &FileMemberDrainArgs, session: &Session) -> Result<(), Failure> {
-    let roster = session.files.roster();
+    let files = session.open(&args.name, Reach::LostToo).await?;
+    let roster = files.roster();
     let members = args.members.iter().map(|called| find(roster, &args.name, called, Which::Only));
     let members = members.collect::<Result<Vec<u16>, Failure>>()?;
     if args.lost {
-        check_lost(&session.way, roster, &args.name, &members).await?;
+        check_lost(session.way(), roster, &args.name, &members).await?;
     }
     if !args.force {
         roster.check_room(&members).await.map_err(|error| refusal(&args.name, error))?;
     }
     roster.drain_all(&members, args.lost).await.map_err(|error| refusal(&args.name, error))?;
-    let rebuilt = rebuild::rebuild(&args.walk, session).await?;
+    let rebuilt = rebuild::rebuild(&args.walk, &files).await?;
     let emptied = Emptied { name: args.name.clone(), members, new: None, removed: false, rebuilt };
     output::report(args.walk.common.json, &emptied, Emptied::describe)?;
     emptied.rebuilt.verdict()
 }
 
 async fn replace(args: &FileMemberReplaceArgs, session: &Session) -> Result<(), Failure> {
-    let roster = session.files.roster();
+    let files = session.open(&args.name, Reach::LostToo).await?;
+    let roster = files.roster();
     let old = find(roster, &args.name, &args.old, Which::Going)?;
     if args.lost {
-        check_lost(&session.way, roster, &args.name, &[old]).await?;
+        check_lost(session.way(), roster, &args.name, &[old]).await?;
     }
-    let found = args.new.find(&session.way).await?;
+    let found = args.new.find(session.way()).await?;
     let [found] = &found[..] else {
         let address = &args.new.address;
         return Err(Failure::usage(format!("{address}: name one namespace, by nqn and nsid")));
     };
     let instead_of = args.lost.then_some(old);
-    let new = admit(&session.way, roster, &args.name, found, instead_of, args.force).await?;
+    let new = admit(session.way(), roster, &args.name, found, instead_of, args.force).await?;
     if new == old {
         return Err(Failure::usage(format!("{}: this is the member that is to go", args.new.address)));
     }
     roster.drain(old, args.lost).await.map_err(|error| refusal(&args.name, error))?;
-    let rebuilt = rebuild::rebuild(&args.walk, session).await?;
+    let rebuilt = rebuild::rebuild(&args.walk, &files).await?;
     let verdict = rebuilt.verdict();
     if verdict.is_ok() {
         roster.remove(old).await.map_err(|error| refusal(&args.name, error))?;

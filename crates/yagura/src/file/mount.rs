@@ -8,7 +8,8 @@ use fuse::{Mount, MountOptions};
 use kv::store::RepairerOptions;
 use serde::Serialize;
 
-use super::{failure, reach};
+use super::fault::failure;
+use super::reach;
 use crate::cli::FileMountArgs;
 use crate::exit::Failure;
 use crate::{client, output, reactors, stop};
@@ -33,9 +34,7 @@ async fn serve(args: &FileMountArgs, letter: &engine::sync::MailReceiver<stop::R
     let store = client::open(&args.address).await?;
     let _repairer = store.start_repairer(RepairerOptions::default());
     let meta: Rc<dyn Meta> = Rc::new(StoreMeta::new(Rc::new(store.clone())));
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "a host".into());
-    let host = host.trim();
-    let files = Files::open(meta, &args.name, host).await.map_err(failure)?;
+    let files = Files::open(meta, &args.name, &reach::host_name()).await.map_err(failure)?;
     let reached = reach::connect_all(&way, &files).await;
     let _alive = files.keep_alive();
     let options = MountOptions { read_only: args.read_only, allow_other: args.allow_other };

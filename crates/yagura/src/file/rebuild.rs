@@ -2,12 +2,13 @@
 
 use std::rc::Rc;
 
+use ::file::Files;
 use ::file::mend::{Mender, Rebuilt};
 use serde::Serialize;
 
-use super::failure;
-use super::scrub::{Found, job};
-use super::session::Session;
+use super::fault::failure;
+use super::scrub::{Found, INTERRUPTED, job};
+use super::session::{Reach, Session};
 use crate::cli::{FileRebuildArgs, Walk};
 use crate::exit::Failure;
 use crate::output::{self, many};
@@ -33,22 +34,23 @@ pub struct Report {
 
 /// Runs `file rebuild`.
 pub fn run(args: &FileRebuildArgs) -> Result<(), Failure> {
-    Session::run(&args.walk.address, &args.name, async |session| {
-        let report = rebuild(&args.walk, session).await?;
+    Session::run(&args.walk.address, INTERRUPTED, async |session| {
+        let files = session.open(&args.name, Reach::LostToo).await?;
+        let report = rebuild(&args.walk, &files).await?;
         output::report(args.walk.common.json, &report, |report| report.describe(&args.name))?;
         report.verdict()
     })
 }
 
 /// Writes anew what lacks something, until nothing more can be done.
-pub async fn rebuild(walk: &Walk, session: &Session) -> Result<Report, Failure> {
+pub async fn rebuild(walk: &Walk, files: &Rc<Files>) -> Result<Report, Failure> {
     let (job, over) = job("rebuild", walk);
-    let rebuilt = Mender::new(Rc::clone(&session.files), Rc::clone(&job)).rebuild().await;
+    let rebuilt = Mender::new(Rc::clone(files), Rc::clone(&job)).rebuild().await;
     over();
     let Rebuilt { walks, rewritten, left, taken } = rebuilt.map_err(failure)?;
     let taken = taken.into_iter().map(|(member, regions)| Taken { member, regions }).collect();
     let moved_bytes = job.end().await;
-    Ok(Report { walks, rewritten, moved_bytes, taken, left: Found::new(&session.files, &left).await })
+    Ok(Report { walks, rewritten, moved_bytes, taken, left: Found::new(files, &left).await })
 }
 
 impl Report {
@@ -79,7 +81,7 @@ impl Report {
         }
         Err(Failure::check(format!(
             "what is taken of {} still holds nothing that a file names: rows rest for 40 minutes where a column failed, and go \
-             with the next run; what a client that died had taken stays until there is `yagura file fsck`",
+             with the next run; what a client that died had taken goes by `yagura file fsck --repair --wait`",
             output::members(&members)
         )))
     }

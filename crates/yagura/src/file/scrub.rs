@@ -10,8 +10,9 @@ use engine::job::{Job, Jobs};
 use engine::time::{self, Instant};
 use serde::Serialize;
 
-use super::session::Session;
-use super::{failure, paths};
+use super::fault::failure;
+use super::paths;
+use super::session::{Reach, Session};
 use crate::cli::{FileScrubArgs, Walk};
 use crate::exit::Failure;
 use crate::output::{self, many};
@@ -181,17 +182,21 @@ pub fn job(kind: &'static str, walk: &Walk) -> (Rc<Job>, impl FnOnce() + use<>) 
     (job, move || bar.finish_and_clear())
 }
 
+/// What is said of a walk that a signal has ended.
+pub const INTERRUPTED: &str = "ended by a signal: what is done is done, and the same command goes on with the rest";
+
 /// Runs `file scrub`.
 pub fn run(args: &FileScrubArgs) -> Result<(), Failure> {
-    Session::run(&args.walk.address, &args.name, async |session| scrub(args, session).await)
+    Session::run(&args.walk.address, INTERRUPTED, async |session| scrub(args, session).await)
 }
 
 async fn scrub(args: &FileScrubArgs, session: &Session) -> Result<(), Failure> {
+    let files = session.open(&args.name, Reach::LostToo).await?;
     let (job, over) = job("scrub", &args.walk);
     let begun = time::now();
-    let mender = Rc::new(Mender::new(Rc::clone(&session.files), Rc::clone(&job)));
+    let mender = Rc::new(Mender::new(Rc::clone(&files), Rc::clone(&job)));
     let partial = || {
-        let (files, mender) = (Rc::clone(&session.files), Rc::clone(&mender));
+        let (files, mender) = (Rc::clone(&files), Rc::clone(&mender));
         tell_partial(files, mender, args.name.clone(), args.walk.common.json, begun)
     };
     let at_a_signal = partial();
@@ -214,7 +219,7 @@ async fn scrub(args: &FileScrubArgs, session: &Session) -> Result<(), Failure> {
         went_on_since: scrubbed.went_on.map(|began| began.seconds),
         moved_bytes: Some(job.end().await),
         seconds: begun.elapsed().as_secs_f64(),
-        found: Found::new(&session.files, &scrubbed.report).await,
+        found: Found::new(&files, &scrubbed.report).await,
     };
     output::report(args.walk.common.json, &report, |report| describe(&args.name, report))?;
     report.found.verdict()

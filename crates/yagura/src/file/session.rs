@@ -1,47 +1,71 @@
-//! A command that works on a file system as a client of it.
+//! [`Session`]: the file systems that a verb uses, reached when they are first named, and left in good order: also where a signal
+//! ends the verb, so that nothing half-done stays behind.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use ::file::Files;
 use ::file::meta::{Meta, StoreMeta};
-use engine::task::LocalFuture;
+use engine::task::{LocalFuture, Task};
 use engine::time;
+use indicatif::ProgressBar;
 use kv::store::Store;
 
-use super::{failure, reach};
+use super::fault::failure;
+use super::place::Inside;
+use super::reach;
 use crate::cli::PoolAddress;
-use crate::client::{self, Way};
+use crate::client;
+use crate::client::Way;
 use crate::exit::Failure;
 use crate::race::{First, first_of};
 use crate::{reactors, stop};
 
-/// See the module.
-pub struct Session {
-    pub files: Rc<Files>,
-    pub way: Rc<Way>,
-    store: Store,
-    /// What is to be done, before what the client had goes back, where a signal ends the work.
-    ended: RefCell<Option<LocalFuture<'static, ()>>>,
-    _alive: engine::task::Task<()>,
-}
+/// A file system, and the task that says that its client lives.
+type Opened = (Rc<Files>, Task<()>);
 
-/// The status of a command that a signal has ended, as shells show it (that of SIGINT).
-const INTERRUPTED: u8 = 128 + 2;
-/// How long a command that was ended may take to tell what it has found.
+/// Exit status after SIGINT, as a shell has it.
+const INTERRUPTED: u8 = 130;
+/// How long a verb that was ended may take to tell what it has found.
 const ENDED_WITHIN: Duration = Duration::from_secs(20);
 
+/// Which members of a file system a verb reaches.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// None: it has nothing to do with bytes.
+    Nobody,
+    /// Those that are to be reached.
+    Members,
+    /// Also those that are said to be lost, if they answer: what they have is read all the same.
+    LostToo,
+}
+
+/// See the module.
+pub struct Session {
+    way: Rc<Way>,
+    store: Store,
+    meta: Rc<dyn Meta>,
+    opened: RefCell<BTreeMap<String, Opened>>,
+    /// What a failure is said beside.
+    bar: RefCell<ProgressBar>,
+    failed: Cell<u64>,
+    status: Cell<u8>,
+    /// What is to be done, before what the client had goes back, where a signal ends the work.
+    ended: RefCell<Option<LocalFuture<'static, ()>>>,
+}
+
 impl Session {
-    /// Works as a client of the file system until that is done, or a signal comes: what the client had is given back then, too.
+    /// Works until that is done, or a signal comes, of which `interrupted` is said: what the client had is given back then, too.
     pub fn run(
         address: &PoolAddress,
-        name: &str,
+        interrupted: &str,
         work: impl AsyncFnOnce(&Session) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let letters = stop::letters(1, false)?;
         reactors::run_one(async {
-            let session = Session::open(address, name).await?;
+            let session = Session::reach(address).await?;
             let done = match first_of(work(&session), letters[0].recv()).await {
                 First::A(done) => done,
                 First::B(_) => {
@@ -50,26 +74,34 @@ impl Session {
                         // Whoever ends it does not wait for a store that is away.
                         let _late = time::timeout(ENDED_WITHIN, ended).await;
                     }
-                    let told = "ended by a signal: what is done is done, and the same command goes on with the rest";
-                    Err(Failure::with_status(INTERRUPTED, told.into()))
+                    Err(Failure::with_status(INTERRUPTED, interrupted.to_owned()))
                 }
             };
-            session.end(done).await
+            let closed = session.close().await;
+            done.and(closed)
         })
     }
 
-    /// A new client, with all members that answer.
-    async fn open(address: &PoolAddress, name: &str) -> Result<Session, Failure> {
+    /// Reaches the pool.
+    async fn reach(address: &PoolAddress) -> Result<Session, Failure> {
         let way = Rc::new(client::way(&address.host)?);
         let store = client::open(address).await?;
         let meta: Rc<dyn Meta> = Rc::new(StoreMeta::new(Rc::new(store.clone())));
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "a host".into());
-        let files = Files::open(meta, name, host.trim()).await.map_err(failure)?;
-        // What a member has that is said to be lost is read all the same, if it answers.
-        files.roster().reach_lost();
-        reach::connect_all(&way, &files).await;
-        let _alive = files.keep_alive();
-        Ok(Session { files, way, store, ended: RefCell::default(), _alive })
+        Ok(Session {
+            way,
+            store,
+            meta,
+            opened: RefCell::default(),
+            bar: RefCell::new(ProgressBar::hidden()),
+            failed: Cell::new(0),
+            status: Cell::new(0),
+            ended: RefCell::default(),
+        })
+    }
+
+    /// How members are reached.
+    pub fn way(&self) -> &Way {
+        &self.way
     }
 
     /// From now on this is done where a signal ends the work.
@@ -77,10 +109,87 @@ impl Session {
         *self.ended.borrow_mut() = Some(Box::pin(ended));
     }
 
-    /// Gives back what the client had; what `done` says counts first.
-    async fn end<T>(self, done: Result<T, Failure>) -> Result<T, Failure> {
-        let closed = self.files.close().await.map_err(failure);
+    /// The file system that a path is in.
+    pub async fn files(&self, place: &Inside) -> Result<Rc<Files>, Failure> {
+        self.files_of(&place.name).await
+    }
+
+    /// The file system of this name.
+    pub async fn files_of(&self, name: &str) -> Result<Rc<Files>, Failure> {
+        self.open(name, Reach::Members).await
+    }
+
+    /// The same, with these of its members, if it is the first time.
+    pub async fn open(&self, name: &str, reach: Reach) -> Result<Rc<Files>, Failure> {
+        let known = self.opened.borrow().get(name).map(|(files, _)| Rc::clone(files));
+        if let Some(files) = known {
+            return Ok(files);
+        }
+        let files = Files::open(Rc::clone(&self.meta), name, &reach::host_name()).await.map_err(failure)?;
+        let alive = files.keep_alive();
+        self.opened.borrow_mut().insert(name.to_owned(), (Rc::clone(&files), alive));
+        if reach == Reach::LostToo {
+            files.roster().reach_lost();
+        }
+        if reach != Reach::Nobody {
+            reach::connect_all(&self.way, &files).await;
+        }
+        Ok(files)
+    }
+
+    /// From now on failures are said beside this.
+    pub fn show(&self, bar: &ProgressBar) {
+        *self.bar.borrow_mut() = bar.clone();
+    }
+
+    /// Says what failed; the rest goes on.
+    pub fn fail(&self, failure: &Failure) {
+        self.failed.set(self.failed.get() + 1);
+        if self.status.get() == 0 {
+            self.status.set(failure.status());
+        }
+        self.bar.borrow().suspend(|| eprintln!("yagura: {}", failure.sentence()));
+    }
+
+    /// How often something has failed.
+    pub fn failed(&self) -> u64 {
+        self.failed.get()
+    }
+
+    /// The end of a verb that went on behind failures.
+    pub fn outcome(&self) -> Result<(), Failure> {
+        match self.failed.get() {
+            0 => Ok(()),
+            failed => Err(Failure::with_status(self.status.get(), format!("{failed} failed, as said above"))),
+        }
+    }
+
+    /// Does something with each of these: a failure is said, and the others are done. Of one alone it is the verb's.
+    pub async fn each<T>(
+        &self,
+        all: &[T],
+        mut work: impl AsyncFnMut(&T) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        if let [only] = all {
+            work(only).await?;
+            return self.outcome();
+        }
+        for one in all {
+            if let Err(failure) = work(one).await {
+                self.fail(&failure);
+            }
+        }
+        self.outcome()
+    }
+
+    /// Leaves all file systems in good order.
+    async fn close(&self) -> Result<(), Failure> {
+        let opened = std::mem::take(&mut *self.opened.borrow_mut());
+        let mut result = Ok(());
+        for (name, (files, _alive)) in opened {
+            result = result.and(files.close().await.map_err(|error| failure(error).during(name)));
+        }
         crate::kv::settle(&self.store).await;
-        done.and_then(|done| closed.map(|()| done))
+        result
     }
 }

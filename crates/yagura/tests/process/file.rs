@@ -22,7 +22,7 @@ pub struct Place {
 /// A file system at a directory. Dropped, it is taken away whatever holds it.
 pub struct Mounted {
     pub at: PathBuf,
-    server: Option<Server>,
+    pub server: Option<Server>,
 }
 
 impl Place {
@@ -32,12 +32,17 @@ impl Place {
     }
 
     fn with(members: usize, more: &[&str]) -> Place {
+        Place::of(members, "256MiB", more)
+    }
+
+    /// With members of this size.
+    pub fn of(members: usize, size: &str, more: &[&str]) -> Place {
         let directory = tempfile::tempdir().expect("a directory");
         let data = format!("--data={}", directory.path().join("pool").display());
         let up = Server::start(&["up", &data, "--listen=127.0.0.1:0", "--metrics=127.0.0.1:0", "--size=64MiB"]);
         let target = |index| {
             let nqn = format!("--nqn=nqn.2026-11.io.yagura:bytes-{index}");
-            Server::start(&["target", "--listen=127.0.0.1:0", &nqn, "--namespace=memory=256MiB"])
+            Server::start(&["target", "--listen=127.0.0.1:0", &nqn, &format!("--namespace=memory={size}")])
         };
         let members: Vec<Server> = (0..members).map(target).collect();
         let pool = pool_of(&up);
@@ -105,7 +110,7 @@ pub fn ok(program: &str, arguments: &[&str], within: &Path) -> String {
     said
 }
 
-fn drawn(seed: u64, length: usize) -> Vec<u8> {
+pub fn drawn(seed: u64, length: usize) -> Vec<u8> {
     let mut random = SplitMix(seed);
     std::iter::repeat_with(|| random.draw() as u8).take(length).collect()
 }

@@ -150,8 +150,10 @@ fn late_and_torn_writes_hit_nothing_that_is_named() {
                 host.contents.space().renewed(time::now());
             }
             bed.shelves.iter().for_each(|shelf| shelf.late_ppm.set(0));
-            time::sleep(Duration::from_secs(1800)).await;
-            host.contents.space().renewed(time::now());
+            for _ in 0..4 {
+                time::sleep(Duration::from_secs(450)).await;
+                host.contents.space().renewed(time::now());
+            }
             for node in &nodes {
                 for (at, stripe) in host.contents.stripes_of(&**node).await.unwrap() {
                     if stripe.missing != 0 {

@@ -139,6 +139,10 @@ fn a_client_that_was_not_renewed_writes_no_more_until_it_has_another_name() {
         let failed = host.contents.write(&*node, 0, rope(&[2; 5000])).await;
         assert!(matches!(failed, Err(Error::Unavailable(_))), "{failed:?}");
         assert_eq!(content(&host, &node).await, [1; 5000]);
+        // Late is too late: others may have taken it for dead, and its rows for lost.
+        host.contents.space().renewed(time::now());
+        let failed = host.contents.write(&*node, 0, rope(&[2; 5000])).await;
+        assert!(matches!(failed, Err(Error::Unavailable(_))), "{failed:?}");
         host.contents.space().begin_anew(77, time::now());
         host.contents.write(&*node, 0, rope(&[2; 5000])).await.unwrap();
         assert_eq!(content(&host, &node).await, [2; 5000]);
@@ -212,6 +216,27 @@ fn marks_are_cleared_from_outside_only_as_they_were_seen() {
         assert!(auditor.clear(&seen, &seen.unnamed, false).await.unwrap());
         let last = audit(&bed, &[]).await;
         assert_eq!((last.chunks.len(), last.stray.len()), (0, 0), "it gives its regions back");
+    });
+}
+
+/// What contradicts in one row says nothing of the others.
+#[test]
+fn rows_of_a_stripe_of_which_one_is_not_marked_are_named() {
+    in_world(7, async {
+        let bed = Bed::new(7, (2, 1), 3, 4).await;
+        let host = bed.host();
+        let node = Node::new(&host, 1);
+        node.create().await;
+        host.contents.write(&*node, 0, rope(&drawn(&mut SplitMix(7), 50_000))).await.unwrap();
+        host.contents.space().close().await;
+        let auditor = Auditor::new(Rc::clone(&host.meta) as Rc<dyn Meta>, Rc::clone(host.contents.members()));
+        let stripes: Vec<_> =
+            host.contents.stripes_of(&*node).await.unwrap().into_iter().map(|(_, stripe)| stripe).collect();
+        let seen = auditor.audit(&stripes).await.unwrap();
+        assert!(seen.faults.is_empty() && seen.chunks[0].marked > 1, "{seen:?}");
+        assert!(auditor.clear(&seen.chunks[0], &[(stripes[0].id.row, 1)], false).await.unwrap());
+        let seen = auditor.audit(&stripes).await.unwrap();
+        assert!(seen.faults.len() == 1 && seen.chunks[0].unnamed.is_empty(), "{seen:?}");
     });
 }
 
