@@ -141,15 +141,23 @@ impl Files {
         self.shared.contents.space().usage().await
     }
 
-    /// Says that this client lives, and has what nobody flushes go out, until it is dropped.
+    /// The same, and collects clients that are no more.
     pub fn keep_alive(self: &Rc<Self>) -> task::Task<()> {
-        let files = Rc::downgrade(self);
         let collector = Collector::new(
             Rc::clone(self.names()),
             Auditor::new(Rc::clone(self.names().meta()), Rc::clone(self.members())),
         );
+        let alive = self.keep_itself_alive();
         task::spawn(async move {
             let _collecting = task::spawn(collector.run());
+            alive.await;
+        })
+    }
+
+    /// Says that this client lives, and has what nobody flushes go out, until it is dropped.
+    pub fn keep_itself_alive(self: &Rc<Self>) -> task::Task<()> {
+        let files = Rc::downgrade(self);
+        task::spawn(async move {
             let mut renewed = time::now();
             let mut refreshing: Option<task::Task<()>> = None;
             loop {

@@ -36,5 +36,5 @@ pub use name::{Cursor, DirEntry};
 pub use opened::OpenFile;
 pub use ops::{Attributes, Change, New, RenameFlags, SetMode};
 pub use paths::PATH_BYTES_MAX;
-pub use roster::{Reach, Roster, RosterError, layout_of};
+pub use roster::{Reach, Roster, RosterError, layout_of, twin};
 pub use walk::{Pass, Visit, Walk};

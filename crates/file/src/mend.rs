@@ -222,7 +222,7 @@ impl Mender {
     }
 
     /// Reads all columns of all stripes, and mends what does not verify or is missing. It goes on where one before it was ended,
-    /// unless `anew`.
+    /// unless `anew`. Whoever has told what it has found says so ([`Mender::forget`]).
     ///
     /// # Errors
     /// What the store says; where to go on is kept.
@@ -252,11 +252,21 @@ impl Mender {
         };
         self.walk(Question::Scrub, from, &self.report, note).await?;
         self.place.set(None);
-        if let Some(held) = access.get::<ScrubPlace>(&key).await? {
-            access.remove(&key, &held).await?;
-        }
         self.files.contents().space().settle().await;
         Ok(Scrubbed { report: self.so_far(), went_on: before.map(|place| place.began) })
+    }
+
+    /// What a scrub has found was told: the next one begins anew.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub async fn forget(&self) -> Result<(), Error> {
+        let access = &self.files.names().access;
+        let key = access.keys.scrub();
+        match access.get::<ScrubPlace>(&key).await? {
+            Some(held) => access.remove(&key, &held).await.map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Keeps how far a scrub has come that is under way, or was ended, and what it has found: also behind the cursor, where it
@@ -306,12 +316,13 @@ impl Mender {
                 time::sleep(AGAIN_AFTER).await;
                 continue;
             }
+            // Others may have begun to drain members since: nothing of those is tidied before they are closed.
+            self.files.roster().close_leaving().await?;
             for index in self.files.roster().leaving() {
                 self.files.roster().tidy(index).await?;
             }
-            let is_undone = rebuilt.left.failed + rebuilt.left.unread + rebuilt.left.lost_bytes > 0;
-            let is_in_vain = is_undone || rebuilt.walks >= WALKS_MAX;
-            let wait = waits.next().filter(|_| !is_in_vain);
+            // Whatever else is lost or fails: what others put there until they hear of it is to be found.
+            let wait = waits.next().filter(|_| rebuilt.walks < WALKS_MAX);
             rebuilt.taken = self.wait_until_empty(wait.unwrap_or_default()).await?;
             if wait.is_none() || rebuilt.taken.is_empty() {
                 return Ok(rebuilt);

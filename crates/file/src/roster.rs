@@ -104,6 +104,13 @@ fn specs_of(root: &RootRecord) -> Vec<MemberSpec> {
     root.members.iter().map(spec).collect()
 }
 
+/// A member that is at a place, other than that one. At the place of one that is lost another one may be by now.
+pub fn twin(root: &RootRecord, place: &str, other_than: Option<u16>) -> Option<u16> {
+    let is_there = |state: MemberState| matches!(state, MemberState::Active | MemberState::Leaving);
+    let mut others = (0..).zip(&root.members).filter(|(other, _)| Some(*other) != other_than);
+    others.find(|(_, other)| other.place == place && is_there(other.state)).map(|(twin, _)| twin)
+}
+
 impl Roster {
     /// The members of the file system of this name.
     ///
@@ -247,11 +254,7 @@ impl Roster {
     /// Another one is at its place, which would be two members then; there are too many; what the store says.
     pub async fn add(&self, index: u16, member: &MemberRecord, instead_of: Option<u16>) -> Result<bool, RosterError> {
         self.change(|root| {
-            // At the place of one that is lost another one may be by now.
-            let is_there = |state: MemberState| matches!(state, MemberState::Active | MemberState::Leaving);
-            let mut others = (0..).zip(&root.members).filter(|(other, _)| Some(*other) != instead_of);
-            let twin = others.find(|(_, other)| other.place == member.place && is_there(other.state));
-            if let Some((twin, _)) = twin {
+            if let Some(twin) = twin(root, &member.place, instead_of) {
                 return Err(RosterError::Twice(twin));
             }
             if root.members.len() >= MEMBERS_MAX {
@@ -287,7 +290,12 @@ impl Roster {
                 let member = member.filter(|member| member.state != MemberState::Removed);
                 let member = member.ok_or(RosterError::None(*index))?;
                 was_active |= member.state == MemberState::Active;
+                let is_back = member.state == MemberState::Lost && !is_lost;
                 member.state = if is_lost { MemberState::Lost } else { MemberState::Leaving };
+                let place = member.place.clone();
+                if let Some(twin) = twin(root, &place, Some(*index)).filter(|_| is_back) {
+                    return Err(RosterError::Twice(twin));
+                }
             }
             let active = root.members.iter().filter(|member| member.state == MemberState::Active);
             let left = active.map(|member| &member.domain).collect::<BTreeSet<_>>().len();

@@ -19,6 +19,8 @@ pub fn host_name() -> String {
 
 /// Between two tries to reach a member.
 const PAUSE: Duration = Duration::from_secs(2);
+/// Between two looks for members that are connected anew.
+const LOOKED_EVERY: Duration = Duration::from_millis(100);
 
 /// As files want it.
 pub fn erased(namespace: &AnyRemote) -> Rc<dyn ErasedMethods> {
@@ -63,14 +65,33 @@ fn unconnected(roster: &Roster) -> Vec<u16> {
 }
 
 async fn connect_others(way: Rc<Way>, roster: Weak<Roster>) {
+    let mut tried = time::now();
     loop {
-        time::sleep(PAUSE).await;
+        time::sleep(LOOKED_EVERY).await;
         let Some(roster) = roster.upgrade() else { return };
+        recheck(&roster).await;
+        if tried.elapsed() < PAUSE {
+            continue;
+        }
+        tried = time::now();
         // At once: one that is silent keeps nobody waiting for the others.
         let members = unconnected(&roster);
         let connected = together(members.iter().map(|member| connect(&way, &roster, *member))).await;
         for (member, _) in members.iter().zip(&connected).filter(|(_, connected)| connected.is_ok()) {
             tracing::info!(member, "a member is back");
+        }
+    }
+}
+
+/// Reads the labels of members that are connected anew: another one may be there by now.
+async fn recheck(roster: &Roster) {
+    let members = roster.members().all();
+    let strange: Vec<u16> = members.iter().filter(|of| of.is_strange()).map(|of| of.index()).collect();
+    let checked = together(strange.iter().map(|member| roster.members().recheck(*member))).await;
+    for (member, checked) in strange.iter().zip(checked) {
+        match checked {
+            Ok(()) => tracing::info!(member, "a member is back"),
+            Err(error) => tracing::warn!(member, %error, "a member that is connected anew is not used"),
         }
     }
 }
@@ -96,9 +117,13 @@ pub async fn answers(way: &Way, roster: &Roster, index: u16) -> bool {
 async fn reached(way: &Way, roster: &Roster, index: u16) -> Result<Rc<dyn ErasedMethods>, String> {
     let place = roster.place_of(index).ok_or("the root record does not say where it is")?;
     let namespace = erased(&find_at(way, &place).await?.namespace);
+    let epoch = namespace.link().epoch;
     let bytes = roster.members().get(index).map_or(0, |member| member.spec().bytes);
     let label = roster.members().layout().label(index, bytes);
     label.check(&*namespace).await.map_err(|error| format!("{place}: {error}"))?;
+    if namespace.link().epoch != epoch {
+        return Err(format!("{place}: the connection was lost meanwhile"));
+    }
     Ok(namespace)
 }
 

@@ -325,6 +325,11 @@ impl RegionPage {
         }
     }
 
+    /// Whether nothing gets a region of it any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
     /// Nothing gets a region of it any more. False: so it was.
     pub(crate) fn close(&mut self) -> bool {
         !std::mem::replace(&mut self.is_closed, true)

@@ -12,7 +12,7 @@ use engine::{Buf, View};
 use super::balance::Pace;
 use super::chunk::Region;
 use super::key::FsId;
-use super::label::{LABEL_BYTES, Label};
+use super::label::{LABEL_BYTES, Label, LabelError};
 use super::shape::{ROW_BYTES, Shape};
 use super::stripe::SumSeed;
 
@@ -64,6 +64,8 @@ pub struct Member {
     spec: RefCell<MemberSpec>,
     region_bytes: u64,
     namespace: RefCell<Option<Rc<dyn ErasedMethods>>>,
+    /// The connection over which its label was read: what answers over another one may be something else.
+    epoch: Cell<u64>,
     shunned_until: Cell<Instant>,
     pace: Rc<Pace>,
 }
@@ -102,7 +104,18 @@ impl Member {
 
     /// Whether something can be asked of it now.
     pub fn is_reachable(&self) -> bool {
-        self.namespace.borrow().as_ref().is_some_and(|namespace| namespace.link().is_up)
+        self.namespace.borrow().as_ref().is_some_and(|namespace| {
+            let link = namespace.link();
+            link.is_up && link.epoch == self.epoch.get()
+        })
+    }
+
+    /// Whether it is connected anew: nothing is asked of it until its label was read again ([`Members::recheck`]).
+    pub fn is_strange(&self) -> bool {
+        self.namespace.borrow().as_ref().is_some_and(|namespace| {
+            let link = namespace.link();
+            link.is_up && link.epoch != self.epoch.get()
+        })
     }
 
     /// Whether it should get what is new: it is reachable, and has not failed just now.
@@ -121,7 +134,8 @@ impl Member {
 
     fn namespace(&self) -> Result<Rc<dyn ErasedMethods>, device::Error> {
         let name = || device::Error::NotConnected(format!("member {}", self.index));
-        self.namespace.borrow().clone().ok_or_else(name)
+        let namespace = self.namespace.borrow().clone().ok_or_else(name)?;
+        if namespace.link().epoch == self.epoch.get() { Ok(namespace) } else { Err(name()) }
     }
 
     /// Where a byte of a region is.
@@ -217,6 +231,7 @@ impl Members {
                 spec: RefCell::new(spec),
                 region_bytes: self.layout.region_bytes.into(),
                 namespace: RefCell::default(),
+                epoch: Cell::default(),
                 shunned_until: Cell::default(),
                 pace: Pace::new(),
             }));
@@ -226,9 +241,31 @@ impl Members {
     /// A member can be reached by this namespace, whose label was checked; `None`: not any more.
     pub fn connect(&self, index: u16, namespace: Option<Rc<dyn ErasedMethods>>) {
         if let Some(member) = self.get(index) {
+            member.epoch.set(namespace.as_ref().map_or(0, |namespace| namespace.link().epoch));
             *member.namespace.borrow_mut() = namespace;
             member.shunned_until.set(Instant::default());
         }
+    }
+
+    /// Reads the label of a member that is connected anew: it is that one as before, or can't be reached any more.
+    ///
+    /// # Errors
+    /// It is another one; it does not answer, and is to be asked again.
+    pub async fn recheck(&self, index: u16) -> Result<(), LabelError> {
+        let Some(member) = self.get(index) else { return Ok(()) };
+        let Some(namespace) = member.namespace.borrow().clone() else { return Ok(()) };
+        let epoch = namespace.link().epoch;
+        let checked = self.layout.label(index, member.spec().bytes).check(&*namespace).await;
+        let is_current = member.namespace.borrow().as_ref().is_some_and(|current| Rc::ptr_eq(current, &namespace));
+        match checked {
+            Ok(_) if is_current => member.epoch.set(epoch),
+            Err(error) if is_current && !matches!(error, LabelError::Device(_)) => {
+                *member.namespace.borrow_mut() = None;
+                return Err(error);
+            }
+            checked => return checked.map(drop),
+        }
+        Ok(())
     }
 
     /// A member, if there is one.

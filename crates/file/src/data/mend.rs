@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use engine::job::Job;
+use erasure::UNITS_MAX;
 
 use super::content::Inode;
 use super::examine::Examined;
@@ -156,7 +157,7 @@ impl Contents {
     async fn look_at(&self, stripe: &Stripe, question: Question, job: &Job) -> Result<Found, Error> {
         let shape = self.members().layout().shape;
         let Some(place) = self.space.place(stripe.id.chunk).await? else {
-            let examined = Examined { rotten: (1 << shape.columns()) - 1, ..Examined::default() };
+            let examined = Examined { rotten: u32::MAX >> (UNITS_MAX - shape.columns()), ..Examined::default() };
             return Ok(Found { place: None, missing: stripe.missing, out: 0, gone: 0, examined });
         };
         let examined = match question {

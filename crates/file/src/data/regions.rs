@@ -35,6 +35,16 @@ pub(crate) struct Regions {
     closed: RefCell<BTreeSet<u16>>,
 }
 
+/// What became of an attempt to get a region of a member.
+enum Took {
+    /// This one.
+    Region(u32),
+    /// It has none.
+    Full,
+    /// Nobody gets one any more.
+    Closed,
+}
+
 /// Regions on the page of a member that has so many in all.
 fn on_page(regions: u32, page: u32) -> u32 {
     regions.saturating_sub(page * REGIONS_PER_PAGE).min(REGIONS_PER_PAGE)
@@ -60,8 +70,13 @@ impl Regions {
             let mut fault = None;
             for index in chosen {
                 match self.take_of(index, chunk).await {
-                    Ok(Some(region)) => taken.push(Region { member: index, region }),
-                    Ok(None) => fault = Some(None),
+                    Ok(Took::Region(region)) => taken.push(Region { member: index, region }),
+                    Ok(Took::Full) => fault = Some(None),
+                    Ok(Took::Closed) => {
+                        // It is to be empty, and others have joined, perhaps, in its place.
+                        self.members.learn().await;
+                        fault = Some(None);
+                    }
                     Err(error) => fault = Some(Some(error)),
                 }
                 if fault.is_some() {
@@ -146,13 +161,14 @@ impl Regions {
         Ok(free)
     }
 
-    /// A region of a member; `None`: it is full.
-    async fn take_of(&self, index: u16, chunk: u32) -> Result<Option<u32>, Error> {
+    /// A region of a member.
+    async fn take_of(&self, index: u16, chunk: u32) -> Result<Took, Error> {
         let regions = self.members.get(index).map_or(0, |member| member.regions());
         let pages = regions.div_ceil(REGIONS_PER_PAGE);
         if pages == 0 {
-            return Ok(None);
+            return Ok(Took::Full);
         }
+        let mut is_closed = false;
         let first = task::random_u64() as u32 % pages;
         for page in (first..pages).chain(0..first) {
             let count = on_page(regions, page);
@@ -162,17 +178,19 @@ impl Regions {
                 let mut page = RegionPage::decode(body)?;
                 let taken = page.take(chunk, count, 0);
                 Ok(match taken {
-                    Some(region) => Next::Put(page.encode(), Some(region)),
-                    None => Next::Keep(None),
+                    Some(region) => Next::Put(page.encode(), (Some(region), false)),
+                    None => Next::Keep((None, page.is_closed())),
                 })
             });
-            if let Some(region) = taken.await? {
+            let (taken, closed) = taken.await?;
+            is_closed |= closed;
+            if let Some(region) = taken {
                 self.estimates.borrow_mut().entry(index).and_modify(|(_, free)| *free = free.saturating_sub(1).max(1));
-                return Ok(Some(page * REGIONS_PER_PAGE + region));
+                return Ok(Took::Region(page * REGIONS_PER_PAGE + region));
             }
         }
         self.estimates.borrow_mut().insert(index, (time::now(), 0));
-        Ok(None)
+        Ok(if is_closed { Took::Closed } else { Took::Full })
     }
 
     fn pages_of(&self, index: u16) -> u32 {

@@ -144,10 +144,13 @@ impl Contents {
             };
             let outcome = match looked.span {
                 None => {
-                    let mut map = looked.map;
+                    let mut map = looked.map.clone();
                     let gone = map.replace(&old, &new.stripe, &moved);
                     if map.encoded_len(0) > EXTENTS_BYTES_MAX {
-                        return Err(too_many_pieces());
+                        written = Some((old, moved, new));
+                        let state = State { content: Content::Extents(looked.map.clone()), size: looked.size };
+                        self.leave_extents(inode, &state, looked.version, &looked.map).await?;
+                        continue;
                     }
                     offer([&mut new].into_iter())?;
                     let state = State { content: Content::Extents(map), size: looked.size };

@@ -84,6 +84,8 @@ pub(crate) struct Rows {
     aside: VecDeque<(Instant, u32, Run, u32)>,
     /// Marks to clear, of chunks that are not ours; since when.
     clears: VecDeque<(Instant, u32, Run)>,
+    /// Chunks that may be ours by their records, and of which we use nothing: a change of unknown outcome.
+    pub(crate) doubtful: BTreeSet<u32>,
     /// Chunks that are closed before that: late commands may write these rows, in regions that nobody gets any more.
     closing: BTreeSet<u32>,
 }

@@ -259,7 +259,9 @@ impl Space {
             Ok(marked) => Ok(marked),
             Err(Failed { may_be_done: true, error, .. }) => {
                 // Which of its rows are marked, and for whom, nobody knows: it is used no more.
-                self.rows.borrow_mut().owned.remove(&number);
+                let mut rows = self.rows.borrow_mut();
+                rows.owned.remove(&number);
+                rows.doubtful.insert(number);
                 Err(error)
             }
             Err(failed) => Err(failed.error),
@@ -343,7 +345,12 @@ impl Space {
             // Nobody else has these regions: it is this one.
             Ok(Next::Keep(self.chunks.decode(body)?.columns == chunk.columns))
         });
-        match made.await? {
+        let made = made.await.inspect_err(|_| {
+            if self.client.get() == client {
+                self.rows.borrow_mut().doubtful.insert(number);
+            }
+        });
+        match made? {
             // Regions without a chunk for an hour are given to others: those of one that was put so late may be theirs.
             true if self.client.get() != client || begun.elapsed() >= RENEWED_WITHIN => Err(expired()),
             true => {

@@ -222,7 +222,12 @@ async fn admit(
     let mut tried = None;
     for _ in 0..TRIES_MAX {
         roster.refresh().await.map_err(failure)?;
-        let labelled = Label::read(&*namespace).await.ok().filter(|label| label.fs == layout.fs);
+        let labelled = match Label::read(&*namespace).await {
+            Ok(label) => Some(label).filter(|label| label.fs == layout.fs),
+            Err(LabelError::None) => None,
+            // What can't be read, or not yet, may be a member's.
+            Err(error) => return Err(Failure::refused(format!("{place}: {error}"))),
+        };
         let root = roster.root();
         if let Some(Label { index, .. }) = labelled
             && let Some(member) = root.members.get(usize::from(index))
@@ -231,20 +236,20 @@ async fn admit(
             if member.place == place && member.state == MemberState::Active {
                 return Ok(index);
             }
-            // The same one by another address; of one that does not answer nobody can tell.
+            // The same one by another address; of one that does not answer nobody can tell, and mounts may write there.
             let other = reach::find_at(way, &member.place).await;
             let nguid = new.namespace.info().nguid;
             let is_other = other.as_ref().is_ok_and(|other| other.namespace.info().nguid != nguid && nguid != [0; 16]);
-            if !is_other && !(other.is_err() && force) {
-                return Err(Failure::refused(format!("{place}: it is member {index} of this file system")));
+            let is_lost = member.state == MemberState::Lost && other.is_err() && force;
+            if !is_other && !is_lost {
+                return Err(Failure::refused(format!(
+                    "{place}: it is member {index} of this file system, or was, by its label. If that is gone for good, say so \
+                     first (`yagura file member drain {name} {index} --lost`), and then --force"
+                )));
             }
         }
         // Before its label is written over: it may be the member there, or another namespace by now.
-        let is_twin = |(other, at): &(u16, &MemberRecord)| {
-            let is_there = matches!(at.state, MemberState::Active | MemberState::Leaving);
-            is_there && at.place == place && Some(*other) != instead_of
-        };
-        if let Some((twin, _)) = (0..).zip(&root.members).find(is_twin) {
+        if let Some(twin) = ::file::twin(&root, &place, instead_of) {
             return Err(refusal(name, RosterError::Twice(twin)).during(place));
         }
         let is_ours = labelled.is_some_and(|label| Some(label.index) == tried);
@@ -282,10 +287,11 @@ impl Emptied {
         let numbers: Vec<usize> = self.members.iter().map(|member| usize::from(*member)).collect();
         let who = output::members(&numbers);
         let mut text = self.rebuilt.describe(&self.name);
+        let is_empty = self.members.iter().all(|member| self.rebuilt.is_empty(*member));
         text += &match (self.new, self.removed) {
             (Some(new), true) => format!("  member {new} is in the place of {who}\n"),
             (Some(new), false) => format!("  member {new} has joined; {who} can't be taken out yet\n"),
-            (None, _) if self.rebuilt.verdict().is_err() => format!("  {who} can't be taken out yet\n"),
+            (None, _) if !is_empty => format!("  {who} can't be taken out yet\n"),
             (None, _) => {
                 let members: Vec<String> = self.members.iter().map(u16::to_string).collect();
                 format!("  {who}: empty; `yagura file member remove {} {}` takes out\n", self.name, members.join(" "))
@@ -330,13 +336,27 @@ async fn replace(args: &FileMemberReplaceArgs, session: &Session) -> Result<(), 
     if new == old {
         return Err(Failure::usage(format!("{}: this is the member that is to go", args.new.address)));
     }
+    // One that others fill already takes nobody's place: what the old one has would go to all.
+    let is_active = roster.root().members[usize::from(old)].state == MemberState::Active;
+    if is_active && !args.lost && !roster.chunks_on(new).await.map_err(failure)?.is_empty() {
+        let name = &args.name;
+        return Err(Failure::refused(format!(
+            "{}: it is member {new}, and in use: `yagura file member drain {name} {old}` moves what member {old} has to all others",
+            args.new.address
+        )));
+    }
+    if !args.force {
+        roster.check_room(&[old]).await.map_err(|error| refusal(&args.name, error))?;
+    }
     roster.drain(old, args.lost).await.map_err(|error| refusal(&args.name, error))?;
     let rebuilt = rebuild::rebuild(&args.walk, &files).await?;
     let verdict = rebuilt.verdict();
-    if verdict.is_ok() {
+    // Whatever fails or is lost elsewhere: it is empty.
+    let removed = rebuilt.is_empty(old);
+    if removed {
         roster.remove(old).await.map_err(|error| refusal(&args.name, error))?;
     }
-    let (name, removed) = (args.name.clone(), verdict.is_ok());
+    let name = args.name.clone();
     let emptied = Emptied { name, members: vec![old], new: Some(new), removed, rebuilt };
     output::report(args.walk.common.json, &emptied, Emptied::describe)?;
     verdict

@@ -72,6 +72,11 @@ impl Report {
         text
     }
 
+    /// Whether nothing of a member is taken any more.
+    pub fn is_empty(&self, member: u16) -> bool {
+        self.taken.iter().all(|taken| taken.member != member)
+    }
+
     /// The exit status.
     pub fn verdict(&self) -> Result<(), Failure> {
         self.left.verdict()?;

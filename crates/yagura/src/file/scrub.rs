@@ -207,6 +207,7 @@ async fn scrub(args: &FileScrubArgs, session: &Session) -> Result<(), Failure> {
     });
     let scrubbed = mender.scrub(args.anew).await;
     over();
+    session.is_over();
     let scrubbed = match scrubbed {
         Ok(scrubbed) => scrubbed,
         Err(error) => {
@@ -222,6 +223,7 @@ async fn scrub(args: &FileScrubArgs, session: &Session) -> Result<(), Failure> {
         found: Found::new(&files, &scrubbed.report).await,
     };
     output::report(args.walk.common.json, &report, |report| describe(&args.name, report))?;
+    mender.forget().await.map_err(failure)?;
     report.found.verdict()
 }
 

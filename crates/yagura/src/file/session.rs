@@ -109,6 +109,11 @@ impl Session {
         *self.ended.borrow_mut() = Some(Box::pin(ended));
     }
 
+    /// The work that was to be ended so is done.
+    pub fn is_over(&self) {
+        *self.ended.borrow_mut() = None;
+    }
+
     /// The file system that a path is in.
     pub async fn files(&self, place: &Inside) -> Result<Rc<Files>, Failure> {
         self.files_of(&place.name).await
@@ -126,7 +131,8 @@ impl Session {
             return Ok(files);
         }
         let files = Files::open(Rc::clone(&self.meta), name, &reach::host_name()).await.map_err(failure)?;
-        let alive = files.keep_alive();
+        // What has nothing to do with bytes looks, and changes only what it is told to.
+        let alive = if reach == Reach::Nobody { files.keep_itself_alive() } else { files.keep_alive() };
         self.opened.borrow_mut().insert(name.to_owned(), (Rc::clone(&files), alive));
         if reach == Reach::LostToo {
             files.roster().reach_lost();

@@ -46,6 +46,7 @@ impl Space {
         let _turn = self.turn.acquire(1).await;
         let going = |owned: &Owned| self.is_going(&owned.place);
         self.release_those(going).await;
+        self.release_doubtful().await;
         let aside = self.rows.borrow().chunks_aside();
         let mut harmless = BTreeMap::new();
         for number in aside {
@@ -77,7 +78,10 @@ impl Space {
             };
             let after = match changed {
                 Ok(after) => {
-                    self.rows.borrow_mut().closed(number);
+                    // Rows that have come meanwhile may want it closed first.
+                    if closes {
+                        self.rows.borrow_mut().closed(number);
+                    }
                     after
                 }
                 Err(failed) => {
@@ -141,6 +145,26 @@ impl Space {
         for (number, owned) in owned {
             self.release(number, owned).await;
         }
+        self.release_doubtful().await;
+    }
+
+    /// What may be ours by its record is not: whoever lives keeps nothing that it does not know of. What was marked is left to
+    /// `fsck`, which leaves alone what is somebody's who lives.
+    async fn release_doubtful(&self) {
+        let numbers: Vec<u32> = self.rows.borrow().doubtful.iter().copied().collect();
+        for number in numbers {
+            if self.rows.borrow().owned.contains_key(&number) {
+                self.rows.borrow_mut().doubtful.remove(&number);
+                continue;
+            }
+            match self.change_marks(number, &[], true, false).await {
+                Ok(after) => {
+                    self.rows.borrow_mut().doubtful.remove(&number);
+                    self.see_to(number, after).await;
+                }
+                Err(failed) => tracing::warn!(chunk = number, error = %failed.error, "a chunk may be ours yet"),
+            }
+        }
     }
 
     /// Chunks of ours of which nothing is left to take are ours no more.
@@ -173,6 +197,9 @@ impl Space {
             }
             Err(failed) => {
                 tracing::warn!(chunk = number, error = %failed.error, "a chunk's free rows are left to fsck");
+                if self.client.get() == client {
+                    self.rows.borrow_mut().doubtful.insert(number);
+                }
             }
         }
     }

@@ -61,7 +61,7 @@ fn a_member_is_drained_beside_writers() {
     }
 }
 
-/// A client that has not heard takes no region of the member, and what it puts into a chunk that it has there is found.
+/// A client that has not heard takes no region of the member, and asks then; what it puts into a chunk that it has there is found.
 #[test]
 fn who_has_not_heard_gets_no_region_and_is_waited_for() {
     in_world(7, async {
@@ -82,7 +82,7 @@ fn who_has_not_heard_gets_no_region_and_is_waited_for() {
         }
         let now = other.roster().chunks_on(member).await.unwrap();
         assert!(now.iter().all(|chunk| taken.contains(chunk)), "{now:?} after {taken:?}");
-        assert!(!old.members().all()[usize::from(member)].is_out(), "it has not heard");
+        assert!(old.members().all()[usize::from(member)].is_out(), "it has met a closed page, and asked");
         // As long as it has a chunk there, that is told.
         let hindered = mender(&other).rebuild().await.unwrap();
         assert_eq!(hindered.taken.len(), 1, "{hindered:?}");

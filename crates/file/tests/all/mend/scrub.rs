@@ -151,12 +151,16 @@ fn a_scrub_that_was_ended_goes_on() {
         };
         let begun = time::now();
         assert!(time::timeout(Duration::from_secs(30), paced().scrub(false)).await.is_err());
-        let rest = paced().scrub(false).await.unwrap();
+        let going_on = paced();
+        let rest = going_on.scrub(false).await.unwrap();
         assert!(rest.went_on.is_some() && begun.elapsed() < Duration::from_secs(62), "{rest:?}");
         assert_eq!((rest.report.files, rest.report.stripes), (400, 400), "it tells of all");
         assert!(begun.elapsed() > Duration::from_secs(40), "{:?}", begun.elapsed());
         let next = mender(&files).scrub(false).await.unwrap();
-        assert_eq!((next.went_on, next.report.files), (None, 400), "what has ended is not gone on with");
+        assert!(next.went_on.is_some() && next.report.files == 400, "nobody was told yet: {next:?}");
+        going_on.forget().await.unwrap();
+        let next = mender(&files).scrub(false).await.unwrap();
+        assert_eq!((next.went_on, next.report.files), (None, 400), "what was told is not gone on with");
         assert!(time::timeout(Duration::from_secs(30), paced().scrub(false)).await.is_err());
         let anew = mender(&files).scrub(true).await.unwrap();
         assert_eq!((anew.went_on, anew.report.files), (None, 400));

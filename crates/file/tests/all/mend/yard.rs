@@ -10,14 +10,14 @@ use engine::Buf;
 use engine::job::Jobs;
 use engine::sim::{SimConfig, World};
 use engine::task::LocalFuture;
-use file::data::{Audit, Auditor, Space, Stripe};
+use file::data::{Audit, Auditor, Region, Space, Stripe};
 use file::mend::{Mender, Rebuilt};
 use file::meta::{MemoryMeta, Meta};
 use file::record::root::{MemberRecord, MemberState};
 use file::{CreateOptions, FileSystem, Files, ROOT};
 
 use crate::data::bed::{Gate, Shelf};
-use crate::world::{file, options};
+use crate::world::{HEAD, file, kind_of, options};
 
 const MIB: u64 = 1 << 20;
 /// Bytes of a member: 48 regions.
@@ -107,6 +107,22 @@ impl Yard {
         page[77] ^= 4;
         memory.write(lba, page.freeze(), Durability::Stable).await.unwrap();
         region.member
+    }
+
+    /// Where the columns of a chunk are.
+    pub async fn columns_of(&self, chunk: u32) -> Vec<Region> {
+        let files = self.client().await;
+        let place = Space::new(self.meta.client(), Rc::clone(files.members()), 1).place(chunk).await.unwrap();
+        files.close().await.unwrap();
+        place.unwrap().columns.clone()
+    }
+
+    /// Whether an inode's map is in records of its own.
+    pub fn has_spans(&self, ino: u64) -> bool {
+        self.meta
+            .dump()
+            .iter()
+            .any(|(key, _)| kind_of(key) == Some(&b'b') && key[HEAD + 1..].starts_with(&ino.to_be_bytes()))
     }
 
     /// What records of space say beside the maps of all files: nothing that contradicts.
