@@ -22,6 +22,8 @@ pub(crate) struct Stored {
     seen: RefCell<Option<Seen>>,
     /// When its bytes were last written by whoever has it open here: what goes out later was changed then.
     written: Cell<Option<Time>>,
+    /// What is changed is where bytes lie, and not what they are: the file's times stay.
+    keeps_times: bool,
 }
 
 #[derive(Clone)]
@@ -41,9 +43,15 @@ pub(crate) fn content_of(inode: &Inode, shape: Shape) -> Result<Content, Error> 
 impl Stored {
     /// As it was met when it was opened.
     pub(crate) fn new(names: Rc<FileSystem>, ino: u64, shape: Shape, held: Held<Inode>) -> Result<Stored, Error> {
-        let stored = Stored { names, ino, shape, seen: RefCell::default(), written: Cell::default() };
+        let (seen, written) = (RefCell::default(), Cell::default());
+        let stored = Stored { names, ino, shape, seen, written, keeps_times: false };
         stored.see(held)?;
         Ok(stored)
+    }
+
+    /// The same for whoever moves bytes, and changes none.
+    pub(crate) fn moving(names: Rc<FileSystem>, ino: u64, shape: Shape, held: Held<Inode>) -> Result<Stored, Error> {
+        Ok(Stored { keeps_times: true, ..Stored::new(names, ino, shape, held)? })
     }
 
     /// When bytes were written that are not in stripes yet; `None`: all are.
@@ -102,13 +110,12 @@ impl data::Inode for Stored {
                 return Ok(false);
             };
             let now = Time::now();
-            let new = Inode {
-                content: (&state.content).into(),
-                size: state.size,
-                modified: self.written.get().unwrap_or(now),
-                changed: now,
-                ..held.record.clone()
+            let (modified, changed) = match self.keeps_times {
+                true => (held.record.modified, held.record.changed),
+                false => (self.written.get().unwrap_or(now), now),
             };
+            let content = (&state.content).into();
+            let new = Inode { content, size: state.size, modified, changed, ..held.record.clone() };
             let put = self.names.access.put(&self.names.access.keys.inode(self.ino), Some(&held), new).await?;
             let is_done = put.is_some();
             if let Some(held) = put {

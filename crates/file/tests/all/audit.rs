@@ -54,7 +54,7 @@ fn records(meta: &MemoryMeta) -> Records {
             b'x' => drop(found.intents.insert(number(rest), Intent::decode(&value).unwrap())),
             b'v' => found.moves = Some(Moves::decode(&value).unwrap()),
             b'c' => drop(found.clients.insert(number(rest), ClientRecord::decode(&value).unwrap())),
-            b'n' | b'a' | b'b' | b'k' | b'm' => {}
+            b'n' | b'a' | b'b' | b'k' | b'm' | b's' => {}
             kind => panic!("a key of kind {kind}"),
         }
     }

@@ -14,6 +14,7 @@ mod interleave;
 mod keepers;
 mod large;
 mod late;
+mod mend;
 mod model;
 mod opened;
 mod operations;
