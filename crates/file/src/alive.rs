@@ -24,15 +24,23 @@ const LYING_MAX: Duration = Duration::from_secs(5);
 const LOOKED_EVERY: Duration = Duration::from_secs(5);
 
 impl Files {
-    /// Says that this client lives, and has what nobody flushes go out, until it is dropped.
+    /// The same, and collects clients that are no more.
     pub fn keep_alive(self: &Rc<Self>) -> task::Task<()> {
-        let files = Rc::downgrade(self);
         let collector = Collector::new(
             Rc::clone(self.names()),
             Auditor::new(Rc::clone(self.names().meta()), Rc::clone(self.members())),
         );
+        let alive = self.keep_itself_alive();
         task::spawn(async move {
             let _collecting = task::spawn(collector.run());
+            alive.await;
+        })
+    }
+
+    /// Says that this client lives, and has what nobody flushes go out, until it is dropped.
+    pub fn keep_itself_alive(self: &Rc<Self>) -> task::Task<()> {
+        let files = Rc::downgrade(self);
+        task::spawn(async move {
             let _noticing = task::spawn(notice(Weak::clone(&files)));
             let _renewing = task::spawn(renew(Weak::clone(&files)));
             let _paying = task::spawn(pay(Weak::clone(&files)));
@@ -92,14 +100,18 @@ async fn pay(files: Weak<Files>) {
     }
 }
 
-/// Looks after rows and chunks.
+/// Looks after rows and chunks, and at what has become of members.
 async fn tend(files: Weak<Files>) {
     let mut last = time::now();
     loop {
         time::sleep(LOOKED_EVERY).await;
         let Some(files) = files.upgrade() else { return };
-        if last.elapsed() >= files.renewed_every() {
-            last = time::now();
+        if last.elapsed() < RENEWED_EVERY {
+            continue;
+        }
+        last = time::now();
+        if let Err(error) = files.refresh_members().await {
+            tracing::warn!(%error, "what has become of members is not known");
             files.contents().space().tend().await;
         }
     }

@@ -64,6 +64,11 @@ impl<'a> Reader<'a> {
         if holds { Ok(()) } else { Err(self.damaged(why)) }
     }
 
+    /// Whether something is left.
+    pub(crate) fn has_more(&self) -> bool {
+        !self.rest.is_empty()
+    }
+
     /// An error unless all was taken.
     pub(crate) fn end(self) -> Result<(), Error> {
         self.check(self.rest.is_empty(), "bytes behind its end")

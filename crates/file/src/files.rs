@@ -8,7 +8,7 @@ use engine::sync::Semaphore;
 use engine::task::LocalFuture;
 use engine::time;
 
-use crate::data::{self, Contents, Layout, MemberSpec, Members, Shape, Space, SumSeed};
+use crate::data::{self, Contents, Members, Shape, Space, Stripe};
 use crate::dirty::BLOCK_BYTES;
 use crate::error::Error;
 use crate::fs::{FileSystem, Reap};
@@ -17,8 +17,8 @@ use crate::opened::{OpenFile, Shared};
 use crate::ops::{Attributes, Change, LockRequest, New, Turns};
 use crate::record::inode::Inode;
 use crate::record::lock::Lock;
-use crate::record::root::{MemberState, RootRecord};
-use crate::stored::content_of;
+use crate::roster::Roster;
+use crate::stored::{Stored, content_of};
 
 /// Bytes that were written and are in no stripe yet, of all files of a client. Chosen: what keeps a fast network busy for some
 /// tens of milliseconds, many times over.
@@ -27,6 +27,7 @@ pub const DIRTY_BYTES_MAX: usize = 256 << 20;
 /// One client of a file system.
 pub struct Files {
     shared: Rc<Shared>,
+    roster: Rc<Roster>,
     /// Names of drafts that are neither finished nor given up, each with its directory.
     drafts: RefCell<BTreeSet<(u64, Vec<u8>)>>,
     /// Who changes names of drafts, by their directory.
@@ -48,17 +49,6 @@ impl Reap for Freeing {
     }
 }
 
-/// What the clients of a file system agree on, by its root record.
-pub fn layout_of(root: &RootRecord) -> Result<Layout, Error> {
-    let damaged = |what: &str| Error::Damaged(format!("a file system's root record: {what}"));
-    Ok(Layout {
-        fs: root.id,
-        shape: Shape::new(root.data.into(), root.parity.into())?,
-        region_bytes: u32::try_from(root.region_bytes).map_err(|_| damaged("its regions"))?,
-        seed: SumSeed(root.seed),
-    })
-}
-
 impl Files {
     /// A new client of the file system of this name. Its members can be reached when [`Members::connect`] has said so.
     ///
@@ -67,21 +57,26 @@ impl Files {
     pub async fn open(meta: Rc<dyn Meta>, name: &str, host: &str) -> Result<Rc<Files>, Error> {
         let sent = time::now();
         let names = Rc::new(FileSystem::open(Rc::clone(&meta), name, host).await?);
-        let layout = layout_of(names.root())?;
-        let specs = names.root().members.iter().map(|member| MemberSpec {
-            domain: member.domain.clone(),
-            bytes: member.bytes,
-            is_out: member.state != MemberState::Active,
-        });
-        let shape = layout.shape;
-        let members = Members::new(layout, specs.collect());
+        let roster = Roster::open(Rc::clone(&meta), name).await?;
+        let members = Rc::clone(roster.members());
+        let shape = members.layout().shape;
         let space = Space::new(Rc::clone(&meta), Rc::clone(&members), names.client());
         space.renewed(sent);
-        let contents = Contents::new(meta, members, space)?;
+        let contents = Contents::new(meta, Rc::clone(&members), space)?;
         names.set_reap(Rc::new(Freeing { contents: Rc::clone(&contents), shape }));
+        let weak = Rc::downgrade(&roster);
+        members.set_learn(Rc::new(move || {
+            let roster = weak.upgrade();
+            Box::pin(async move {
+                let Some(roster) = roster else { return };
+                if let Err(error) = roster.refresh().await {
+                    tracing::warn!(%error, "members that have joined are not known");
+                }
+            })
+        }));
         let room = Semaphore::new(DIRTY_BYTES_MAX / BLOCK_BYTES);
         let shared = Rc::new(Shared { names, contents, opened: RefCell::default(), room });
-        Ok(Rc::new(Files { shared, drafts: RefCell::default(), naming: Turns::default() }))
+        Ok(Rc::new(Files { shared, roster, drafts: RefCell::default(), naming: Turns::default() }))
     }
 
     /// Names, attributes, links.
@@ -94,9 +89,27 @@ impl Files {
         self.shared.contents.members()
     }
 
-    /// Where a member is reached, as the root record says.
-    pub fn place_of(&self, index: u16) -> Option<&str> {
-        self.shared.names.root().members.get(usize::from(index)).map(|member| member.place.as_str())
+    /// Which members there are, and how that changes.
+    pub fn roster(&self) -> &Rc<Roster> {
+        &self.roster
+    }
+
+    /// All stripes of a file, each with the first place of the file that lies in it: where its bytes are.
+    ///
+    /// # Errors
+    /// It is gone; what the store says.
+    pub async fn stripes_of(&self, ino: u64) -> Result<Vec<(u64, Rc<Stripe>)>, Error> {
+        let held = self.shared.names.inode(ino).await?.ok_or(Error::Stale)?;
+        let inode = Stored::new(Rc::clone(&self.shared.names), ino, self.members().layout().shape, held)?;
+        self.shared.contents.stripes_of(&inode).await
+    }
+
+    /// What has become of members since counts from now on, and what this client has of those that are to be empty goes back.
+    pub async fn refresh_members(&self) -> Result<(), Error> {
+        self.roster.refresh().await?;
+        self.shared.contents.space().leave().await;
+        self.shared.contents.space().tend().await;
+        Ok(())
     }
 
     /// Contents of its files.

@@ -25,6 +25,8 @@ pub(crate) struct Stored {
     /// Locks on it were lost while it was open here. That stays, also when those who open it later know nothing of it any more:
     /// what was on its way for it must not come then.
     is_lost: Cell<bool>,
+    /// What is changed is where bytes lie, and not what they are: the file's times stay.
+    keeps_times: bool,
 }
 
 #[derive(Clone)]
@@ -44,10 +46,15 @@ pub(crate) fn content_of(inode: &Inode, shape: Shape) -> Result<Content, Error> 
 impl Stored {
     /// As it was met when it was opened.
     pub(crate) fn new(names: Rc<FileSystem>, ino: u64, shape: Shape, held: Held<Inode>) -> Result<Stored, Error> {
-        let stored =
-            Stored { names, ino, shape, seen: RefCell::default(), written: Cell::default(), is_lost: Cell::default() };
+        let (seen, written, is_lost) = (RefCell::default(), Cell::default(), Cell::default());
+        let stored = Stored { names, ino, shape, seen, written, is_lost, keeps_times: false };
         stored.see(held)?;
         Ok(stored)
+    }
+
+    /// The same for whoever moves bytes, and changes none.
+    pub(crate) fn moving(names: Rc<FileSystem>, ino: u64, shape: Shape, held: Held<Inode>) -> Result<Stored, Error> {
+        Ok(Stored { keeps_times: true, ..Stored::new(names, ino, shape, held)? })
     }
 
     /// When bytes were written that are not in stripes yet; `None`: all are.
@@ -111,13 +118,12 @@ impl data::Inode for Stored {
                 return Ok(false);
             };
             let now = Time::now();
-            let new = Inode {
-                content: (&state.content).into(),
-                size: state.size,
-                modified: self.written.get().unwrap_or(now),
-                changed: now,
-                ..held.record.clone()
+            let (modified, changed) = match self.keeps_times {
+                true => (held.record.modified, held.record.changed),
+                false => (self.written.get().unwrap_or(now), now),
             };
+            let content = (&state.content).into();
+            let new = Inode { content, size: state.size, modified, changed, ..held.record.clone() };
             let key = self.names.access.keys.inode(self.ino);
             let put = self.names.access.put_while(&key, Some(&held), new, || self.may_change().and_then(|()| may()));
             let put = put.await?;

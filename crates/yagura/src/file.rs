@@ -7,10 +7,14 @@ mod fault;
 mod fsck;
 mod layout;
 mod list;
+mod members;
 mod mount;
 mod names;
+mod paths;
 mod place;
 mod reach;
+mod rebuild;
+mod scrub;
 mod session;
 mod stat;
 mod streams;
@@ -48,7 +52,10 @@ pub fn run(verb: &FileVerb) -> Result<(), Failure> {
     match verb {
         FileVerb::Create(args) => reactors::run_one(create(args)),
         FileVerb::Mount(args) => mount::run(args),
-        FileVerb::Fsck(args) => reactors::run_one(fsck::run(args)),
+        FileVerb::Scrub(args) => scrub::run(args),
+        FileVerb::Rebuild(args) => rebuild::run(args),
+        FileVerb::Member(verb) => members::run(verb),
+        FileVerb::Fsck(args) => fsck::run(args),
         FileVerb::Use(verb) => uses::run(verb),
     }
 }

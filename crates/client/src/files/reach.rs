@@ -6,11 +6,10 @@ use std::time::Duration;
 use device::ErasedMethods;
 use engine::{task, time};
 use fabric::host::AnyRemote;
-use file::Files;
-use file::data::Member;
+use file::{Files, Roster};
 use kv::resp::execute::together;
 
-use crate::reach::{Way, find};
+use crate::reach::{Found, Way, find};
 
 /// How this machine is called, for whoever looks at clients.
 pub fn host_name() -> String {
@@ -20,6 +19,8 @@ pub fn host_name() -> String {
 
 /// Between two tries to reach a member.
 const PAUSE: Duration = Duration::from_secs(2);
+/// Between two looks for members that are connected anew.
+const LOOKED_EVERY: Duration = Duration::from_millis(100);
 
 /// As files want it.
 pub fn erased(namespace: &AnyRemote) -> Rc<dyn ErasedMethods> {
@@ -31,33 +32,106 @@ pub fn place_of(address: &str, nqn: &str, nsid: u32) -> String {
     format!("{address},nqn={nqn},nsid={nsid}")
 }
 
-/// Reaches all members, those that do not answer in the background for as long as the files are there. How many were reached at
-/// once.
+/// Reaches all members that are to be reached; those that do not answer, and those that join, in the background for as long as
+/// the files are there. How many were reached at once.
 pub async fn connect_all(way: &Rc<Way>, files: &Rc<Files>) -> usize {
-    let members = files.members().all();
-    let connected = together(members.iter().map(|member| connect(way, files, member))).await;
+    let roster = files.roster();
+    let (again, weak) = (Rc::clone(way), Rc::downgrade(roster));
+    roster.set_reach(Rc::new(move |index| {
+        let (way, roster) = (Rc::clone(&again), weak.upgrade());
+        Box::pin(async move {
+            let Some(roster) = roster else { return };
+            if let Err(reason) = connect(&way, &roster, index).await {
+                tracing::warn!(member = index, %reason, "a member that has joined can't be reached; it is tried again");
+            }
+        })
+    }));
+    let members = unconnected(roster);
+    let connected = together(members.iter().map(|member| connect(way, roster, *member))).await;
     for (member, connected) in members.iter().zip(&connected) {
         if let Err(reason) = connected {
-            tracing::warn!(member = member.index(), %reason, "a member can't be reached; it is tried again");
-            task::spawn(connect_later(Rc::clone(way), Rc::downgrade(files), Rc::clone(member))).detach();
+            tracing::warn!(member, %reason, "a member can't be reached; it is tried again");
         }
     }
+    task::spawn(connect_others(Rc::clone(way), Rc::downgrade(roster))).detach();
     connected.iter().filter(|connected| connected.is_ok()).count()
 }
 
-async fn connect_later(way: Rc<Way>, files: Weak<Files>, member: Rc<Member>) {
+/// Members that are to be reached, and have not been.
+fn unconnected(roster: &Roster) -> Vec<u16> {
+    let members = roster.members().all();
+    let members = members.iter().filter(|member| !member.is_connected()).map(|member| member.index());
+    members.filter(|index| roster.place_of(*index).is_some()).collect()
+}
+
+async fn connect_others(way: Rc<Way>, roster: Weak<Roster>) {
+    let mut tried = time::now();
     loop {
-        time::sleep(PAUSE).await;
-        let Some(files) = files.upgrade() else { return };
-        if connect(&way, &files, &member).await.is_ok() {
-            tracing::info!(member = member.index(), "a member is back");
-            return;
+        time::sleep(LOOKED_EVERY).await;
+        let Some(roster) = roster.upgrade() else { return };
+        recheck(&roster).await;
+        if tried.elapsed() < PAUSE {
+            continue;
+        }
+        tried = time::now();
+        // At once: one that is silent keeps nobody waiting for the others.
+        let members = unconnected(&roster);
+        let connected = together(members.iter().map(|member| connect(&way, &roster, *member))).await;
+        for (member, _) in members.iter().zip(&connected).filter(|(_, connected)| connected.is_ok()) {
+            tracing::info!(member, "a member is back");
         }
     }
 }
 
-async fn connect(way: &Way, files: &Files, member: &Member) -> Result<(), String> {
-    let place = files.place_of(member.index()).ok_or("the root record does not say where it is")?;
+/// Reads the labels of members that are connected anew: another one may be there by now.
+async fn recheck(roster: &Roster) {
+    let members = roster.members().all();
+    let strange: Vec<u16> = members.iter().filter(|of| of.is_strange()).map(|of| of.index()).collect();
+    let checked = together(strange.iter().map(|member| roster.members().recheck(*member))).await;
+    for (member, checked) in strange.iter().zip(checked) {
+        match checked {
+            Ok(()) => tracing::info!(member, "a member is back"),
+            Err(error) => tracing::warn!(member, %error, "a member that is connected anew is not used"),
+        }
+    }
+}
+
+/// Reaches a member of a file system, and sees by its label that it is that one; why not, if it is not.
+///
+/// # Errors
+/// In words.
+pub async fn connect(way: &Way, roster: &Roster, index: u16) -> Result<(), String> {
+    let namespace = reached(way, roster, index).await?;
+    // It may have been taken out meanwhile.
+    if roster.place_of(index).is_some() {
+        roster.members().connect(index, Some(namespace));
+    }
+    Ok(())
+}
+
+/// Whether a member answers, whatever is said of it, with the label that it should have.
+pub async fn answers(way: &Way, roster: &Roster, index: u16) -> bool {
+    reached(way, roster, index).await.is_ok()
+}
+
+async fn reached(way: &Way, roster: &Roster, index: u16) -> Result<Rc<dyn ErasedMethods>, String> {
+    let place = roster.place_of(index).ok_or("the root record does not say where it is")?;
+    let namespace = erased(&find_at(way, &place).await?.namespace);
+    let epoch = namespace.link().epoch;
+    let bytes = roster.members().get(index).map_or(0, |member| member.spec().bytes);
+    let label = roster.members().layout().label(index, bytes);
+    label.check(&*namespace).await.map_err(|error| format!("{place}: {error}"))?;
+    if namespace.link().epoch != epoch {
+        return Err(format!("{place}: the connection was lost meanwhile"));
+    }
+    Ok(namespace)
+}
+
+/// The namespace at a place that a member's record says.
+///
+/// # Errors
+/// In words.
+pub async fn find_at(way: &Way, place: &str) -> Result<Found, String> {
     let strange = || format!("`{place}` is no place of a member");
     let mut parts = place.split(',');
     let (address, mut nqn, mut nsid) = (parts.next().ok_or_else(strange)?, None, None);
@@ -70,9 +144,5 @@ async fn connect(way: &Way, files: &Files, member: &Member) -> Result<(), String
     }
     let found = find(way, address, nqn, nsid).await.map_err(|error| error.to_string())?;
     let [found] = <[_; 1]>::try_from(found).map_err(|found| format!("{} namespaces at {place}", found.len()))?;
-    let namespace = erased(&found.namespace);
-    let label = files.members().layout().label(member.index(), member.spec().bytes);
-    label.check(&*namespace).await.map_err(|error| format!("{place}: {error}"))?;
-    files.members().connect(member.index(), Some(namespace));
-    Ok(())
+    Ok(found)
 }

@@ -32,11 +32,12 @@ use crate::files::Files;
 use crate::fs::FileSystem;
 use crate::meta::Version;
 use crate::record::Path;
-use crate::record::small::{ClientRecord, NextInode};
+use crate::record::small::{ClientRecord, NextInode, ScrubPlace};
 
 /// Looks at everything, while what an hour brings is waited for. Chosen: what the first has found, what comes of that (an inode, or
-/// spans, of which rows are nobody's then), and as many again, as one of them may come a moment too early.
-const LOOKS_MAX: u32 = 6;
+/// spans, of which rows are nobody's then), a quarter of an hour before rows of each, and as many again, as one of them may come a
+/// moment too early.
+const LOOKS_MAX: u32 = 10;
 
 /// See the module.
 pub struct Fsck {
@@ -75,7 +76,7 @@ impl Fsck {
         }
     }
 
-    /// Looks at everything; with `waits` again, for as long as there is something that an hour settles, five hours at most.
+    /// Looks at everything; with `waits` again, for as long as there is something that an hour settles, nine looks more at most.
     ///
     /// # Errors
     /// The store does not answer. What was mended until then is.
@@ -254,6 +255,9 @@ impl Fsck {
         }
         if let Err(Error::Damaged(why)) = access.get::<NextInode>(&access.keys.next_inode()).await {
             report.damage(format!("the number of the next inode can't be read: nothing can be made: {why}"), false);
+        }
+        if let Err(Error::Damaged(why)) = access.get::<ScrubPlace>(&access.keys.scrub()).await {
+            report.damage(format!("how far a scrub has come can't be read, and nothing can be scrubbed: {why}"), false);
         }
         Ok(())
     }

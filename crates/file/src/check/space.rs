@@ -73,8 +73,8 @@ impl Second<'_> {
 
     async fn unmarked(&self, named: &Named) -> Result<Option<Fault>, Error> {
         let what = match self.auditor.chunk(named.chunk).await {
-            Ok(Some(chunk)) if chunk.marks.holds(named.run) && !chunk.is_dying() => return Ok(None),
-            Ok(Some(_)) => format!("rows {:?} of chunk {} are not marked", named.run.range(), named.chunk),
+            Ok(Some(chunk)) if chunk.marks.keeps(named.run) && !chunk.is_dying() => return Ok(None),
+            Ok(Some(_)) => format!("rows {:?} of chunk {} are not marked, or rest", named.run.range(), named.chunk),
             Ok(None) => format!("chunk {} is not there", named.chunk),
             Err(Error::Damaged(_)) => return Ok(None), // it is told as such
             Err(error) => return Err(error),

@@ -1,9 +1,9 @@
 //! Records of space: chunks, regions of members, and the list of chunks that nobody owns.
 
-use std::ops::Range;
-
 use erasure::UNITS_MAX;
 
+pub(crate) use super::rest::Run;
+use super::rest::{self, Rest};
 use super::stripe::REGION_ROWS_MAX;
 use crate::bytes::{Reader, put_varint};
 use crate::error::Error;
@@ -18,30 +18,23 @@ const LISTED_SHARE: u32 = 8;
 pub(crate) const DYING: u64 = u64::MAX;
 /// No owner.
 pub(crate) const NOBODY: u64 = 0;
+/// The end of a page of regions that nobody gets any more; no chunk has this number.
+pub(crate) const CLOSED: u32 = u32::MAX;
 
-/// Rows of a chunk, one after the other.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Run {
-    pub(crate) row: u32,
-    pub(crate) rows: u32,
-}
-
-impl Run {
-    pub(crate) fn range(self) -> Range<u32> {
-        self.row..self.row + self.rows
-    }
-}
-
-/// Which rows are taken.
+/// Which rows are taken, and which of these rest.
+///
+/// Invariant: of closed marks no more are made, whatever the owner believes of the chunk's members; nothing opens them again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Marks {
     rows: u32,
     words: Vec<u64>,
+    rests: Vec<Rest>,
+    is_closed: bool,
 }
 
 impl Marks {
     pub(crate) fn new(rows: u32) -> Marks {
-        Marks { rows, words: vec![0; rows.div_ceil(64) as usize] }
+        Marks { rows, words: vec![0; rows.div_ceil(64) as usize], rests: Vec::new(), is_closed: false }
     }
 
     /// Of how many rows.
@@ -63,7 +56,17 @@ impl Marks {
         run.range().any(|row| self.is_marked(row))
     }
 
-    /// Clears all marks that are also in `other`, of as many rows.
+    /// Whether all rows of a run are marked, and none of them rests.
+    pub(crate) fn keeps(&self, run: Run) -> bool {
+        self.holds(run) && self.rests.iter().all(|rest| !rest.touches(run))
+    }
+
+    /// The marks alone: none rests, and none is closed.
+    pub(crate) fn bare(&self) -> Marks {
+        Marks { rests: Vec::new(), is_closed: false, ..self.clone() }
+    }
+
+    /// Clears all marks that are also in `other`, of as many rows; of bare ones.
     pub(crate) fn clear_all(&mut self, other: &Marks) {
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= !other);
     }
@@ -78,12 +81,13 @@ impl Marks {
         self.set(Run { row: run.row, rows: end.saturating_sub(run.row) });
     }
 
-    /// Clears all marks that are not in `other`, of as many rows.
+    /// Clears all marks that are not in `other`, of as many rows; of bare ones.
     pub(crate) fn keep_all(&mut self, other: &Marks) {
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= other);
     }
 
     pub(crate) fn clear(&mut self, run: Run) {
+        rest::cut(&mut self.rests, run);
         run.range().filter(|row| *row < self.rows).for_each(|row| self.words[row as usize / 64] &= !(1 << (row % 64)));
     }
 
@@ -91,13 +95,38 @@ impl Marks {
         self.words.iter().map(|word| word.count_ones()).sum()
     }
 
+    /// Rows that can be had.
     pub(crate) fn free(&self) -> u32 {
-        self.rows - self.marked()
+        if self.is_closed { 0 } else { self.rows - self.marked() }
     }
 
-    /// All runs of rows that are not marked.
+    /// Rows that can be had, also those that rest yet.
+    fn free_later(&self) -> u32 {
+        if self.is_closed { 0 } else { self.free() + self.rests.iter().map(|rest| rest.run.rows).sum::<u32>() }
+    }
+
+    /// All runs of rows that can be had.
     pub(crate) fn free_runs(&self) -> Vec<Run> {
-        self.runs(false)
+        if self.is_closed { Vec::new() } else { self.runs(false) }
+    }
+
+    /// From now on no row of it is marked, by nobody.
+    pub(crate) fn close(&mut self) {
+        self.is_closed = true;
+    }
+
+    /// Rows that are marked rest. False: too many do.
+    pub(crate) fn rest(&mut self, rest: Rest) -> bool {
+        self.holds(rest.run) && rest::add(&mut self.rests, rest)
+    }
+
+    /// Clears what has rested; with it what waits for late commands to columns alone that do no harm, for which it closes. Whether
+    /// there was something.
+    pub(crate) fn wake(&mut self, now: u64, harmless: u32) -> bool {
+        let over: Vec<Rest> = self.rests.iter().filter(|rest| rest.is_over(now, harmless)).copied().collect();
+        self.is_closed |= over.iter().any(|rest| rest.until > now);
+        over.iter().for_each(|rest| self.clear(rest.run));
+        !over.is_empty()
     }
 
     /// All runs of rows that are marked.
@@ -169,6 +198,17 @@ pub(crate) enum After {
 }
 
 impl Chunk {
+    /// Has rows rest, where they are marked, and not too many do.
+    pub(crate) fn rest(&mut self, number: u32, rests: &[Rest]) -> After {
+        let free = self.marks.free_later();
+        for rest in rests {
+            if !self.marks.rest(*rest) {
+                tracing::warn!(chunk = number, row = rest.run.row, rows = rest.run.rows, "rows are left to fsck");
+            }
+        }
+        self.after(free)
+    }
+
     /// Whether it gives its regions back.
     pub(crate) fn is_dying(&self) -> bool {
         self.owner == DYING
@@ -176,7 +216,7 @@ impl Chunk {
 
     /// Whether whoever looks for room should find it in the list of those without an owner.
     pub(crate) fn is_listed(&self) -> bool {
-        self.owner == NOBODY && self.marks.free() >= self.listed_from()
+        self.owner == NOBODY && self.marks.free_later() >= self.listed_from()
     }
 
     /// Free rows from which on it is listed.
@@ -186,16 +226,22 @@ impl Chunk {
 
     /// Clears marks; with `releases` it is nobody's then.
     pub(crate) fn clear(&mut self, number: u32, runs: &[Run], releases: bool) -> After {
-        let free = if releases { 0 } else { self.marks.free() };
+        let free = if releases { 0 } else { self.marks.free_later() };
         for run in runs {
             if !self.marks.holds(*run) {
                 tracing::warn!(chunk = number, row = run.row, rows = run.rows, "rows were not marked as taken");
             }
             self.marks.clear(*run);
         }
+        self.marks.wake(rest::unix_now(), 0);
         if releases {
             self.owner = NOBODY;
         }
+        self.after(free)
+    }
+
+    /// What is to be done, where so many rows could be had before.
+    fn after(&mut self, free: u32) -> After {
         if self.owner == NOBODY && self.marks.marked() == 0 {
             self.owner = DYING;
             return After::Bury;
@@ -213,6 +259,10 @@ impl Chunk {
         }
         out.extend(self.marks.rows.to_le_bytes());
         out.extend(self.marks.words.iter().flat_map(|word| word.to_le_bytes()));
+        if self.marks.is_closed || !self.marks.rests.is_empty() {
+            out.push(self.marks.is_closed.into());
+            rest::encode(&self.marks.rests, &mut out);
+        }
         out
     }
 
@@ -233,60 +283,98 @@ impl Chunk {
         }
         let behind = (rows % 64 != 0).then(|| marks.words.last().map_or(0, |word| word >> (rows % 64)));
         reader.check(behind.unwrap_or(0) == 0, "marks behind the last row")?;
+        if reader.has_more() {
+            let is_closed = reader.u8()?;
+            (marks.is_closed, marks.rests) = (is_closed == 1, rest::decode(&mut reader)?);
+            reader.check(is_closed == 1 || (is_closed == 0 && !marks.rests.is_empty()), "whether it is closed")?;
+            let is_marked = |rest: &Rest| marks.holds(rest.run);
+            reader.check(marks.rests.iter().all(is_marked), "rows that rest and are not marked")?;
+        }
         reader.end()?;
         Ok(Chunk { owner, columns, marks })
     }
 }
 
 /// A page of a member's record: of each region the chunk that has it, 0 for none. Regions behind the last one that is taken are
-/// not there.
+/// not there. Behind them stands [`CLOSED`], once the member is to be emptied.
+///
+/// Invariant: of a closed page nobody gets a region, whatever that client believes of the member, and no page opens again: so a
+/// member all of whose pages are closed and empty has nothing, and gets nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct RegionPage(Vec<u32>);
+pub(crate) struct RegionPage {
+    chunks: Vec<u32>,
+    is_closed: bool,
+}
 
 impl RegionPage {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        self.0.iter().flat_map(|chunk| chunk.to_le_bytes()).collect()
+        let closed = self.is_closed.then_some(CLOSED);
+        self.chunks.iter().copied().chain(closed).flat_map(u32::to_le_bytes).collect()
     }
 
     pub(crate) fn decode(bytes: Option<&[u8]>) -> Result<RegionPage, Error> {
         let (chunks, rest) = bytes.unwrap_or_default().as_chunks::<4>();
-        let chunks: Vec<u32> = chunks.iter().map(|chunk| u32::from_le_bytes(*chunk)).collect();
+        let mut chunks: Vec<u32> = chunks.iter().map(|chunk| u32::from_le_bytes(*chunk)).collect();
+        let is_closed = chunks.pop_if(|chunk| *chunk == CLOSED).is_some();
         let is_one = rest.is_empty() && chunks.len() <= REGIONS_PER_PAGE as usize && chunks.last() != Some(&0);
-        if is_one { Ok(RegionPage(chunks)) } else { Err(Error::Damaged("the regions of a member".into())) }
+        let is_one = is_one && !chunks.contains(&CLOSED);
+        if is_one {
+            Ok(RegionPage { chunks, is_closed })
+        } else {
+            Err(Error::Damaged("the regions of a member".into()))
+        }
     }
 
-    /// Regions of the first `count` that nothing has.
+    /// Whether nothing gets a region of it any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// Nothing gets a region of it any more. False: so it was.
+    pub(crate) fn close(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_closed, true)
+    }
+
+    /// Regions of the first `count` that nothing has, and that can be had.
     pub(crate) fn free(&self, count: u32) -> u32 {
-        count - self.0.iter().take(count as usize).filter(|chunk| **chunk != 0).count() as u32
+        if self.is_closed {
+            return 0;
+        }
+        count - self.chunks.iter().take(count as usize).filter(|chunk| **chunk != 0).count() as u32
     }
 
     /// Gives the chunk a region of the first `count`, from one of them on and round.
     pub(crate) fn take(&mut self, chunk: u32, count: u32, from: u32) -> Option<u32> {
-        let at = |region: u32| self.0.get(region as usize).copied().unwrap_or(0);
-        let region = (0..count).map(|step| (from + step) % count).find(|region| at(*region) == 0)?;
-        if self.0.len() <= region as usize {
-            self.0.resize(region as usize + 1, 0);
+        // By the page alone: this client may not have heard yet that the member is to be emptied.
+        if self.is_closed {
+            return None;
         }
-        self.0[region as usize] = chunk;
+        let at = |region: u32| self.chunks.get(region as usize).copied().unwrap_or(0);
+        let region = (0..count).map(|step| (from + step) % count).find(|region| at(*region) == 0)?;
+        if self.chunks.len() <= region as usize {
+            self.chunks.resize(region as usize + 1, 0);
+        }
+        self.chunks[region as usize] = chunk;
         Some(region)
     }
 
     /// Takes a region from the chunk, if that has it.
     pub(crate) fn give_back(&mut self, chunk: u32, region: u32) -> bool {
-        let Some(place) = self.0.get_mut(region as usize).filter(|place| **place == chunk) else { return false };
+        let Some(place) = self.chunks.get_mut(region as usize).filter(|place| **place == chunk) else { return false };
         *place = 0;
-        let used = self.0.iter().rposition(|chunk| *chunk != 0).map_or(0, |last| last + 1);
-        self.0.truncate(used);
+        let used = self.chunks.iter().rposition(|chunk| *chunk != 0).map_or(0, |last| last + 1);
+        self.chunks.truncate(used);
         true
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Whether it says nothing: no region is taken, and it is not closed.
+    pub(crate) fn is_blank(&self) -> bool {
+        self.chunks.is_empty() && !self.is_closed
     }
 
     /// The regions that chunks have, and the chunks.
     pub(crate) fn taken(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        (0..).zip(self.0.iter().copied()).filter(|(_, chunk)| *chunk != 0)
+        (0..).zip(self.chunks.iter().copied()).filter(|(_, chunk)| *chunk != 0)
     }
 }
 
@@ -370,6 +458,38 @@ mod tests {
         assert!(page.give_back(1, 2) && !page.give_back(1, 2));
         assert_eq!((page.free(4), RegionPage::decode(Some(&page.encode()))), (1, Ok(page.clone())));
         [(2, 3), (3, 0), (4, 1)].into_iter().for_each(|(chunk, region)| assert!(page.give_back(chunk, region)));
-        assert!(page.is_empty());
+        assert!(page.is_blank());
+    }
+
+    #[test]
+    fn what_rests_is_cleared_in_its_time_or_with_the_chunk_closed() {
+        let rest = Rest { run: Run { row: 10, rows: 10 }, columns: 2, until: 1000 };
+        let mut chunk = Chunk { owner: 7, columns: vec![Region { member: 1, region: 2 }; 3], marks: Marks::new(100) };
+        chunk.marks.set(Run { row: 0, rows: 50 });
+        assert!(chunk.marks.rest(rest));
+        assert!(!chunk.marks.rest(Rest { run: Run { row: 60, rows: 1 }, ..rest }), "nobody has marked it");
+        assert_eq!(Chunk::decode(&chunk.encode()), Ok(chunk.clone()));
+        let mut timely = chunk.clone();
+        assert!(!timely.marks.wake(999, 5), "a command may still come");
+        assert!(timely == chunk && timely.marks.wake(1000, 5));
+        assert_eq!((timely.marks.marked(), timely.marks.take(1, 1).len()), (40, 1));
+        assert!(chunk.marks.wake(999, 2));
+        let had = (chunk.marks.marked(), chunk.marks.free(), chunk.marks.take(1, 64));
+        assert_eq!(had, (40, 0, vec![]), "whoever has not heard that its member leaves would write there");
+        assert_eq!(Chunk::decode(&chunk.encode()), Ok(chunk));
+    }
+
+    #[test]
+    fn of_a_closed_page_nothing_is_given_and_it_stays_closed() {
+        let mut page = RegionPage::default();
+        assert_eq!(page.take(7, 4, 1), Some(1));
+        assert!(page.close() && !page.close());
+        assert_eq!((page.free(4), page.take(8, 4, 0)), (0, None), "whoever has not heard of it");
+        assert!(page.give_back(7, 1));
+        let again = RegionPage::decode(Some(&page.encode())).unwrap();
+        assert!(again.is_closed && again.taken().next().is_none() && !again.is_blank(), "{again:?}");
+        let whole: Vec<u8> = (1..=REGIONS_PER_PAGE).chain([CLOSED]).flat_map(u32::to_le_bytes).collect();
+        let whole = RegionPage::decode(Some(&whole)).unwrap();
+        assert_eq!((whole.is_closed, whole.taken().count()), (true, 512), "a page without a free region closes, too");
     }
 }

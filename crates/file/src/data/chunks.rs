@@ -8,6 +8,7 @@ use super::key;
 use super::member::Members;
 use super::record::{self, Next};
 use super::regions::Regions;
+use super::rest::unix_now;
 use super::unowned::Unowned;
 use crate::error::Error;
 use crate::meta::Meta;
@@ -58,6 +59,27 @@ impl Chunks {
                 self.unowned.remove(number).await
             }
         }
+    }
+
+    /// Clears what of a chunk has rested, or rests for the sake of members alone that get nothing new: the chunk is closed for
+    /// that, as its owner may not have heard of it. All pages of these members must be closed. One that is dying is buried.
+    pub(crate) async fn tidy(&self, number: u32) -> Result<(), Error> {
+        let key = self.key(number);
+        let tidied = record::change(&*self.meta, &key, |body| {
+            let Some(body) = body else { return Ok(Next::Keep(After::Nothing)) };
+            let mut chunk = self.decode(body)?;
+            if chunk.owner == DYING {
+                return Ok(Next::Keep(After::Bury));
+            }
+            let harmless = self.members.out_of(&chunk.columns);
+            if !chunk.marks.wake(unix_now(), harmless) {
+                return Ok(Next::Keep(After::Nothing));
+            }
+            let after = chunk.clear(number, &[], false);
+            Ok(Next::Put(chunk.encode(), after))
+        });
+        let after = tidied.await.map_err(|failed| failed.error)?;
+        self.see_to(number, after).await
     }
 
     /// Gives the regions of a dying chunk back; whoever meets it does.

@@ -5,12 +5,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::backoff::jittered;
-use engine::{task, time};
+use engine::task;
+use engine::time::{self, Instant};
 
 use super::map::SPAN_BYTES;
 use super::member::{Layout, Members};
 use super::pending::Pending;
 use super::rope::Rope;
+use super::rows::ChunkPlace;
 use super::shape::COLUMN_ROWS_MAX;
 use super::space::{RENEWED_WITHIN, Space, Taken};
 use super::span::SpanRecords;
@@ -26,8 +28,8 @@ const WRITES_TRIED: usize = 4;
 pub(crate) const TOGETHER: usize = 16;
 /// Times that an operation begins anew because others change the same file. Chosen: each time another one has made its change.
 pub(crate) const TRIES_MAX: usize = 100;
-/// Tries without a pause between them, and pauses after these. Chosen: what an operation has to do first takes a few, and a pause is
-/// as long as calls to the store take, wherever that is.
+/// Tries without a pause between them, and pauses after these. Chosen: what an operation has to do first takes a few, and a pause
+/// is as long as calls to the store take, wherever that is.
 const TRIED_AT_ONCE: usize = 4;
 const PAUSE_FIRST: Duration = Duration::from_micros(250);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
@@ -38,6 +40,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(20);
 const NAMED_WITHIN: Duration = Duration::from_secs(40 * 60);
 const _: () = assert!(NAMED_WITHIN.as_secs() >= RENEWED_WITHIN.as_secs() + 30 * 60);
 const _: () = assert!(NAMED_WITHIN.as_secs() + RENEWED_WITHIN.as_secs() < 60 * 60);
+/// How often it is said that columns are missing. Chosen: a log that stays readable.
+const SAID_EVERY: Duration = Duration::from_secs(60);
 
 /// See the module.
 pub struct Contents {
@@ -57,6 +61,26 @@ pub struct Figures {
     pub stripes_short: Cell<u64>,
     /// Spans that were put together out of many pieces.
     pub compactions: Cell<u64>,
+    /// When it was last said that columns are missing.
+    said: Cell<Option<Instant>>,
+}
+
+impl Figures {
+    /// A stripe was written without these columns.
+    fn add_short(&self, missing: u32, place: &ChunkPlace) {
+        self.stripes_short.set(self.stripes_short.get() + 1);
+        if self.said.get().is_some_and(|said| said.elapsed() < SAID_EVERY) {
+            return;
+        }
+        self.said.set(Some(time::now()));
+        let columns = (0..).zip(&place.columns).filter(|(column, _): &(u32, _)| missing >> column & 1 == 1);
+        let members: Vec<u16> = columns.map(|(_, region)| region.member).collect();
+        tracing::warn!(
+            ?members,
+            so_far = self.stripes_short.get(),
+            "what is written lacks a column on members that do not take it: `yagura file rebuild` gives it back"
+        );
+    }
 }
 
 /// Bytes in a stripe that no map names yet.
@@ -98,8 +122,8 @@ impl Drop for Written {
     }
 }
 
-/// Before the so many-th try of an operation, from 0 on, that others' changes of the file have undone. **Those who read and change it
-/// in step with others lose to the same ones each time**: they fall out of step.
+/// Before the so many-th try of an operation, from 0 on, that others' changes of the file have undone. **Those who read and change
+/// it in step with others lose to the same ones each time**: they fall out of step.
 pub(crate) async fn before_try(attempt: usize) {
     if let Some(paused) = attempt.checked_sub(TRIED_AT_ONCE) {
         time::sleep(jittered(PAUSE_MAX.min(PAUSE_FIRST * (1 << paused.min(8))))).await;
@@ -182,7 +206,7 @@ impl Contents {
         let (mut written, mut open) = (Vec::new(), vec![(at, data)]);
         while let Some((at, data)) = open.pop() {
             let rows = shape.cut(data.len()).rows();
-            match self.put_stripe(at, &data).await {
+            match self.put_stripe(at, &data, false).await {
                 Ok(part) => written.push(part),
                 Err(Error::NoSpace(_)) if rows > 1 => {
                     let half = shape.bytes_of(rows / 2);
@@ -195,20 +219,21 @@ impl Contents {
         Ok(written)
     }
 
-    /// Puts data into one stripe.
-    pub(crate) async fn put_stripe(&self, at: u64, data: &Rope) -> Result<Written, Error> {
+    /// Puts data into one stripe; with `well` only on members all of which are well and stay.
+    pub(crate) async fn put_stripe(&self, at: u64, data: &Rope, well: bool) -> Result<Written, Error> {
         let rows = self.members().layout().shape.cut(data.len()).rows() as u32;
         let mut tried = 0;
         loop {
-            let taken = self.space.take(rows).await?;
+            let taken = self.space.take(rows, well).await?;
             // A chunk whose record came an hour late may be in regions that are another's by now.
             taken.check()?;
             let written = self.stripes.write(data, &taken.place, taken.row(), task::random_u64() as u32).await;
             match written {
                 Ok(stripe) => {
                     self.figures.stripes_written.set(self.figures.stripes_written.get() + 1);
-                    let short = u64::from(stripe.missing != 0);
-                    self.figures.stripes_short.set(self.figures.stripes_short.get() + short);
+                    if stripe.missing != 0 {
+                        self.figures.add_short(stripe.missing, &taken.place);
+                    }
                     return Ok(Written { at, stripe: Rc::new(stripe), taken: Some(taken) });
                 }
                 Err(failed) => {
@@ -222,5 +247,16 @@ impl Contents {
                 }
             }
         }
+    }
+
+    /// Puts data into one stripe that lacks no more columns than this: all others are there, on members that stay.
+    pub(crate) async fn put_better(&self, at: u64, data: &Rope, may_lack: u32) -> Result<Written, Error> {
+        let written = self.put_stripe(at, data, may_lack == 0).await?;
+        let out = written.taken.as_ref().map_or(0, |taken| self.members().out_of(&taken.place.columns));
+        // What is no better would be written again for ever; what is worse bears less than the old one.
+        if (written.stripe.missing | out).count_ones() > may_lack {
+            return Err(Error::Unavailable("members fail while a stripe is written anew".into()));
+        }
+        Ok(written)
     }
 }

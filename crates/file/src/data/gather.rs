@@ -4,6 +4,8 @@
 //! Invariant: nothing is given out that does not verify. Parity has no checksums; what was made by it is verified, and where that
 //! fails, other parity is tried.
 
+use std::ops::Range;
+
 use device::Error as DeviceError;
 use engine::{Buf, View};
 use erasure::Code;
@@ -300,6 +302,38 @@ impl<'a> Gather<'a> {
             buf.extend_from_slice(&bytes[from - number * granule..to - number * granule]);
         }
         buf.freeze()
+    }
+
+    /// All bytes of a column, if it has answered with them in one piece.
+    pub(crate) fn column(&self, column: usize) -> Option<&View> {
+        let whole =
+            |part: &&Part| part.column == column && part.first == 0 && part.bytes.len() == self.cut.filled(column);
+        self.parts.iter().find(whole).map(|part| &part.bytes)
+    }
+
+    /// The parts of the stripe's data that are wanted and not there: those that can't be had, and those that could if these
+    /// columns were there.
+    pub(crate) fn lost(&self, hoped: u32) -> (Vec<Range<usize>>, Vec<Range<usize>>) {
+        let (mut lost, mut unknown) = (Vec::<Range<usize>>::new(), Vec::<Range<usize>>::new());
+        let is_hoped = |column: usize, granule: u64| {
+            let comes =
+                |column: usize| hoped >> column & 1 == 1 && self.filled(column) & granule & !self.good(column) != 0;
+            let coming = (0..self.columns.len()).filter(|column| comes(*column)).count();
+            comes(column) || (coming > 0 && self.there(granule) + coming >= self.cut.shape().data())
+        };
+        for column in self.wanted() {
+            let open = self.open(column);
+            for granule in (0..self.cut.granules(column)).filter(|granule| open & bits(*granule, granule + 1) != 0) {
+                let from = column * self.cut.width() + granule * self.cut.granule();
+                let to = (from + self.cut.granule()).min((column + 1) * self.cut.width()).min(self.cut.length());
+                let parts = if is_hoped(column, bits(granule, granule + 1)) { &mut unknown } else { &mut lost };
+                match parts.last_mut().filter(|last| last.end == from) {
+                    Some(last) => last.end = to,
+                    None => parts.push(from..to),
+                }
+            }
+        }
+        (lost, unknown)
     }
 
     /// Why it can't be done.

@@ -56,6 +56,13 @@ impl Extent {
             Extent { at, length: (end - at) as u32, from, stripe: Rc::clone(&self.stripe) }
         })
     }
+
+    /// What of it lies outside of a part of its stripe.
+    pub(crate) fn outside(&self, part: &Range<usize>) -> impl Iterator<Item = Extent> + use<> {
+        let at = |place: usize| self.at + (place as u64).saturating_sub(self.from.into());
+        let before = self.within(&(0..at(part.start)));
+        before.into_iter().chain(self.within(&(at(part.end)..u64::MAX)))
+    }
 }
 
 /// A part of a range that was looked up.
@@ -189,19 +196,22 @@ impl Map {
         pieces
     }
 
-    /// What still names the stripe `old` names `new` from now on. Everything that names `old` must have been moved. Gives the
-    /// stripes that nothing names any more: `old`, or `new` where nothing named `old`.
-    pub fn replace(&mut self, old: &Rc<Stripe>, new: &Rc<Stripe>, moved: &[Moved]) -> Result<Vec<Rc<Stripe>>, Error> {
-        let mut changed = self.extents.clone();
-        for extent in changed.iter_mut().filter(|extent| extent.stripe.id == old.id) {
-            let holds =
-                |part: &&Moved| part.from <= extent.from && extent.from + extent.length <= part.from + part.length;
-            let part = moved.iter().find(holds).ok_or(Error::Invalid("a part of a stripe was not moved"))?;
-            extent.from = part.to + (extent.from - part.from);
-            extent.stripe = Rc::clone(new);
+    /// What still names these parts of the stripe `old` names `new` from now on. Gives the stripes that nothing names any more:
+    /// `old`, where all of it was moved, or `new` where nothing named what was.
+    pub fn replace(&mut self, old: &Rc<Stripe>, new: &Rc<Stripe>, moved: &[Moved]) -> Vec<Rc<Stripe>> {
+        let extents: Vec<Extent> = self.extents.iter().filter(|extent| extent.stripe.id == old.id).cloned().collect();
+        for extent in extents {
+            for part in moved {
+                let from = extent.from.max(part.from);
+                let end = (extent.from + extent.length).min(part.from + part.length);
+                if from < end {
+                    let (at, length) = (extent.at + u64::from(from - extent.from), end - from);
+                    let put = Extent { at, length, from: part.to + (from - part.from), stripe: Rc::clone(new) };
+                    self.put(at..put.end(), Some(put));
+                }
+            }
         }
-        self.extents = changed;
-        Ok([old, new].into_iter().filter(|stripe| !self.names(stripe.id)).cloned().collect())
+        [old, new].into_iter().filter(|stripe| !self.names(stripe.id)).cloned().collect()
     }
 
     /// The extents of a part of the map, as a map of their own.

@@ -61,7 +61,7 @@ fn move_stripe(map: &mut Map, model: &mut Model, old: &Rc<Stripe>, number: u32) 
         let part = moved.iter().find(|part| (part.from..part.from + part.length).contains(from)).unwrap();
         (*id, *from) = (new.id, part.to + (*from - part.from));
     }
-    map.replace(old, &new, &moved).unwrap()
+    map.replace(old, &new, &moved)
 }
 
 fn run(steps: Vec<Step>) {

@@ -5,13 +5,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use device::{Durability, ErasedMethods, Lba};
+use engine::task::LocalFuture;
 use engine::time::{self, Instant};
 use engine::{Buf, View};
 
 use super::balance::Pace;
 use super::chunk::Region;
 use super::key::FsId;
-use super::label::{LABEL_BYTES, Label};
+use super::label::{LABEL_BYTES, Label, LabelError};
 use super::shape::{ROW_BYTES, Shape};
 use super::stripe::SumSeed;
 
@@ -53,6 +54,8 @@ pub struct MemberSpec {
     pub bytes: u64,
     /// It gets no new chunks: it is going, or gone.
     pub is_out: bool,
+    /// It is said to be lost: nobody hopes for its columns.
+    pub is_lost: bool,
 }
 
 /// A member.
@@ -61,6 +64,8 @@ pub struct Member {
     spec: RefCell<MemberSpec>,
     region_bytes: u64,
     namespace: RefCell<Option<Rc<dyn ErasedMethods>>>,
+    /// The connection over which its label was read: what answers over another one may be something else.
+    epoch: Cell<u64>,
     shunned_until: Cell<Instant>,
     pace: Rc<Pace>,
 }
@@ -92,9 +97,25 @@ impl Member {
         self.pace.set_load(load);
     }
 
+    /// Whether it has been reached, and is to be.
+    pub fn is_connected(&self) -> bool {
+        self.namespace.borrow().is_some()
+    }
+
     /// Whether something can be asked of it now.
     pub fn is_reachable(&self) -> bool {
-        self.namespace.borrow().as_ref().is_some_and(|namespace| namespace.link().is_up)
+        self.namespace.borrow().as_ref().is_some_and(|namespace| {
+            let link = namespace.link();
+            link.is_up && link.epoch == self.epoch.get()
+        })
+    }
+
+    /// Whether it is connected anew: nothing is asked of it until its label was read again ([`Members::recheck`]).
+    pub fn is_strange(&self) -> bool {
+        self.namespace.borrow().as_ref().is_some_and(|namespace| {
+            let link = namespace.link();
+            link.is_up && link.epoch != self.epoch.get()
+        })
     }
 
     /// Whether it should get what is new: it is reachable, and has not failed just now.
@@ -113,7 +134,8 @@ impl Member {
 
     fn namespace(&self) -> Result<Rc<dyn ErasedMethods>, device::Error> {
         let name = || device::Error::NotConnected(format!("member {}", self.index));
-        self.namespace.borrow().clone().ok_or_else(name)
+        let namespace = self.namespace.borrow().clone().ok_or_else(name)?;
+        if namespace.link().epoch == self.epoch.get() { Ok(namespace) } else { Err(name()) }
     }
 
     /// Where a byte of a region is.
@@ -160,16 +182,20 @@ impl Member {
     }
 }
 
+/// Has the root record read again, and members that it names anew reached.
+pub type Learn = Rc<dyn Fn() -> LocalFuture<'static, ()>>;
+
 /// All members of a file system, by index. They come and go.
 pub struct Members {
     layout: Layout,
     members: RefCell<Vec<Rc<Member>>>,
+    learn: RefCell<Option<Learn>>,
 }
 
 impl Members {
     /// The members that the root record says; none can be reached yet.
     pub fn new(layout: Layout, specs: Vec<MemberSpec>) -> Rc<Members> {
-        let members = Rc::new(Members { layout, members: RefCell::default() });
+        let members = Rc::new(Members { layout, members: RefCell::default(), learn: RefCell::default() });
         members.update(specs);
         members
     }
@@ -177,6 +203,19 @@ impl Members {
     /// What clients agree on.
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// From now on this is asked where a chunk lies on a member that is not known.
+    pub fn set_learn(&self, learn: Learn) {
+        *self.learn.borrow_mut() = Some(learn);
+    }
+
+    /// A member is met that is not known.
+    pub(crate) async fn learn(&self) {
+        let learn = self.learn.borrow().clone();
+        if let Some(learn) = learn {
+            learn().await;
+        }
     }
 
     /// The root record has changed: members have joined, go, or have grown.
@@ -192,6 +231,7 @@ impl Members {
                 spec: RefCell::new(spec),
                 region_bytes: self.layout.region_bytes.into(),
                 namespace: RefCell::default(),
+                epoch: Cell::default(),
                 shunned_until: Cell::default(),
                 pace: Pace::new(),
             }));
@@ -201,14 +241,56 @@ impl Members {
     /// A member can be reached by this namespace, whose label was checked; `None`: not any more.
     pub fn connect(&self, index: u16, namespace: Option<Rc<dyn ErasedMethods>>) {
         if let Some(member) = self.get(index) {
+            member.epoch.set(namespace.as_ref().map_or(0, |namespace| namespace.link().epoch));
             *member.namespace.borrow_mut() = namespace;
             member.shunned_until.set(Instant::default());
         }
     }
 
+    /// Reads the label of a member that is connected anew: it is that one as before, or can't be reached any more.
+    ///
+    /// # Errors
+    /// It is another one; it does not answer, and is to be asked again.
+    pub async fn recheck(&self, index: u16) -> Result<(), LabelError> {
+        let Some(member) = self.get(index) else { return Ok(()) };
+        let Some(namespace) = member.namespace.borrow().clone() else { return Ok(()) };
+        let epoch = namespace.link().epoch;
+        let checked = self.layout.label(index, member.spec().bytes).check(&*namespace).await;
+        let is_current = member.namespace.borrow().as_ref().is_some_and(|current| Rc::ptr_eq(current, &namespace));
+        match checked {
+            Ok(_) if is_current => member.epoch.set(epoch),
+            Err(error) if is_current && !matches!(error, LabelError::Device(_)) => {
+                *member.namespace.borrow_mut() = None;
+                return Err(error);
+            }
+            checked => return checked.map(drop),
+        }
+        Ok(())
+    }
+
     /// A member, if there is one.
     pub fn get(&self, index: u16) -> Option<Rc<Member>> {
         self.members.borrow().get(usize::from(index)).cloned()
+    }
+
+    /// Columns that lie on members that get nothing new, as bits.
+    pub(crate) fn out_of(&self, columns: &[Region]) -> u32 {
+        self.columns_where(columns, Member::is_out)
+    }
+
+    /// Columns that lie on members that are said to be lost, likewise.
+    pub(crate) fn lost_of(&self, columns: &[Region]) -> u32 {
+        self.columns_where(columns, |member| member.spec.borrow().is_lost)
+    }
+
+    /// Columns that lie on members that can be reached, likewise.
+    pub(crate) fn reachable_of(&self, columns: &[Region]) -> u32 {
+        self.columns_where(columns, Member::is_reachable)
+    }
+
+    fn columns_where(&self, columns: &[Region], holds: impl Fn(&Member) -> bool) -> u32 {
+        let holds = |region: &Region| self.get(region.member).is_some_and(|member| holds(&member));
+        (0..).zip(columns).filter(|(_, region)| holds(region)).fold(0, |all, (column, _): (u32, _)| all | 1 << column)
     }
 
     /// All of them.

@@ -3,8 +3,9 @@
 //! - `shape`, `stripe`, `map`: how data is cut into columns, what is known of what was written, which bytes of a file that is.
 //! - `record`, `key`: records in the store, changed once each.
 //! - `label`, `member`: the namespaces that the bytes are on.
-//! - `chunk`, `regions`, `place`, `unowned`, `chunks`, `rows`, `space`, `room`: room, taken and given back.
+//! - `chunk`, `rest`, `regions`, `place`, `places`, `unowned`, `chunks`, `rows`, `space`, `room`: room, taken and given back.
 //! - `rope`, `write`, `gather`, `read`, `balance`, `pending`: stripes, written and read.
+//! - `examine`, `mend`: stripes of which something is missing or does not verify, found and written anew.
 //! - `survey`, `audit`: what records of space say, beside what maps name.
 //! - `append`: bytes behind what others append.
 //! - `content`, `span`: what inode and spans say of a file's bytes; `file`, `reader`, `writer`, `overdue`, `under_way`, `cut`,
@@ -17,19 +18,23 @@ mod chunk;
 mod chunks;
 mod content;
 mod cut;
+mod examine;
 mod file;
 mod gather;
 mod key;
 mod label;
 mod map;
 mod member;
+mod mend;
 mod overdue;
 mod pending;
 mod place;
+mod places;
 mod read;
 mod reader;
 mod record;
 mod regions;
+mod rest;
 mod rewrite;
 mod room;
 mod rope;
@@ -47,12 +52,14 @@ mod writer;
 pub use audit::{Audit, Auditor, ChunkAudit};
 pub use chunk::Region;
 pub(crate) use chunk::{Marks, Run, UNOWNED_MAX};
+pub(crate) use chunks::Chunks;
 pub use content::{Content, EXTENTS_BYTES_MAX, INLINE_BYTES_MAX, Inode, Spans, State};
 pub use file::{Contents, Figures};
 pub use key::FsId;
 pub use label::{Label, LabelError, REGION_BYTES_MAX, REGION_BYTES_MIN};
 pub use map::{Extent, FILE_BYTES_MAX, MAP_BYTES_MAX, Map, Moved, Piece, SPAN_BYTES};
-pub use member::{Layout, Member, MemberSpec, Members};
+pub use member::{Layout, Learn, Member, MemberSpec, Members};
+pub use mend::{Fault, Outcome, Question, Seen};
 pub(crate) use pending::Few;
 pub use rope::Rope;
 pub use rows::ChunkPlace;

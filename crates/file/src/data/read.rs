@@ -5,9 +5,11 @@
 
 use std::time::Duration;
 
+use engine::Buf;
 use engine::time::{self, Instant};
 
 use super::balance::{hedge_after, left_out};
+use super::chunk::Region;
 use super::gather::Gather;
 use super::pending::Pending;
 use super::rope::Rope;
@@ -22,7 +24,7 @@ struct Reading<'a> {
     stripe: &'a Stripe,
     place: &'a ChunkPlace,
     gather: Gather<'a>,
-    pending: Pending<(usize, usize), Result<engine::Buf, device::Error>>,
+    pending: Pending<(usize, usize), Result<Buf, device::Error>>,
     /// The longest that a column that was asked was expected to take.
     expected: u64,
 }
@@ -45,6 +47,22 @@ impl Stripes {
         let mut reading = Reading { stripes: self, stripe, place, gather, pending: Pending::new(), expected: 0 };
         reading.run().await?;
         Ok(reading.gather.give(from, to))
+    }
+
+    /// Bytes of a stripe's column that lies in this region.
+    pub(crate) fn read_column(
+        &self,
+        stripe: &Stripe,
+        region: Region,
+        from: usize,
+        length: usize,
+    ) -> impl Future<Output = Result<Buf, device::Error>> + use<> {
+        let member = self.members.get(region.member);
+        let offset = u64::from(stripe.id.row) * ROW_BYTES as u64 + from as u64;
+        async move {
+            let unknown = || device::Error::NotConnected("a member that is not known".into());
+            member.ok_or_else(unknown)?.read(region.region, offset, length).await
+        }
     }
 }
 
@@ -159,12 +177,7 @@ impl Reading<'_> {
         if nanos != u64::MAX {
             self.expected = self.expected.max(nanos);
         }
-        let member = self.stripes.members.get(region.member);
-        let offset = u64::from(self.stripe.id.row) * ROW_BYTES as u64 + from as u64;
-        self.pending.push((column, from), async move {
-            let unknown = || device::Error::NotConnected("a member that is not known".into());
-            member.ok_or_else(unknown)?.read(region.region, offset, length).await
-        });
+        self.pending.push((column, from), self.stripes.read_column(self.stripe, region, from, length));
     }
 
     fn told(&self) -> String {

@@ -4,7 +4,7 @@
 //! `fsck`.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -23,12 +23,26 @@ use crate::meta::Meta;
 const PAGES_SAMPLED: u32 = 4;
 /// For how long an estimate counts.
 const ESTIMATE_AGE: Duration = Duration::from_secs(60);
+/// For how long a member is taken for full. Chosen: whoever waits for room hardly notices; its pages are not read for each write.
+const FULL_AGE: Duration = Duration::from_secs(2);
 
 pub(crate) struct Regions {
     meta: Rc<dyn Meta>,
     members: Rc<Members>,
     /// By member: free regions, and when they were counted.
     estimates: RefCell<BTreeMap<u16, (Instant, u64)>>,
+    /// Members all of whose pages are closed, as far as is known: no page opens again.
+    closed: RefCell<BTreeSet<u16>>,
+}
+
+/// What became of an attempt to get a region of a member.
+enum Took {
+    /// This one.
+    Region(u32),
+    /// It has none.
+    Full,
+    /// Nobody gets one any more.
+    Closed,
 }
 
 /// Regions on the page of a member that has so many in all.
@@ -38,7 +52,7 @@ fn on_page(regions: u32, page: u32) -> u32 {
 
 impl Regions {
     pub(crate) fn new(meta: Rc<dyn Meta>, members: Rc<Members>) -> Regions {
-        Regions { meta, members, estimates: RefCell::default() }
+        Regions { meta, members, estimates: RefCell::default(), closed: RefCell::default() }
     }
 
     fn key(&self, member: u16, page: u32) -> Vec<u8> {
@@ -56,8 +70,13 @@ impl Regions {
             let mut fault = None;
             for index in chosen {
                 match self.take_of(index, chunk).await {
-                    Ok(Some(region)) => taken.push(Region { member: index, region }),
-                    Ok(None) => fault = Some(None),
+                    Ok(Took::Region(region)) => taken.push(Region { member: index, region }),
+                    Ok(Took::Full) => fault = Some(None),
+                    Ok(Took::Closed) => {
+                        // It is to be empty, and others have joined, perhaps, in its place.
+                        self.members.learn().await;
+                        fault = Some(None);
+                    }
                     Err(error) => fault = Some(Some(error)),
                 }
                 if fault.is_some() {
@@ -115,11 +134,10 @@ impl Regions {
     }
 
     /// Free regions of a member, about.
-    async fn free_of(&self, member: &Member) -> Result<u64, Error> {
+    pub(crate) async fn free_of(&self, member: &Member) -> Result<u64, Error> {
         let known = self.estimates.borrow().get(&member.index()).copied();
         if let Some((at, free)) = known
-            && at.elapsed() < ESTIMATE_AGE
-            && free > 0
+            && at.elapsed() < if free > 0 { ESTIMATE_AGE } else { FULL_AGE }
         {
             return Ok(free);
         }
@@ -143,13 +161,14 @@ impl Regions {
         Ok(free)
     }
 
-    /// A region of a member; `None`: it is full.
-    async fn take_of(&self, index: u16, chunk: u32) -> Result<Option<u32>, Error> {
+    /// A region of a member.
+    async fn take_of(&self, index: u16, chunk: u32) -> Result<Took, Error> {
         let regions = self.members.get(index).map_or(0, |member| member.regions());
         let pages = regions.div_ceil(REGIONS_PER_PAGE);
         if pages == 0 {
-            return Ok(None);
+            return Ok(Took::Full);
         }
+        let mut is_closed = false;
         let first = task::random_u64() as u32 % pages;
         for page in (first..pages).chain(0..first) {
             let count = on_page(regions, page);
@@ -159,17 +178,52 @@ impl Regions {
                 let mut page = RegionPage::decode(body)?;
                 let taken = page.take(chunk, count, 0);
                 Ok(match taken {
-                    Some(region) => Next::Put(page.encode(), Some(region)),
-                    None => Next::Keep(None),
+                    Some(region) => Next::Put(page.encode(), (Some(region), false)),
+                    None => Next::Keep((None, page.is_closed())),
                 })
             });
-            if let Some(region) = taken.await? {
+            let (taken, closed) = taken.await?;
+            is_closed |= closed;
+            if let Some(region) = taken {
                 self.estimates.borrow_mut().entry(index).and_modify(|(_, free)| *free = free.saturating_sub(1).max(1));
-                return Ok(Some(page * REGIONS_PER_PAGE + region));
+                return Ok(Took::Region(page * REGIONS_PER_PAGE + region));
             }
         }
         self.estimates.borrow_mut().insert(index, (time::now(), 0));
-        Ok(None)
+        Ok(if is_closed { Took::Closed } else { Took::Full })
+    }
+
+    fn pages_of(&self, index: u16) -> u32 {
+        self.members.get(index).map_or(0, |member| member.regions()).div_ceil(REGIONS_PER_PAGE)
+    }
+
+    /// From now on nothing gets a region of this member, by no client.
+    pub(crate) async fn close(&self, index: u16) -> Result<(), Error> {
+        if self.closed.borrow().contains(&index) {
+            return Ok(());
+        }
+        for page in 0..self.pages_of(index) {
+            let key = self.key(index, page);
+            let closed = record::ensure(&*self.meta, &key, |body| {
+                let mut page = RegionPage::decode(body)?;
+                Ok(if page.close() { Next::Put(page.encode(), ()) } else { Next::Keep(()) })
+            });
+            closed.await?;
+        }
+        self.closed.borrow_mut().insert(index);
+        self.estimates.borrow_mut().remove(&index);
+        Ok(())
+    }
+
+    /// Of each region of a member that is taken the chunk that has it.
+    pub(crate) async fn taken(&self, index: u16) -> Result<Vec<u32>, Error> {
+        let mut chunks = Vec::new();
+        for page in 0..self.pages_of(index) {
+            let found = record::load(&*self.meta, &self.key(index, page)).await?;
+            let page = RegionPage::decode(found.as_ref().map(|found| &*found.body))?;
+            chunks.extend(page.taken().map(|(_, chunk)| chunk));
+        }
+        Ok(chunks)
     }
 
     /// Takes regions from a chunk, where it has them.
@@ -179,7 +233,7 @@ impl Regions {
             let given = record::ensure(&*self.meta, &key, |body| {
                 let mut page = RegionPage::decode(body)?;
                 let is_changed = page.give_back(chunk, region % REGIONS_PER_PAGE);
-                Ok(match (is_changed, page.is_empty()) {
+                Ok(match (is_changed, page.is_blank()) {
                     (false, _) => Next::Keep(()),
                     (true, true) => Next::Remove(()),
                     (true, false) => Next::Put(page.encode(), ()),

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use super::content::{Content, Inode, State};
+use super::content::{Content, EXTENTS_BYTES_MAX, Inode, State};
 use super::file::{Contents, TRIES_MAX, Written, offer, recall};
 use super::map::{Extent, Map, Moved, Piece};
 use super::record::Failed;
@@ -11,11 +11,27 @@ use super::rope::Rope;
 use super::span::{Span, SpanId, too_many_pieces, touched};
 use super::stripe::{Stripe, StripeId};
 use crate::error::Error;
+use crate::meta::Version;
 
 /// Bytes of a file that are put together at once.
 const WINDOW_BYTES: u64 = 1 << 20;
 /// Holes up to here are filled with zeroes when what lies around them is put together: pieces have a length that way.
 const FILLED_BYTES: u64 = 4096;
+
+/// A part of a file's map, as it stands.
+struct Looked {
+    size: u64,
+    version: Version,
+    /// `None`: it is in the inode.
+    span: Option<SpanId>,
+    map: Map,
+}
+
+impl Looked {
+    fn extents_in(&self, stripe: StripeId) -> Vec<Extent> {
+        self.map.extents().iter().filter(|extent| extent.stripe.id == stripe).cloned().collect()
+    }
+}
 
 impl Contents {
     /// Every stripe of a file, each with the first place of the file that lies in it.
@@ -23,25 +39,70 @@ impl Contents {
     /// # Errors
     /// What inode or store say.
     pub async fn stripes_of(&self, inode: &dyn Inode) -> Result<Vec<(u64, Rc<Stripe>)>, Error> {
-        let (state, _) = inode.load(true).await?;
-        let mut found: Vec<(u64, Rc<Stripe>)> = Vec::new();
-        let mut add = |map: &Map| {
-            let first = |stripe: &Rc<Stripe>| map.extents().iter().find(|extent| extent.stripe.id == stripe.id);
-            found.extend(map.stripes().into_iter().filter_map(|stripe| Some((first(&stripe)?.at, stripe))));
-        };
-        match &state.content {
-            Content::Inline(_) => {}
-            Content::Extents(map) => add(map),
-            Content::Spans(spans) => {
-                for span in self.numbers(inode.number(), spans.map, &touched(&(0..spans.reach))).await? {
-                    let id = SpanId { inode: inode.number(), map: spans.map, span };
-                    if let (Some(span), _) = &*self.spans.load(id).await? {
-                        add(&span.map);
-                    }
+        'anew: for _ in 0..TRIES_MAX {
+            let mut found = Vec::new();
+            for part in self.parts_of(inode).await? {
+                match self.stripes_at(inode, part).await? {
+                    Some(stripes) => found.extend(stripes),
+                    None => continue 'anew,
                 }
             }
+            return Ok(found);
         }
-        Ok(found)
+        Err(Error::Unavailable("others change the file all the time".into()))
+    }
+
+    /// The parts of a file's map, each of which is read at once: whoever goes over all stripes of a long file holds no more.
+    pub(crate) async fn parts_of(&self, inode: &dyn Inode) -> Result<Vec<Option<SpanId>>, Error> {
+        let (state, _) = inode.load(true).await?;
+        let Content::Spans(spans) = &state.content else { return Ok(vec![None]) };
+        let numbers = self.numbers(inode.number(), spans.map, &touched(&(0..spans.reach))).await?;
+        let id = |span| Some(SpanId { inode: inode.number(), map: spans.map, span });
+        Ok(numbers.into_iter().map(id).collect())
+    }
+
+    /// The stripes of a part, each with the first place of the file that lies in it. `None`: the file has another map by now,
+    /// whose parts are others.
+    pub(crate) async fn stripes_at(
+        &self,
+        inode: &dyn Inode,
+        part: Option<SpanId>,
+    ) -> Result<Option<Vec<(u64, Rc<Stripe>)>>, Error> {
+        let map = match part {
+            Some(id) => match &self.spans.load(id).await?.0 {
+                Some(span) => span.map.clone(),
+                None => match &inode.load(true).await?.0.content {
+                    Content::Spans(spans) if spans.map == id.map => Map::default(),
+                    _ => return Ok(None),
+                },
+            },
+            None => match &inode.load(true).await?.0.content {
+                Content::Extents(map) => map.clone(),
+                Content::Inline(_) => Map::default(),
+                Content::Spans(_) => return Ok(None),
+            },
+        };
+        let first = |stripe: &Rc<Stripe>| map.extents().iter().find(|extent| extent.stripe.id == stripe.id);
+        Ok(Some(map.stripes().into_iter().filter_map(|stripe| Some((first(&stripe)?.at, stripe))).collect()))
+    }
+
+    /// What the map says now of a place of the file, and of all that lies in the same part.
+    async fn look_up(&self, inode: &dyn Inode, at: u64) -> Result<Looked, Error> {
+        let (state, version) = inode.load(true).await?;
+        let (span, map) = match &state.content {
+            Content::Spans(spans) => {
+                let id = SpanId { inode: inode.number(), map: spans.map, span: touched(&(at..at + 1)).start };
+                (Some(id), self.spans.load(id).await?.0.clone().unwrap_or_default().map)
+            }
+            Content::Extents(map) => (None, map.clone()),
+            Content::Inline(_) => (None, Map::default()),
+        };
+        Ok(Looked { size: state.size, version, span, map })
+    }
+
+    /// What of a file lies in a stripe now; `at` is a place of the file that did.
+    pub(crate) async fn extents_in(&self, inode: &dyn Inode, at: u64, stripe: StripeId) -> Result<Vec<Extent>, Error> {
+        Ok(self.look_up(inode, at).await?.extents_in(stripe))
     }
 
     /// Writes what a file has in a stripe to another place, and lets the map name that: for a column that is missing or does not
@@ -51,38 +112,50 @@ impl Contents {
     /// # Errors
     /// [`Error::Lost`] where it can't be read; nothing is changed then.
     pub async fn rewrite(self: &Rc<Self>, inode: &dyn Inode, at: u64, stripe: StripeId) -> Result<bool, Error> {
+        self.rewrite_better(inode, at, stripe, None, &[]).await
+    }
+
+    /// The same; where it is said how many columns the new one may lack, it lacks no more, or nothing is changed. Without these
+    /// parts of the stripe, which can't be read: they stay where they are.
+    pub(crate) async fn rewrite_better(
+        self: &Rc<Self>,
+        inode: &dyn Inode,
+        at: u64,
+        stripe: StripeId,
+        may_lack: Option<u32>,
+        without: &[Range<usize>],
+    ) -> Result<bool, Error> {
         let mut written: Option<(Rc<Stripe>, Vec<Moved>, Written)> = None;
-        let (mut stripe, mut doubtful) = (stripe, Vec::new());
+        let (mut stripe, mut without, mut doubtful) = (stripe, without, Vec::new());
         for _ in 0..TRIES_MAX {
-            let (state, version) = inode.load(true).await?;
-            let span = match &state.content {
-                Content::Spans(spans) => {
-                    Some(SpanId { inode: inode.number(), map: spans.map, span: touched(&(at..at + 1)).start })
-                }
-                _ => None,
-            };
-            let map = match (&state.content, span) {
-                (Content::Extents(map), _) => map.clone(),
-                (Content::Spans(_), Some(id)) => self.spans.load(id).await?.0.clone().unwrap_or_default().map,
-                _ => Map::default(),
-            };
-            let named: Vec<Extent> =
-                map.extents().iter().filter(|extent| extent.stripe.id == stripe).cloned().collect();
+            let looked = self.look_up(inode, at).await?;
+            let named = looked.extents_in(stripe);
+            let named = outside(named, without);
             let Some(first) = named.first() else { return Ok(false) };
             let (old, moved, mut new) = match written.take() {
                 Some(written) => written,
                 None => {
                     let (moved, data) = self.read_all(inode.number(), &named).await?;
-                    (Rc::clone(&first.stripe), moved, self.put_stripe(first.at, &data).await?)
+                    let new = match may_lack {
+                        Some(may_lack) => self.put_better(first.at, &data, may_lack).await?,
+                        None => self.put_stripe(first.at, &data, false).await?,
+                    };
+                    (Rc::clone(&first.stripe), moved, new)
                 }
             };
-            let outcome = match span {
+            let outcome = match looked.span {
                 None => {
-                    let mut map = map;
-                    let gone = map.replace(&old, &new.stripe, &moved)?;
+                    let mut map = looked.map.clone();
+                    let gone = map.replace(&old, &new.stripe, &moved);
+                    if map.encoded_len(0) > EXTENTS_BYTES_MAX {
+                        written = Some((old, moved, new));
+                        let state = State { content: Content::Extents(looked.map.clone()), size: looked.size };
+                        self.leave_extents(inode, &state, looked.version, &looked.map).await?;
+                        continue;
+                    }
                     offer([&mut new].into_iter())?;
-                    let state = State { content: Content::Extents(map), size: state.size };
-                    inode.store_while(version, state, &|| new.check()).await?.then_some(gone)
+                    let state = State { content: Content::Extents(map), size: looked.size };
+                    inode.store_while(looked.version, state, &|| new.check()).await?.then_some(gone)
                 }
                 Some(id) => Some(self.replace(id, &old, &mut new, &moved).await?),
             };
@@ -91,7 +164,7 @@ impl Contents {
                     if !new.is_timely() {
                         // It was named too late, and may be another's, as the old one may by now: both are left to `fsck`. What
                         // can be read there goes to another place.
-                        stripe = new.stripe.id;
+                        (stripe, without) = (new.stripe.id, &[]);
                         doubtful.push(stripe);
                         continue;
                     }
@@ -127,7 +200,7 @@ impl Contents {
             let Some(mut span) = span.filter(|span| span.map.names(old.id)) else {
                 return Ok((None, vec![Rc::clone(&new.stripe)]));
             };
-            let gone = span.map.replace(old, &new.stripe, moved)?;
+            let gone = span.map.replace(old, &new.stripe, moved);
             Ok((Some(span), gone))
         });
         let edited = edited.await;
@@ -256,13 +329,18 @@ impl Contents {
         let stripe = Rc::clone(&late.stripe);
         let all = Extent { at: late.at, length: stripe.length, from: 0, stripe };
         let (moved, data) = self.read_all(id.inode, &[all]).await?;
-        let mut new = self.put_stripe(late.at, &data).await?;
+        let mut new = self.put_stripe(late.at, &data, false).await?;
         let gone = self.replace(id, &late.stripe, &mut new, &moved).await?;
         if gone.iter().any(|stripe| stripe.id == new.stripe.id) {
             recall([&mut new].into_iter());
         }
         Ok(())
     }
+}
+
+/// Extents of a stripe without these parts of it.
+fn outside(extents: Vec<Extent>, without: &[Range<usize>]) -> Vec<Extent> {
+    without.iter().fold(extents, |extents, without| extents.iter().flat_map(|extent| extent.outside(without)).collect())
 }
 
 /// What became of an attempt to put a part of a span together.

@@ -7,8 +7,9 @@
 //! - Marks of which nobody knows whether they were made, or cleared, are left alone: `fsck` finds rows that nobody names.
 //! - Rows that a command may still write late (a column failed, or a write was given up) wait until it can't any more.
 
+mod clear;
+
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -16,28 +17,24 @@ use engine::sync::Semaphore;
 use engine::task;
 use engine::time::{self, Instant};
 
-use super::chunk::{After, Chunk, DYING, Marks, NOBODY, Run};
+use super::chunk::{CLOSED, Chunk, DYING, Marks, NOBODY, Run};
 use super::chunks::Chunks;
 use super::member::{Layout, Members};
 use super::place::Resort;
+use super::places::Places;
 use super::record::{self, Failed, Next};
-use super::rows::{ChunkPlace, Owned, Rows, may_clear};
-use super::stripe::Stripe;
+use super::rest::unix_now;
+use super::rows::{ChunkPlace, Marked, Owned, Rows};
 use super::write::FAILED_MAX;
 use crate::error::Error;
 use crate::meta::Meta;
 
 /// Rows that are marked at once. Chosen: writing them takes many times as long as marking them.
 const MARKED_ROWS: u32 = 512;
-/// Marks that wait to be cleared are cleared when they are so many, or the first has waited so long.
-const CLEARS_WAITING: usize = 32;
-const CLEARS_WAIT: Duration = Duration::from_secs(5);
 /// Chunks of the list that are looked at for one write.
 const CLAIMS_TRIED: usize = 8;
 /// A client whose record is older than this writes nothing: an hour after the last renewal others take its rows for lost.
 pub(crate) const RENEWED_WITHIN: Duration = Duration::from_secs(10 * 60);
-/// Places of chunks that are remembered.
-const PLACES_KEPT: usize = 4096;
 
 /// See the module.
 pub struct Space {
@@ -47,7 +44,7 @@ pub struct Space {
     client: Cell<u64>,
     renewed: Cell<Instant>,
     rows: RefCell<Rows>,
-    places: RefCell<BTreeMap<u32, Rc<ChunkPlace>>>,
+    places: Places,
     /// One at a time looks for more, or each of many writers would get a chunk of its own.
     turn: Semaphore,
 }
@@ -105,7 +102,7 @@ impl Taken {
 impl Drop for Taken {
     fn drop(&mut self) {
         if self.is_ours && self.client == self.space.client.get() {
-            self.space.rows.borrow_mut().put_aside(self.place.number, self.run, time::now());
+            self.space.rows.borrow_mut().put_aside(self.place.number, self.run, u32::MAX, time::now());
         }
     }
 }
@@ -115,18 +112,6 @@ pub(crate) fn expired() -> Error {
         "this client's record was not renewed for ten minutes, or a write took that long: it goes on under another number"
             .into(),
     )
-}
-
-/// What became of an attempt to mark rows.
-enum Marked {
-    /// These, and how long the longest run is that is left.
-    Rows(Vec<Run>, Rc<ChunkPlace>, u32),
-    /// No run is long enough; how long the longest one is.
-    Short(u32),
-    /// It is another's, or gone.
-    NotOurs,
-    /// It is giving its regions back.
-    Dying,
 }
 
 impl Space {
@@ -140,7 +125,7 @@ impl Space {
             client: Cell::new(client),
             renewed: Cell::new(time::now()),
             rows: RefCell::default(),
-            places: RefCell::default(),
+            places: Places::default(),
             turn: Semaphore::new(1),
         })
     }
@@ -170,18 +155,18 @@ impl Space {
         self.members.layout()
     }
 
-    /// Rows side by side in a chunk, preferably one all of whose members are well.
-    pub(crate) async fn take(self: &Rc<Self>, rows: u32) -> Result<Taken, Error> {
+    /// Rows side by side in a chunk all of whose members are well and stay; where that can't be had, unless it must be, in any.
+    pub(crate) async fn take(self: &Rc<Self>, rows: u32, must_be_well: bool) -> Result<Taken, Error> {
         self.check()?;
         if let Some(taken) = self.from_pool(rows, true) {
             return Ok(taken);
         }
         let _turn = self.turn.acquire(1).await;
-        if let Ok(taken) = self.obtain(rows, true).await {
-            return Ok(taken);
+        match self.obtain(rows, true).await {
+            // Rather a stripe with a column missing than none.
+            Err(_) if !must_be_well => self.obtain(rows, false).await,
+            obtained => obtained,
         }
-        // Rather a stripe with a column missing than none.
-        self.obtain(rows, false).await
     }
 
     /// Rows of our chunks, of one that becomes ours, or of a new one: of one whose members are all `well`, or of any that will do.
@@ -230,7 +215,7 @@ impl Space {
 
     /// Whether a member of it gets nothing new.
     fn is_going(&self, place: &ChunkPlace) -> bool {
-        place.columns.iter().any(|column| self.members.get(column.member).is_some_and(|member| member.is_out()))
+        self.members.out_of(&place.columns) != 0
     }
 
     fn from_pool(self: &Rc<Self>, rows: u32, well: bool) -> Option<Taken> {
@@ -257,6 +242,7 @@ impl Space {
             if chunk.owner != expected {
                 return Ok(Next::Keep(Marked::NotOurs));
             }
+            chunk.marks.wake(unix_now(), 0);
             let longest = |chunk: &Chunk| chunk.marks.free_runs().iter().map(|run| run.rows).max().unwrap_or(0);
             if claims.is_some_and(|well| self.is_going(&place) || !self.will_do(&place, well)) {
                 return Ok(Next::Keep(Marked::Short(longest(&chunk))));
@@ -274,7 +260,9 @@ impl Space {
             Ok(marked) => Ok(marked),
             Err(Failed { may_be_done: true, error, .. }) => {
                 // Which of its rows are marked, and for whom, nobody knows: it is used no more.
-                self.rows.borrow_mut().owned.remove(&number);
+                let mut rows = self.rows.borrow_mut();
+                rows.owned.remove(&number);
+                rows.doubtful.insert(number);
                 Err(error)
             }
             Err(failed) => Err(failed.error),
@@ -340,7 +328,7 @@ impl Space {
         if rows > region_rows {
             return Err(Error::Invalid("more rows are asked for than a chunk has"));
         }
-        let number = (task::random_u64() as u32).max(1);
+        let number = (task::random_u64() as u32).clamp(1, CLOSED - 1);
         let key = self.chunks.key(number);
         if record::load(&*self.meta, &key).await?.is_some() {
             return Err(Error::Unavailable("a chunk's number was drawn twice: try again".into()));
@@ -358,7 +346,12 @@ impl Space {
             // Nobody else has these regions: it is this one.
             Ok(Next::Keep(self.chunks.decode(body)?.columns == chunk.columns))
         });
-        match made.await? {
+        let made = made.await.inspect_err(|_| {
+            if self.client.get() == client {
+                self.rows.borrow_mut().doubtful.insert(number);
+            }
+        });
+        match made? {
             // Regions without a chunk for an hour are given to others: those of one that was put so late may be theirs.
             true if self.client.get() != client || begun.elapsed() >= RENEWED_WITHIN => Err(expired()),
             true => {
@@ -375,126 +368,11 @@ impl Space {
 
     /// Where a chunk lies; `None`: there is no such chunk.
     pub async fn place(&self, number: u32) -> Result<Option<Rc<ChunkPlace>>, Error> {
-        if let Some(place) = self.places.borrow().get(&number) {
-            return Ok(Some(Rc::clone(place)));
-        }
-        let Some(Chunk { columns, .. }) = self.chunks.load(number).await? else { return Ok(None) };
-        let place = Rc::new(ChunkPlace { number, columns });
-        let mut places = self.places.borrow_mut();
-        if places.len() >= PLACES_KEPT {
-            places.clear();
-        }
-        places.insert(number, Rc::clone(&place));
-        Ok(Some(place))
+        self.places.get(&self.chunks, &self.members, number).await
     }
 
     /// What lies in the chunk does not verify: it may be another one of the same number.
     pub(crate) fn forget_place(&self, number: u32) {
-        self.places.borrow_mut().remove(&number);
-    }
-
-    /// No map names these stripes any more: whoever calls this has itself taken them out of one, just now, and knows it.
-    pub fn free(&self, stripes: &[Rc<Stripe>]) {
-        let mut state = self.rows.borrow_mut();
-        for stripe in stripes {
-            let run = Run { row: stripe.id.row, rows: stripe.rows(self.members.layout().shape) };
-            // A column that failed may be written yet, and would spoil what comes there next.
-            match stripe.missing {
-                0 => state.put(stripe.id.chunk, run, time::now()),
-                _ => state.put_aside(stripe.id.chunk, run, time::now()),
-            }
-        }
-    }
-
-    /// Clears marks that wait for it, if it is time.
-    pub async fn tend(&self) {
-        let (count, since) = self.rows.borrow().waiting();
-        if count >= CLEARS_WAITING || since.is_some_and(|since| since.elapsed() >= CLEARS_WAIT) {
-            self.settle().await;
-        }
-    }
-
-    /// Clears all marks that wait for it. What fails is tried again with the next ones, or left to `fsck`.
-    pub async fn settle(&self) {
-        self.rows.borrow_mut().ripen(time::now());
-        let clears = self.rows.borrow_mut().take_clears(time::now());
-        for (number, runs) in clears {
-            let after = match self.change_marks(number, &runs, false).await {
-                Ok(after) => after,
-                Err(failed) => {
-                    tracing::warn!(chunk = number, error = %failed.error, "rows are not marked free");
-                    if !failed.may_be_done {
-                        self.rows.borrow_mut().put_clears(number, runs);
-                    }
-                    continue;
-                }
-            };
-            self.see_to(number, after).await;
-        }
-    }
-
-    /// Gives back what was marked and not used, and owns nothing any more. Rows that late commands may write are left to `fsck`.
-    pub async fn close(&self) {
-        let _turn = self.turn.acquire(1).await;
-        self.settle().await;
-        let owned = std::mem::take(&mut self.rows.borrow_mut().owned);
-        for (number, owned) in owned {
-            self.release(number, owned).await;
-        }
-    }
-
-    /// Chunks of ours of which nothing is left to take are ours no more.
-    async fn retire(&self) {
-        let spent = |owned: &Owned| owned.pool.is_empty() && owned.longest_free == 0;
-        let numbers: Vec<u32> =
-            self.rows.borrow().owned.iter().filter(|(_, owned)| spent(owned)).map(|(number, _)| *number).collect();
-        for number in numbers {
-            let owned = self.rows.borrow_mut().owned.remove(&number);
-            if let Some(owned) = owned {
-                self.release(number, owned).await;
-            }
-        }
-    }
-
-    async fn release(&self, number: u32, owned: Owned) {
-        let now = time::now();
-        let pool: Vec<(Instant, Run)> = owned.pool.into_iter().map(|run| (now, run)).collect();
-        match self.change_marks(number, &pool, true).await {
-            Ok(after) => self.see_to(number, after).await,
-            Err(failed) => {
-                tracing::warn!(chunk = number, error = %failed.error, "a chunk's free rows are left to fsck");
-            }
-        }
-    }
-
-    /// Clears marks of a chunk that have waited since then; with `releases` it is nobody's then.
-    async fn change_marks(&self, number: u32, runs: &[(Instant, Run)], releases: bool) -> Result<After, Failed> {
-        let client = self.client.get();
-        record::change(&*self.meta, &self.chunks.key(number), |body| {
-            let Some(body) = body else { return Ok(Next::Keep(After::Nothing)) };
-            let mut chunk = self.chunks.decode(body)?;
-            if chunk.owner == DYING || (releases && chunk.owner != client) {
-                return Ok(Next::Keep(After::Nothing));
-            }
-            // Each time anew: as this record is read now, the marks may be those of others.
-            let now = time::now();
-            let timely: Vec<Run> =
-                runs.iter().filter(|(since, _)| may_clear(*since, now)).map(|(_, run)| *run).collect();
-            if timely.is_empty() && !releases {
-                return Ok(Next::Keep(After::Nothing));
-            }
-            let after = chunk.clear(number, &timely, releases);
-            Ok(Next::Put(chunk.encode(), after))
-        })
-        .await
-    }
-
-    async fn see_to(&self, number: u32, after: After) {
-        if let Err(error) = self.chunks.see_to(number, after).await {
-            tracing::warn!(chunk = number, %error, "a chunk's free rows are left to fsck");
-        }
-        if after == After::Bury {
-            self.forget_place(number);
-        }
+        self.places.forget(number);
     }
 }

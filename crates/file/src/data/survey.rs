@@ -44,14 +44,15 @@ impl Surveyed {
 
     /// Rows that are marked and that no map has named.
     pub(crate) fn unnamed(&self) -> Vec<Run> {
-        let mut marks = self.chunk.marks.clone();
+        let mut marks = self.chunk.marks.bare();
         marks.clear_all(&self.named);
         marks.marked_runs()
     }
 
-    /// Of these, those that nothing names that is about to go.
+    /// Of these, those that nothing names that is about to go. Rows that rest are among them: when nobody has named them for an
+    /// hour, late commands are over, whatever the clock said that noted their time.
     pub(crate) fn free(&self) -> Marks {
-        let mut marks = self.chunk.marks.clone();
+        let mut marks = self.chunk.marks.bare();
         marks.clear_all(&self.named);
         marks.clear_all(&self.held);
         marks
@@ -63,7 +64,7 @@ impl Surveyed {
 pub(crate) enum Contradiction {
     /// Their chunk is not there.
     Absent,
-    /// They are not marked, so that others may take them.
+    /// They are not marked, or rest, so that others may take them.
     Unmarked,
     /// Another stripe has one of them.
     Twice,
@@ -164,7 +165,7 @@ impl Survey {
         let contradiction = match self.chunks.get_mut(&number) {
             None => Contradiction::Absent,
             Some(at) => {
-                let is_marked = !at.is_dying() && at.chunk.marks.holds(run);
+                let is_marked = !at.is_dying() && at.chunk.marks.keeps(run);
                 let is_shared = is_marked && at.named.touches(run);
                 at.named.set_within(run);
                 if is_marked && !is_shared {

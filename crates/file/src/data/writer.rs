@@ -236,7 +236,7 @@ impl Contents {
     }
 
     /// Puts a map that lies in an inode into records of spans.
-    async fn leave_extents(
+    pub(crate) async fn leave_extents(
         self: &Rc<Self>,
         inode: &dyn Inode,
         state: &State,

@@ -42,6 +42,16 @@ impl Keys {
         self.of(b'v', &[])
     }
 
+    /// What the keys of all inodes begin with.
+    pub(crate) fn inodes(self) -> Vec<u8> {
+        self.of(b'i', &[])
+    }
+
+    /// How far a scrub has come.
+    pub(crate) fn scrub(self) -> Vec<u8> {
+        self.of(b's', &[])
+    }
+
     pub(crate) fn next_inode(self) -> Vec<u8> {
         self.of(b'n', &[])
     }

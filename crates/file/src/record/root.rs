@@ -14,7 +14,8 @@ use super::{Record, stamped};
 use crate::bytes::{Reader, Writer};
 use crate::error::Error;
 
-/// Members of a file system. Chosen: a page of the store holds so many with short domains, a few pages with long ones.
+/// Members of a file system, with those that were taken out. Chosen: a page of the store holds so many with short domains, a few
+/// pages with long ones.
 pub const MEMBERS_MAX: usize = 1024;
 /// Bytes of a failure domain's name. Derived: its length is a byte.
 pub const DOMAIN_BYTES_MAX: usize = 255;
@@ -29,8 +30,22 @@ pub enum MemberState {
     Active = 1,
     /// It is read, and what it has is moved away.
     Leaving = 2,
-    /// It is not there any more.
+    /// Nobody tries to reach it any more; what it had is made again elsewhere.
     Lost = 3,
+    /// Nothing lies on it, and nothing will. Its number is given to no other: what it still holds is nobody's.
+    Removed = 4,
+}
+
+impl MemberState {
+    /// For people.
+    pub fn word(self) -> &'static str {
+        match self {
+            MemberState::Active => "active",
+            MemberState::Leaving => "leaving",
+            MemberState::Lost => "lost",
+            MemberState::Removed => "removed",
+        }
+    }
 }
 
 /// A namespace that holds columns.
@@ -103,6 +118,7 @@ impl Record for RootRecord {
                 1 => MemberState::Active,
                 2 => MemberState::Leaving,
                 3 => MemberState::Lost,
+                4 => MemberState::Removed,
                 _ => return Err(from.damaged("a member's state that is none")),
             };
             let domain = from.short()?.to_vec();

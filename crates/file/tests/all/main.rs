@@ -17,6 +17,7 @@ mod large;
 mod late;
 mod leases;
 mod locks;
+mod mend;
 mod model;
 mod opened;
 mod operations;

@@ -473,3 +473,23 @@ fn time() -> Reply {
     let now = engine::time::unix_time();
     Reply::Array(vec![Reply::bulk(now.as_secs().to_string()), Reply::bulk(now.subsec_micros().to_string())])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::turn::Order;
+    use super::*;
+
+    /// What may have been done is told so, whether its command waits for room or not; only what was not may be sent again.
+    #[test]
+    fn only_what_was_not_done_is_told_that_there_was_no_room() {
+        let room = One::new(&Budget::default(), &Order::default().turn(), Cost::Value);
+        for waits in [false, true] {
+            room.set_waits(waits);
+            for code in ["ERR", Failure::UNKNOWN, Failure::OUT_OF_SPACE] {
+                assert_eq!(why(&room, Failure::new(code, "as it was")).sentence, "as it was", "{code}, {waits}");
+            }
+            let told = why(&room, Failure::new(Failure::TRY_AGAIN, "the members"));
+            assert_eq!(told.sentence == "the members", !waits);
+        }
+    }
+}

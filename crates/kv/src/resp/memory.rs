@@ -257,6 +257,11 @@ impl One {
     pub(super) fn waits(&self) -> bool {
         self.waits.get()
     }
+
+    #[cfg(test)]
+    pub(super) fn set_waits(&self, waits: bool) {
+        self.waits.set(waits);
+    }
 }
 
 impl Reserve for One {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{Common, FileUseVerb, PoolAddress};
+use super::{Common, FileMemberVerb, FileRebuildArgs, FileScrubArgs, FileUseVerb, PoolAddress};
 use crate::size::Size;
 
 /// `yagura file …`
@@ -14,6 +14,13 @@ pub enum FileVerb {
     Create(FileCreateArgs),
     /// Mount a file system (FUSE), until it is unmounted or a signal comes.
     Mount(FileMountArgs),
+    /// Read everything that is stored, and make good what does not verify or is missing.
+    Scrub(FileScrubArgs),
+    /// Write anew what has a column missing, or one on a member that is to be empty.
+    Rebuild(FileRebuildArgs),
+    /// Show members, add and empty them, take them out.
+    #[command(subcommand)]
+    Member(FileMemberVerb),
     /// Find what is damaged and what the dead have left, beside those who use the file system, and mend it.
     Fsck(super::FileFsckArgs),
     #[command(flatten)]

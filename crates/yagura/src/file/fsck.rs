@@ -2,16 +2,15 @@
 
 use std::rc::Rc;
 
-use ::file::meta::{Meta, StoreMeta};
-use ::file::{Damage, Files, Fsck, Left, Report, Tally};
+use ::file::{Damage, Fsck, Left, Report, Tally};
 use engine::job::Progress;
 use serde::Serialize;
 
 use super::fault::failure;
+use super::session::{Reach, Session};
 use crate::cli::FileFsckArgs;
 use crate::exit::Failure;
-use crate::output::many;
-use crate::{client, output};
+use crate::output::{self, many};
 
 #[derive(Serialize)]
 struct Checked {
@@ -44,10 +43,14 @@ struct LeftOver {
 }
 
 /// Looks at a file system, and mends it if that is asked for.
-pub async fn run(args: &FileFsckArgs) -> Result<(), Failure> {
-    let store = client::open(&args.address).await?;
-    let meta: Rc<dyn Meta> = Rc::new(StoreMeta::new(Rc::new(store.clone())));
-    let files = Files::open(meta, &args.name, "yagura file fsck").await.map_err(failure)?;
+pub fn run(args: &FileFsckArgs) -> Result<(), Failure> {
+    let interrupted = "interrupted; what was mended is, and the next one begins anew";
+    Session::run(&args.address, interrupted, async |session| fsck(args, session).await)
+}
+
+async fn fsck(args: &FileFsckArgs, session: &Session) -> Result<(), Failure> {
+    // It has nothing but its record.
+    let files = session.open(&args.name, Reach::Nobody).await?;
     let bar = Rc::new(output::progress_share("look", args.common.json));
     let shown = Rc::clone(&bar);
     let show = move |progress: &Progress| {
@@ -56,11 +59,7 @@ pub async fn run(args: &FileFsckArgs) -> Result<(), Failure> {
     };
     let checked = Fsck::new(&files, args.repair, Some(Rc::new(show))).run(args.wait).await;
     bar.finish_and_clear();
-    // It had nothing but its record.
-    let closed = files.close().await;
-    crate::kv::settle(&store).await;
     let report = checked.map_err(failure)?;
-    closed.map_err(failure)?;
     let checked = checked_of(&args.name, &report);
     output::report(args.common.json, &checked, |checked| describe(checked, args))?;
     match checked.sound {

@@ -150,7 +150,7 @@ impl Run {
 impl Picture {
     fn of(files: &Files, path: &Inside, size: u64, runs: Vec<Run>) -> Picture {
         let shape = files.members().layout().shape;
-        let root = files.names().root();
+        let root = files.roster().root();
         let named: BTreeSet<u16> = runs.iter().flat_map(|run| &run.columns).map(|column| column.member).collect();
         let member = |index: u16| {
             let record = root.members.get(usize::from(index));

@@ -1,7 +1,7 @@
 //! Reaching the namespaces that hold a file system's bytes.
 
 use ::client::files::reach;
-pub use ::client::files::reach::{connect_all, erased, host_name};
+pub use ::client::files::reach::{answers, connect, connect_all, erased, find_at, host_name};
 use ::client::members::NewMember;
 
 /// How a member is reached another time.

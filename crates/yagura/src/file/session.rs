@@ -4,10 +4,12 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use ::file::Files;
 use ::file::meta::{Meta, StoreMeta};
-use engine::task::Task;
+use engine::task::{LocalFuture, Task};
+use engine::time;
 use indicatif::ProgressBar;
 use kv::store::Store;
 
@@ -18,9 +20,27 @@ use crate::cli::PoolAddress;
 use crate::client;
 use crate::client::Way;
 use crate::exit::Failure;
+use crate::race::{First, first_of};
+use crate::{reactors, stop};
 
 /// A file system, and the task that says that its client lives.
 type Opened = (Rc<Files>, Task<()>);
+
+/// Exit status after SIGINT, as a shell has it.
+const INTERRUPTED: u8 = 130;
+/// How long a verb that was ended may take to tell what it has found.
+const ENDED_WITHIN: Duration = Duration::from_secs(20);
+
+/// Which members of a file system a verb reaches.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// None: it has nothing to do with bytes.
+    Nobody,
+    /// Those that are to be reached.
+    Members,
+    /// Also those that are said to be lost, if they answer: what they have is read all the same.
+    LostToo,
+}
 
 /// See the module.
 pub struct Session {
@@ -32,11 +52,38 @@ pub struct Session {
     bar: RefCell<ProgressBar>,
     failed: Cell<u64>,
     status: Cell<u8>,
+    /// What is to be done, before what the client had goes back, where a signal ends the work.
+    ended: RefCell<Option<LocalFuture<'static, ()>>>,
 }
 
 impl Session {
+    /// Works until that is done, or a signal comes, of which `interrupted` is said: what the client had is given back then, too.
+    pub fn run(
+        address: &PoolAddress,
+        interrupted: &str,
+        work: impl AsyncFnOnce(&Session) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let letters = stop::letters(1, false)?;
+        reactors::run_one(async {
+            let session = Session::reach(address).await?;
+            let done = match first_of(work(&session), letters[0].recv()).await {
+                First::A(done) => done,
+                First::B(_) => {
+                    let ended = session.ended.take();
+                    if let Some(ended) = ended {
+                        // Whoever ends it does not wait for a store that is away.
+                        let _late = time::timeout(ENDED_WITHIN, ended).await;
+                    }
+                    Err(Failure::with_status(INTERRUPTED, interrupted.to_owned()))
+                }
+            };
+            let closed = session.close().await;
+            done.and(closed)
+        })
+    }
+
     /// Reaches the pool.
-    pub async fn reach(address: &PoolAddress) -> Result<Session, Failure> {
+    async fn reach(address: &PoolAddress) -> Result<Session, Failure> {
         let way = Rc::new(client::way(&address.host)?);
         let store = client::open(address).await?;
         let meta: Rc<dyn Meta> = Rc::new(StoreMeta::new(Rc::new(store.clone())));
@@ -48,7 +95,23 @@ impl Session {
             bar: RefCell::new(ProgressBar::hidden()),
             failed: Cell::new(0),
             status: Cell::new(0),
+            ended: RefCell::default(),
         })
+    }
+
+    /// How members are reached.
+    pub fn way(&self) -> &Way {
+        &self.way
+    }
+
+    /// From now on this is done where a signal ends the work.
+    pub fn when_ended(&self, ended: impl Future<Output = ()> + 'static) {
+        *self.ended.borrow_mut() = Some(Box::pin(ended));
+    }
+
+    /// The work that was to be ended so is done.
+    pub fn is_over(&self) {
+        *self.ended.borrow_mut() = None;
     }
 
     /// The file system that a path is in.
@@ -58,14 +121,25 @@ impl Session {
 
     /// The file system of this name.
     pub async fn files_of(&self, name: &str) -> Result<Rc<Files>, Failure> {
+        self.open(name, Reach::Members).await
+    }
+
+    /// The same, with these of its members, if it is the first time.
+    pub async fn open(&self, name: &str, reach: Reach) -> Result<Rc<Files>, Failure> {
         let known = self.opened.borrow().get(name).map(|(files, _)| Rc::clone(files));
         if let Some(files) = known {
             return Ok(files);
         }
         let files = Files::open(Rc::clone(&self.meta), name, &reach::host_name()).await.map_err(failure)?;
-        let alive = files.keep_alive();
+        // What has nothing to do with bytes looks, and changes only what it is told to.
+        let alive = if reach == Reach::Nobody { files.keep_itself_alive() } else { files.keep_alive() };
         self.opened.borrow_mut().insert(name.to_owned(), (Rc::clone(&files), alive));
-        reach::connect_all(&self.way, &files).await;
+        if reach == Reach::LostToo {
+            files.roster().reach_lost();
+        }
+        if reach != Reach::Nobody {
+            reach::connect_all(&self.way, &files).await;
+        }
         Ok(files)
     }
 
@@ -115,7 +189,7 @@ impl Session {
     }
 
     /// Leaves all file systems in good order.
-    pub async fn close(&self) -> Result<(), Failure> {
+    async fn close(&self) -> Result<(), Failure> {
         let opened = std::mem::take(&mut *self.opened.borrow_mut());
         let mut result = Ok(());
         for (name, (files, _alive)) in opened {

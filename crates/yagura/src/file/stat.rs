@@ -153,15 +153,11 @@ pub async fn df(session: &Session, args: &FileDfArgs) -> Result<(), Failure> {
     let files = session.files_of(args.name.trim_end_matches(':')).await?;
     let (bytes, free) = files.usage().await.map_err(failure)?;
     let rooms = files.room().await.map_err(failure)?;
-    let root = files.names().root();
+    let root = files.roster().root();
     let members = files.members().all();
     let of_member = |(index, (bytes, free)): (usize, (u64, u64))| {
-        let record = root.members.get(index)?;
-        let state = match record.state {
-            MemberState::Active => "active",
-            MemberState::Leaving => "leaving",
-            MemberState::Lost => "lost",
-        };
+        let record = root.members.get(index).filter(|record| record.state != MemberState::Removed)?;
+        let state = record.state.word();
         let is_reached = members.get(index).is_some_and(|member| member.is_reachable());
         let (place, domain) = (record.place.clone(), record.domain.clone());
         Some(MemberRoom { member: index, place, domain, state, is_reached, bytes, free })

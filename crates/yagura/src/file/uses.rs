@@ -4,11 +4,6 @@ use super::session::Session;
 use super::{cat, copy, layout, list, names, stat};
 use crate::cli::{FileUseVerb, PoolAddress};
 use crate::exit::Failure;
-use crate::race::{First, first_of};
-use crate::{reactors, stop};
-
-/// Exit status after SIGINT, as a shell has it.
-const INTERRUPTED: u8 = 130;
 
 fn address(verb: &FileUseVerb) -> &PoolAddress {
     match verb {
@@ -26,29 +21,15 @@ fn address(verb: &FileUseVerb) -> &PoolAddress {
 
 /// Runs a verb.
 pub fn run(verb: &FileUseVerb) -> Result<(), Failure> {
-    let letters = stop::letters(1, false)?;
-    reactors::run_one(async {
-        let session = Session::reach(address(verb)).await?;
-        let work = async {
-            match verb {
-                FileUseVerb::Ls(args) => list::ls(&session, args).await,
-                FileUseVerb::Cat(args) => cat::cat(&session, args).await,
-                FileUseVerb::Cp(args) => copy::cp(&session, args).await,
-                FileUseVerb::Rm(args) => names::rm(&session, args).await,
-                FileUseVerb::Mkdir(args) => names::mkdir(&session, args).await,
-                FileUseVerb::Mv(args) => names::mv(&session, args).await,
-                FileUseVerb::Stat(args) => stat::stat(&session, args).await,
-                FileUseVerb::Layout(args) => layout::layout(&session, args).await,
-                FileUseVerb::Df(args) => stat::df(&session, args).await,
-            }
-        };
-        let done = match first_of(work, letters[0].recv()).await {
-            First::A(done) => done,
-            First::B(_) => {
-                Err(Failure::with_status(INTERRUPTED, "interrupted; what has got its name is whole".to_owned()))
-            }
-        };
-        let closed = session.close().await;
-        done.and(closed)
+    Session::run(address(verb), "interrupted; what has got its name is whole", async |session| match verb {
+        FileUseVerb::Ls(args) => list::ls(session, args).await,
+        FileUseVerb::Cat(args) => cat::cat(session, args).await,
+        FileUseVerb::Cp(args) => copy::cp(session, args).await,
+        FileUseVerb::Rm(args) => names::rm(session, args).await,
+        FileUseVerb::Mkdir(args) => names::mkdir(session, args).await,
+        FileUseVerb::Mv(args) => names::mv(session, args).await,
+        FileUseVerb::Stat(args) => stat::stat(session, args).await,
+        FileUseVerb::Layout(args) => layout::layout(session, args).await,
+        FileUseVerb::Df(args) => stat::df(session, args).await,
     })
 }

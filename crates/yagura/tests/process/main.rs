@@ -11,6 +11,7 @@ mod drive;
 mod file;
 mod file_fsck;
 mod file_locks;
+mod file_mend;
 mod file_verbs;
 mod flash;
 mod fuzz;

@@ -211,7 +211,7 @@ impl Bed {
             let shelf = Shelf::new(Memory::new(bytes, 4096, [index as u8 + 1; 16]).unwrap());
             layout.label(index as u16, bytes).format(&shelf.memory, false).await.unwrap();
             shelves.push(shelf);
-            specs.push(MemberSpec { domain: format!("rack {index}"), bytes, is_out: false });
+            specs.push(MemberSpec { domain: format!("rack {index}"), bytes, is_out: false, is_lost: false });
         }
         Bed { store: Store::new(seed), layout, shelves, specs, clients: Cell::new(0) }
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use device::{Durability, Lba, Memory, Namespace};
+use device::{Durability, Lba, Link, Memory, Namespace};
 use engine::rng::SplitMix;
 use engine::{Buf, View, task, time};
 
@@ -62,6 +62,8 @@ pub struct Shelf {
     pub delay: Cell<Duration>,
     pub reads: Cell<u64>,
     pub writes: Cell<u64>,
+    /// Over which connection it is reached.
+    pub epoch: Cell<u64>,
 }
 
 /// A shelf as one client sees it.
@@ -82,6 +84,7 @@ impl Shelf {
             delay: Cell::default(),
             reads: Cell::default(),
             writes: Cell::default(),
+            epoch: Cell::default(),
         })
     }
 
@@ -121,7 +124,11 @@ impl Reached {
 impl Namespace for Reached {
     device::delegate_namespace!(this => { Reached { shelf, .. } => shelf.memory };
         info, flush, compare, compare_and_write, write_zeroes, deallocate, verify, write_uncorrectable, hint_lifetime,
-        writability, used_blocks, link, attribute, set_attribute, zones);
+        writability, used_blocks, attribute, set_attribute, zones);
+
+    fn link(&self) -> Link {
+        Link { epoch: self.shelf.epoch.get(), ..Link::LASTING }
+    }
 
     async fn read(&self, lba: Lba, buf: Buf) -> (Result<(), device::Error>, Buf) {
         self.shelf.reads.set(self.shelf.reads.get() + 1);
