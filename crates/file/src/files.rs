@@ -74,6 +74,19 @@ impl Files {
                 }
             })
         }));
+        let (weak_names, weak_space) = (Rc::downgrade(&names), Rc::downgrade(contents.space()));
+        contents.space().set_renew(Rc::new(move || {
+            let (names, space) = (weak_names.upgrade(), weak_space.upgrade());
+            Box::pin(async move {
+                let Some((names, space)) = names.zip(space) else { return };
+                if let Err(error) = names.renew().await {
+                    tracing::warn!(%error, "this client could not say that it lives");
+                }
+                if let Some((client, sent)) = names.standing() {
+                    space.begin_anew(client, sent);
+                }
+            })
+        }));
         let room = Semaphore::new(DIRTY_BYTES_MAX / BLOCK_BYTES);
         let shared = Rc::new(Shared { names, contents, opened: RefCell::default(), room });
         Ok(Rc::new(Files { shared, roster, drafts: RefCell::default(), naming: Turns::default() }))
@@ -292,6 +305,7 @@ impl Files {
         }
         if let Err(error) = &flushed {
             file.give_up(error.clone());
+            names.note_failure(ino);
         }
         let freed = names.give_back_all(ino, owner).await;
         flushed.and(freed)

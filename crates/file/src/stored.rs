@@ -90,6 +90,29 @@ impl Stored {
     }
 }
 
+impl Stored {
+    async fn put(&self, version: Version, state: &State, may: &dyn Fn() -> Result<(), Error>) -> Result<bool, Error> {
+        let known = self.seen.borrow().clone();
+        let Some(Seen { held, .. }) = known.filter(|known| known.held.version() == version) else {
+            return Ok(false);
+        };
+        let now = Time::now();
+        let (modified, changed) = match self.keeps_times {
+            true => (held.record.modified, held.record.changed),
+            false => (self.written.get().unwrap_or(now), now),
+        };
+        let content = (&state.content).into();
+        let new = Inode { content, size: state.size, modified, changed, ..held.record.clone() };
+        let key = self.names.access.keys.inode(self.ino);
+        let put = self.names.access.put_while(&key, Some(&held), new, may).await?;
+        let is_done = put.is_some();
+        if let Some(held) = put {
+            self.see(held)?;
+        }
+        Ok(is_done)
+    }
+}
+
 impl data::Inode for Stored {
     fn number(&self) -> u64 {
         self.ino
@@ -112,27 +135,11 @@ impl data::Inode for Stored {
         state: State,
         may: &'a dyn Fn() -> Result<(), Error>,
     ) -> LocalFuture<'a, Result<bool, Error>> {
-        Box::pin(async move {
-            let known = self.seen.borrow().clone();
-            let Some(Seen { held, .. }) = known.filter(|known| known.held.version() == version) else {
-                return Ok(false);
-            };
-            let now = Time::now();
-            let (modified, changed) = match self.keeps_times {
-                true => (held.record.modified, held.record.changed),
-                false => (self.written.get().unwrap_or(now), now),
-            };
-            let content = (&state.content).into();
-            let new = Inode { content, size: state.size, modified, changed, ..held.record.clone() };
-            let key = self.names.access.keys.inode(self.ino);
-            let put = self.names.access.put_while(&key, Some(&held), new, || self.may_change().and_then(|()| may()));
-            let put = put.await?;
-            let is_done = put.is_some();
-            if let Some(held) = put {
-                self.see(held)?;
-            }
-            Ok(is_done)
-        })
+        Box::pin(async move { self.put(version, &state, &|| self.may_change().and_then(|()| may())).await })
+    }
+
+    fn store_anyway(&self, version: Version, state: State) -> LocalFuture<'_, Result<bool, Error>> {
+        Box::pin(async move { self.put(version, &state, &|| Ok(())).await })
     }
 
     fn may_change(&self) -> Result<(), Error> {

@@ -30,13 +30,15 @@ pub struct Served {
     lockers: RefCell<Lockers>,
     next: Cell<u64>,
     forgetting: Semaphore,
+    /// The same of files whose locks were lost: they do not wait for those.
+    losing: Semaphore,
 }
 
 impl Served {
     pub fn new(files: Rc<Files>, notifier: Notifier) -> Rc<Served> {
         let (handles, lockers) = (RefCell::default(), RefCell::default());
-        let forgetting = Semaphore::new(FORGETTING_MAX);
-        Rc::new(Served { files, notifier, handles, lockers, next: Cell::new(1), forgetting })
+        let [forgetting, losing] = [0; 2].map(|_| Semaphore::new(FORGETTING_MAX));
+        Rc::new(Served { files, notifier, handles, lockers, next: Cell::new(1), forgetting, losing })
     }
 
     /// A number for a file that is open.
@@ -102,18 +104,18 @@ impl Served {
         // First: from now on there may be one.
         self.lockers.borrow_mut().ask(file.ino(), wanted.owner, handle);
         // What a mapping has changed has to be out before another may have a lock, and it may be less than what there was.
-        self.drop_pages(file.ino()).await?;
+        self.drop_pages(file.ino(), &self.forgetting).await?;
         self.files.lock(&file, wanted, goes_on).await?;
         // Again: while it waited the owner may have given back all that it had.
         self.lockers.borrow_mut().ask(file.ino(), wanted.owner, handle);
-        self.drop_pages(file.ino()).await
+        self.drop_pages(file.ino(), &self.forgetting).await
     }
 
     /// Gives a range back, after what was written under its lock is stable, also by a mapping.
     pub async fn unlock(&self, handle: u64, freed: &LockRequest) -> Result<(), Error> {
         let file = self.file(handle)?;
         if self.files.has_locked(&file, freed.owner) {
-            self.drop_pages(file.ino()).await?;
+            self.drop_pages(file.ino(), &self.forgetting).await?;
         }
         self.files.unlock(&file, freed).await
     }
@@ -129,8 +131,8 @@ impl Served {
 
     /// Has the kernel write out what a mapping has changed of a file, and forget its bytes and size. In a thread of its own, as the
     /// kernel waits there for pages that it reads or writes just now, by requests that this one has to answer.
-    async fn drop_pages(&self, ino: u64) -> Result<(), Error> {
-        let _one = self.forgetting.acquire(1).await;
+    async fn drop_pages(&self, ino: u64, few: &Semaphore) -> Result<(), Error> {
+        let _one = few.acquire(1).await;
         let (sender, done) = mailbox::<()>(1);
         let notifier = self.notifier.clone();
         // tidy: thread: it waits in the kernel for what this thread does.
@@ -183,7 +185,7 @@ pub async fn serve(files: Rc<Files>, notifier: Notifier, letters: &MailReceiver<
             let losses = Rc::clone(&losses);
             // The kernel may keep one waiting; others are as urgent.
             let drop_pages = async move {
-                if let Err(error) = losses.drop_pages(ino).await {
+                if let Err(error) = losses.drop_pages(ino, &losses.losing).await {
                     tracing::warn!(%error, ino, "the kernel keeps pages of a file whose locks are lost");
                 }
             };

@@ -143,6 +143,11 @@ pub trait Inode {
         may: &'a dyn Fn() -> Result<(), Error>,
     ) -> LocalFuture<'a, Result<bool, Error>>;
 
+    /// The same, whether bytes may be changed or not: for what must not stay as it is.
+    fn store_anyway(&self, version: Version, state: State) -> LocalFuture<'_, Result<bool, Error>> {
+        self.store(version, state)
+    }
+
     /// Whether bytes may be changed yet. It is asked right before each change of a map, as that may have been long in the making.
     ///
     /// # Errors

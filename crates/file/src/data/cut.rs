@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::rc::Rc;
 
+use engine::time;
+
 use super::content::{Content, INLINE_BYTES_MAX, Inode, Spans, State};
 use super::file::{Contents, TOGETHER, TRIES_MAX, before_try};
 use super::map::{FILE_BYTES_MAX, Map};
@@ -79,9 +81,10 @@ impl Contents {
             }
             Content::Spans(_) => return Ok(false),
         };
+        let sent = time::now();
         let is_done = inode.store(version, State { content, size }).await?;
         if is_done {
-            self.space.free(&gone);
+            self.space.free_since(&gone, sent);
         }
         Ok(is_done)
     }
@@ -154,13 +157,14 @@ impl Contents {
 
     /// Empties a span from a place on, unless this or a later cut has passed there before.
     async fn empty_span(&self, id: SpanId, cuts: u32, from: u64) -> Result<(), Error> {
+        let sent = time::now();
         let emptied = self.spans.ensure(id, |span| {
             let Some(mut span) = span.filter(|span| span.cuts < cuts) else { return Ok((None, Vec::new())) };
             let gone = span.map.truncate(from);
             Ok((Some(Span { cuts, map: span.map }), gone))
         });
         let gone: Vec<Rc<Stripe>> = emptied.await?;
-        self.space.free(&gone);
+        self.space.free_since(&gone, sent);
         Ok(())
     }
 
@@ -207,8 +211,9 @@ impl Contents {
                 // Of a long file the inode notes the time alone.
                 Content::Spans(_) => (state.content.clone(), Vec::new()),
             };
+            let sent = time::now();
             if inode.store(version, State { content, size: state.size }).await? {
-                self.space.free(&gone);
+                self.space.free_since(&gone, sent);
                 self.space.tend().await;
                 return Ok(());
             }
@@ -234,6 +239,7 @@ impl Contents {
     ) -> Result<(), Error> {
         let may = || inode.may_change();
         for _ in 0..TRIES_MAX {
+            let sent = time::now();
             let punched = self.spans.ensure_while(id, &may, |span| {
                 // A later cut has emptied it, and what came there since is newer than this: the inode will tell.
                 let Some(mut span) = span.filter(|span| span.cuts <= cuts) else {
@@ -244,7 +250,7 @@ impl Contents {
             });
             match punched.await? {
                 Some(gone) => {
-                    self.space.free(&gone);
+                    self.space.free_since(&gone, sent);
                     return Ok(());
                 }
                 None => self.shorten(id).await?,

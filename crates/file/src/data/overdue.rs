@@ -55,7 +55,8 @@ impl Contents {
                 }
                 Content::Inline(_) => return Ok(()),
             };
-            if inode.store(version, new).await? {
+            // Also where a lock was lost meanwhile: whoever has it now must not be left with it.
+            if inode.store_anyway(version, new).await? {
                 return Ok(());
             }
         }

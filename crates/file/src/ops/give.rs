@@ -3,7 +3,10 @@
 //! **Nothing is given back for an owner that has it anew**: whoever asks for a lock settles in the same change what it could not
 //! give back before, and what is given back later is looked up again in its turn.
 
+use engine::time;
+
 use super::stakes::{Back, Debt, LockRequest, Stake};
+use super::standing::SETTLED_WITHIN;
 use crate::access::Tries;
 use crate::error::Error;
 use crate::fs::FileSystem;
@@ -28,6 +31,9 @@ impl FileSystem {
 
     /// In a turn.
     async fn pay(&self, stake: &Stake, ino: u64, debt: Debt) -> Result<(), Error> {
+        if debt.back == Back::All {
+            self.await_late(stake, ino).await?;
+        }
         let mut tries = Tries::new();
         while stake.owners.borrow().contains(&debt.what.owner) {
             let (held, _) = self.load_locks(stake, ino).await?;
@@ -46,6 +52,26 @@ impl FileSystem {
             tries.again("other clients lock the file").await?;
         }
         Ok(())
+    }
+
+    /// Where bytes could not be stored, a change of the file may be under way still: others have its locks when that has come, or
+    /// can't come any more. An inode is changed for that; for spans it takes its time.
+    async fn await_late(&self, stake: &Stake, ino: u64) -> Result<(), Error> {
+        let Some(failed) = stake.failed.get() else { return Ok(()) };
+        if failed.elapsed() < SETTLED_WITHIN {
+            return Err(Error::Unavailable("bytes that could not be stored may yet come".into()));
+        }
+        match self.touch(ino).await {
+            Ok(_) | Err(Error::Stale) => {}
+            Err(error) => return Err(error),
+        }
+        stake.failed.set(None);
+        Ok(())
+    }
+
+    /// Bytes of a file could not be stored: its locks are given back when nothing of that can come any more.
+    pub(crate) fn note_failure(&self, ino: u64) {
+        self.locks.stake(ino).failed.set(Some(time::now()));
     }
 
     async fn give_of(&self, ino: u64, what: LockRequest, back: Back, keeps: bool) -> Result<(), Error> {

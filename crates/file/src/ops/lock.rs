@@ -127,21 +127,25 @@ impl FileSystem {
         let is_empty = new.count() == 0;
         let is_in_doubt = stake.is_in_doubt.replace(true);
         let mut is_done = true;
-        let held = match held {
+        let left = match held {
             Some(held) if is_empty && !is_in_doubt => Some(held),
             // Where a change of before may come late it is an empty record that keeps it out.
             held => {
                 let put = self.access.put(&key, held.as_ref(), new).await?;
                 is_done = put.is_some();
-                put
+                // Of a change that was made before it could be told others' are found, too: locks that are theirs.
+                match put {
+                    Some(put) if put.record.count() == 0 => Some(put),
+                    put => {
+                        stake.version.set(put.as_ref().map(Held::version));
+                        *stake.known.borrow_mut() = put;
+                        None
+                    }
+                }
             }
         };
-        match held {
-            Some(held) if is_empty => is_done = self.access.remove(&key, &held).await?,
-            held => {
-                stake.version.set(held.as_ref().map(Held::version));
-                *stake.known.borrow_mut() = held;
-            }
+        if let Some(left) = left {
+            is_done = self.access.remove(&key, &left).await?;
         }
         stake.is_in_doubt.set(false);
         Ok(is_done)

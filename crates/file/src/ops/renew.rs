@@ -57,7 +57,7 @@ impl FileSystem {
         let (sent, now, term) = (time::now(), Time::now(), Cell::new(0));
         let is_there = self.change_client(|record| {
             // With each try: of two renewals the one that comes later must not bring an older term back.
-            term.set(self.standing.term());
+            term.set(self.standing.term_to_tell());
             (record.renewed, record.term) = (now, term.get());
             Ok(())
         });
@@ -83,7 +83,10 @@ impl FileSystem {
         }
         match self.standing.can_lock() {
             true => Ok(()),
-            false => Err(Error::Unavailable("this client's record is not renewed in time for a lock".to_owned())),
+            false => Err(Error::Unavailable(
+                "this client's record is not renewed in time for a lock, or locks were lost less than a minute ago"
+                    .to_owned(),
+            )),
         }
     }
 

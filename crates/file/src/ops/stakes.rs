@@ -94,6 +94,8 @@ pub(super) struct Stake {
     pub(super) owners: RefCell<BTreeSet<u64>>,
     /// What they have and do not want, and could not give back yet.
     pub(super) debts: RefCell<Vec<Debt>>,
+    /// When bytes of the file could last not be stored that were written under its locks.
+    pub(super) failed: Cell<Option<Instant>>,
     /// The record as this client has left it.
     pub(super) known: RefCell<Option<Held<LockRecord>>>,
     /// What became of the last change is unknown: it may come late, unless another change comes before it.
@@ -182,6 +184,7 @@ impl Locks {
                 idle: RefCell::default(),
                 owners: RefCell::default(),
                 debts: RefCell::default(),
+                failed: Cell::default(),
                 known: RefCell::default(),
                 is_in_doubt: Cell::default(),
             })

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use engine::time::Instant;
+use engine::time::{self, Instant};
 
 use crate::data::RENEWED_WITHIN;
 
@@ -16,10 +16,11 @@ const LEASE_TAKEN_WITHIN: Duration = Duration::from_secs(20);
 /// seen that renewal: what is between is for clocks that differ in speed, and for what is under way.
 pub(crate) const LEASE: Duration = Duration::from_secs(40);
 
-/// How long a client is silent whose locks others take. Derived: a change that was sent right before the lease ended, and what the
-/// store sends again for it, has come by then (ten seconds each), also where a member keeps a write waiting for half a minute.
-pub(crate) const SILENT_MAX: Duration = Duration::from_secs(90);
-const _: () = assert!(SILENT_MAX.as_secs() >= LEASE.as_secs() + 30 + 2 * 10);
+/// Until a change has come that was sent right before a lease ended. Derived: it, and what the store sends again for it (ten seconds
+/// each), also where a member keeps a write waiting for half a minute.
+pub(crate) const SETTLED_WITHIN: Duration = Duration::from_secs(50);
+/// How long a client is silent whose locks others take.
+pub(crate) const SILENT_MAX: Duration = Duration::from_secs(LEASE.as_secs() + SETTLED_WITHIN.as_secs());
 
 /// Since when this client is who it is.
 pub(crate) struct Standing {
@@ -28,11 +29,18 @@ pub(crate) struct Standing {
     /// Which locks are its own, and which the record says.
     term: Cell<u32>,
     told_term: Cell<u32>,
+    /// When the time of locks was over that were lost last.
+    lost: Cell<Option<Instant>>,
 }
 
 impl Standing {
     pub(crate) fn new(sent: Instant) -> Standing {
-        Standing { renewed: Cell::new(Some(sent)), term: Cell::default(), told_term: Cell::default() }
+        Standing {
+            renewed: Cell::new(Some(sent)),
+            term: Cell::default(),
+            told_term: Cell::default(),
+            lost: Cell::default(),
+        }
     }
 
     /// When the last renewal was sent.
@@ -61,6 +69,14 @@ impl Standing {
     /// Locks of before are nobody's once the record says so; others that see them take no notice then.
     pub(crate) fn end_term(&self) {
         self.term.set(self.told_term.get().wrapping_add(1));
+        self.lost.set(Some(self.renewed.get().map_or_else(time::now, |sent| sent + LEASE)));
+    }
+
+    /// Which term the record is to say: that of locks which were lost, until what was under way under them has come. So others wait
+    /// for it no less than where this client is silent.
+    pub(crate) fn term_to_tell(&self) -> u32 {
+        let is_over = self.lost.get().is_none_or(|lost| lost.elapsed() >= SETTLED_WITHIN);
+        if is_over { self.term.get() } else { self.told_term.get() }
     }
 
     fn is_within(&self, time: Duration) -> bool {

@@ -13,6 +13,7 @@ mod gates;
 mod in_step;
 mod interleave;
 mod keepers;
+mod lapses;
 mod large;
 mod late;
 mod leases;
