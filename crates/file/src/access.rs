@@ -95,7 +95,18 @@ impl Access {
         &self,
         key: &[u8],
         old: Option<&Held<R>>,
+        new: R,
+    ) -> Result<Option<Held<R>>, Error> {
+        self.put_while(key, old, new, || Ok(())).await
+    }
+
+    /// The same as long as it may be done, which is asked right before each try.
+    pub(crate) async fn put_while<R: Record>(
+        &self,
+        key: &[u8],
+        old: Option<&Held<R>>,
         mut new: R,
+        may: impl Fn() -> Result<(), Error>,
     ) -> Result<Option<Held<R>>, Error> {
         // A copy of what others have seen go since.
         if old.is_some_and(|old| old.record.is_going()) {
@@ -108,6 +119,7 @@ impl Access {
         };
         let value = new.encode();
         let expected = old.map(|old| old.version);
+        may()?;
         let swapped = self.meta.swap(key, expected, Some(value.clone())).await;
         self.recent.borrow_mut().forget(key);
         match swapped? {
@@ -133,6 +145,7 @@ impl Access {
                 (None, None) => {}
             }
             tries.again("the store did not say what became of a change").await?;
+            may()?;
             if let Swapped::Done(version) =
                 self.meta.swap(key, expected, Some(value.clone())).await.map_err(lost_sight)?
             {

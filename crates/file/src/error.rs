@@ -51,6 +51,18 @@ pub enum Error {
     /// No room on the members, or in the store.
     #[error("out of space: {0}")]
     NoSpace(String),
+    /// Another has a lock that is in the way.
+    #[error("another has a lock on it")]
+    Locked,
+    /// Whoever waited for a lock waits no more.
+    #[error("a signal came while a lock was waited for")]
+    Interrupted,
+    /// A file has as many locks as it may have.
+    #[error("the file has as many locks, and as many who wait for one, as a file may have")]
+    NoLocks,
+    /// What others may have locked and changed by now.
+    #[error("locks on the file are lost, as the pool did not answer for too long: close it, and open it again")]
+    LostLock,
     /// A handle's file is gone, removed by another client.
     #[error("the file is gone: another client has removed it")]
     Stale,
@@ -93,8 +105,11 @@ impl Error {
             Error::NotSupported(_) => libc::EOPNOTSUPP,
             Error::NotPermitted(_) => libc::EPERM,
             Error::NoSpace(_) => libc::ENOSPC,
+            Error::Locked => libc::EAGAIN,
+            Error::Interrupted => libc::EINTR,
+            Error::NoLocks => libc::ENOLCK,
             Error::Stale => libc::ESTALE,
-            Error::Lost { .. } | Error::Damaged(_) | Error::Unavailable(_) => libc::EIO,
+            Error::LostLock | Error::Lost { .. } | Error::Damaged(_) | Error::Unavailable(_) => libc::EIO,
         }
     }
 }

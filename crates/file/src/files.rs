@@ -3,32 +3,26 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
-use std::time::Duration;
 
 use engine::sync::Semaphore;
 use engine::task::LocalFuture;
-use engine::{task, time};
+use engine::time;
 
-use crate::check::clients::Collector;
-use crate::data::{self, Auditor, Contents, Members, Shape, Space, Stripe};
+use crate::data::{self, Contents, Members, Shape, Space, Stripe};
 use crate::dirty::BLOCK_BYTES;
 use crate::error::Error;
 use crate::fs::{FileSystem, Reap};
 use crate::meta::Meta;
 use crate::opened::{OpenFile, Shared};
-use crate::ops::{Attributes, Change, New, Turns};
+use crate::ops::{Attributes, Change, LockRequest, New, Turns};
 use crate::record::inode::Inode;
+use crate::record::lock::Lock;
 use crate::roster::Roster;
 use crate::stored::{Stored, content_of};
 
 /// Bytes that were written and are in no stripe yet, of all files of a client. Chosen: what keeps a fast network busy for some
 /// tens of milliseconds, many times over.
 pub const DIRTY_BYTES_MAX: usize = 256 << 20;
-/// How often a client says that it lives.
-const RENEWED_EVERY: Duration = Duration::from_secs(60);
-/// How long bytes lie in memory that nobody flushes, at most twice. Chosen: what a crash of the host may lose of a file that is
-/// never flushed; local file systems take 5 to 30 seconds.
-const LYING_MAX: Duration = Duration::from_secs(5);
 
 /// One client of a file system.
 pub struct Files {
@@ -80,6 +74,19 @@ impl Files {
                 }
             })
         }));
+        let (weak_names, weak_space) = (Rc::downgrade(&names), Rc::downgrade(contents.space()));
+        contents.space().set_renew(Rc::new(move || {
+            let (names, space) = (weak_names.upgrade(), weak_space.upgrade());
+            Box::pin(async move {
+                let Some((names, space)) = names.zip(space) else { return };
+                if let Err(error) = names.renew().await {
+                    tracing::warn!(%error, "this client could not say that it lives");
+                }
+                if let Some((client, sent)) = names.standing() {
+                    space.begin_anew(client, sent);
+                }
+            })
+        }));
         let room = Semaphore::new(DIRTY_BYTES_MAX / BLOCK_BYTES);
         let shared = Rc::new(Shared { names, contents, opened: RefCell::default(), room });
         Ok(Rc::new(Files { shared, roster, drafts: RefCell::default(), naming: Turns::default() }))
@@ -123,6 +130,11 @@ impl Files {
         &self.shared.contents
     }
 
+    /// Files of which something is not in stripes yet.
+    pub(crate) fn dirty_files(&self) -> Vec<Rc<OpenFile>> {
+        self.shared.dirty_files()
+    }
+
     pub(crate) fn naming(&self) -> &Turns {
         &self.naming
     }
@@ -139,51 +151,6 @@ impl Files {
     /// Bytes that fit, and that fit besides what is there, about.
     pub async fn usage(&self) -> Result<(u64, u64), Error> {
         self.shared.contents.space().usage().await
-    }
-
-    /// The same, and collects clients that are no more.
-    pub fn keep_alive(self: &Rc<Self>) -> task::Task<()> {
-        let collector = Collector::new(
-            Rc::clone(self.names()),
-            Auditor::new(Rc::clone(self.names().meta()), Rc::clone(self.members())),
-        );
-        let alive = self.keep_itself_alive();
-        task::spawn(async move {
-            let _collecting = task::spawn(collector.run());
-            alive.await;
-        })
-    }
-
-    /// Says that this client lives, and has what nobody flushes go out, until it is dropped.
-    pub fn keep_itself_alive(self: &Rc<Self>) -> task::Task<()> {
-        let files = Rc::downgrade(self);
-        task::spawn(async move {
-            let mut renewed = time::now();
-            let mut refreshing: Option<task::Task<()>> = None;
-            loop {
-                time::sleep(LYING_MAX).await;
-                let Some(files) = files.upgrade() else { return };
-                files.shared.dirty_files().iter().for_each(OpenFile::go_on);
-                if renewed.elapsed() < RENEWED_EVERY {
-                    continue;
-                }
-                let sent = time::now();
-                renewed = sent;
-                match files.shared.names.renew().await {
-                    Ok(()) => files.shared.contents.space().renewed(sent),
-                    Err(error) => tracing::warn!(%error, "this client could not say that it lives"),
-                }
-                // Beside it: who gives back much, and is late with saying that it lives, writes no more.
-                if refreshing.as_ref().is_none_or(task::Task::is_finished) {
-                    refreshing = Some(task::spawn(async move {
-                        if let Err(error) = files.refresh_members().await {
-                            tracing::warn!(%error, "what has become of members is not known");
-                            files.shared.contents.space().tend().await;
-                        }
-                    }));
-                }
-            }
-        })
     }
 
     /// Opens a file for reading and writing of its bytes: what others have written and closed before is seen. All that have it
@@ -211,6 +178,7 @@ impl Files {
     }
 
     async fn open_as(self: &Rc<Self>, ino: u64, is_new: bool) -> Result<Rc<OpenFile>, Error> {
+        self.shared.names.check_locks(ino)?;
         let held = self.shared.names.open_held(ino, is_new).await?;
         let known = self.shared.opened.borrow().get(&ino).cloned();
         if let Some(file) = known {
@@ -257,6 +225,107 @@ impl Files {
         }
         self.shared.opened.borrow_mut().remove(&file.ino());
         flushed.and(self.shared.names.release(file.ino()).await)
+    }
+
+    /// Takes a lock of a range, in the place of what its owner has there. With `goes_on` it waits for it as long as that says so,
+    /// which is asked a few times a second. What others have written under theirs is seen from then on.
+    ///
+    /// # Errors
+    /// [`Error::Locked`]: another has one there; [`Error::Interrupted`]: it was not to wait any longer; [`Error::LostLock`].
+    pub async fn lock(
+        &self,
+        file: &Rc<OpenFile>,
+        wanted: &LockRequest,
+        goes_on: Option<&dyn Fn() -> bool>,
+    ) -> Result<(), Error> {
+        let (names, ino) = (&self.shared.names, file.ino());
+        names.check_locks(ino)?;
+        // It may be less than what there was: others see what was written under that. And what was written under none comes before
+        // what is read under this one.
+        file.flush().await?;
+        let had = names.locks.has(ino, wanted.owner);
+        let locked = async {
+            names.take_lock(ino, wanted, goes_on).await?;
+            file.look_again(names.inode(ino).await?.ok_or(Error::Stale)?)
+        };
+        match locked.await {
+            Err(error @ (Error::Locked | Error::Interrupted | Error::NoLocks | Error::LostLock)) => Err(error),
+            Err(error) if !had => {
+                // It may have it, and does not know: what fails is tried again.
+                let _left = names.disown(ino, wanted).await;
+                Err(error)
+            }
+            locked => locked,
+        }
+    }
+
+    /// Whether an owner has, or may have, a lock of a file.
+    pub fn has_locked(&self, file: &OpenFile, owner: u64) -> bool {
+        self.shared.names.locks.has(file.ino(), owner)
+    }
+
+    /// Gives a range back, after what was written under its lock is stable.
+    ///
+    /// # Errors
+    /// That could not be stored: the lock stays. [`Error::LostLock`].
+    pub async fn unlock(&self, file: &Rc<OpenFile>, freed: &LockRequest) -> Result<(), Error> {
+        let (names, ino) = (&self.shared.names, file.ino());
+        names.check_locks(ino)?;
+        if !names.locks.has(ino, freed.owner) {
+            return Ok(());
+        }
+        file.flush().await?;
+        names.give_back(ino, freed).await
+    }
+
+    /// A flush by an owner that has closed the file, or is gone: with it go all its locks.
+    ///
+    /// # Errors
+    /// What was written could not be stored. If the owner had a lock it never will be, as others may write there from now on.
+    pub async fn leave(&self, file: &Rc<OpenFile>, owner: u64) -> Result<(), Error> {
+        self.leave_unless(file, owner, &|| false).await
+    }
+
+    /// The same, unless the owner is back by when that was flushed, and may have asked for a lock again.
+    ///
+    /// # Errors
+    /// As [`Files::leave`].
+    pub async fn leave_unless(&self, file: &Rc<OpenFile>, owner: u64, is_back: &dyn Fn() -> bool) -> Result<(), Error> {
+        let (names, ino) = (&self.shared.names, file.ino());
+        let flushed = file.flush().await;
+        if !names.locks.has(ino, owner) {
+            return flushed;
+        }
+        let flushed = match flushed {
+            Ok(()) => Ok(()),
+            Err(_) => file.flush().await,
+        };
+        if is_back() {
+            return flushed;
+        }
+        if let Err(error) = &flushed {
+            file.give_up(error.clone());
+            names.note_failure(ino);
+        }
+        let freed = names.give_back_all(ino, owner).await;
+        flushed.and(freed)
+    }
+
+    /// A lock that is in the way of this one; its process is 0 where it is not one of this client's.
+    pub async fn test_lock(&self, file: &Rc<OpenFile>, wanted: &LockRequest) -> Result<Option<Lock>, Error> {
+        let names = &self.shared.names;
+        names.check_locks(file.ino())?;
+        let found = names.test_lock(file.ino(), wanted).await?;
+        Ok(found.map(|lock| Lock { pid: if lock.holder.client == names.client() { lock.pid } else { 0 }, ..lock }))
+    }
+
+    /// Waits until locks on a file that is open here are lost: which. Every use of it fails until it is closed by all.
+    pub async fn next_lost(&self) -> u64 {
+        let ino = self.shared.names.next_lost().await;
+        let open = self.shared.opened.borrow().get(&ino).cloned();
+        // What was written is of no use any more, and others want the room.
+        let _lost = open.map(|file| file.check_locks());
+        ino
     }
 
     /// What `stat` tells, with what this client has written and is not in stripes yet.

@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use engine::task::LocalFuture;
+use engine::time;
 
 use crate::access::{Access, Held, Tries, draw};
 use crate::error::Error;
 use crate::meta::Meta;
 use crate::name::known::Known;
-use crate::ops::{OpenDir, Turns};
+use crate::ops::{Locks, OpenDir, Standing, Turns};
 use crate::record::inode::{Content, Inode};
 use crate::record::node::{Leaf, Node, RootPart, Shape};
 use crate::record::root::{MemberRecord, RootRecord, check_fs_name};
@@ -59,6 +60,8 @@ pub struct FileSystem {
     pub(crate) known: RefCell<Known>,
     numbers: Cell<(u64, u64)>,
     pub(crate) client: Cell<u64>,
+    pub(crate) standing: Standing,
+    pub(crate) locks: Locks,
     pub(crate) host: String,
     /// What this client has open, and how many times.
     pub(crate) opened: RefCell<BTreeMap<u64, u64>>,
@@ -139,6 +142,8 @@ impl FileSystem {
             known: RefCell::default(),
             numbers: Cell::new((0, 0)),
             client: Cell::new(draw()),
+            standing: Standing::new(time::now()),
+            locks: Locks::default(),
             host: crate::record::small::host_name(host),
             opened: RefCell::default(),
             orphans: RefCell::default(),
@@ -146,7 +151,7 @@ impl FileSystem {
             open_dirs: RefCell::default(),
             reap: RefCell::new(None),
         };
-        file_system.put_client(ClientRecord::default()).await?;
+        file_system.put_client(file_system.client(), ClientRecord::default()).await?;
         Ok(file_system)
     }
 

@@ -4,18 +4,20 @@ use crate::data::{FILE_BYTES_MAX, Map, Shape};
 use crate::record::Record;
 use crate::record::inode::Inode;
 use crate::record::intent::Intent;
+use crate::record::lock::LockRecord;
 use crate::record::node::Node;
 use crate::record::root::RootRecord;
 use crate::record::small::{ClientRecord, Moves, NextInode, ScrubPlace};
 
 /// Bytes that are a record are, encoded again, the same bytes.
 pub fn records(bytes: &[u8]) {
-    let parsers: [fn(&[u8]); 8] = [
+    let parsers: [fn(&[u8]); 9] = [
         round_trip::<Inode>,
         round_trip::<Intent>,
         round_trip::<Node>,
         round_trip::<RootRecord>,
         round_trip::<ClientRecord>,
+        round_trip::<LockRecord>,
         round_trip::<Moves>,
         round_trip::<NextInode>,
         round_trip::<ScrubPlace>,

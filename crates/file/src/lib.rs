@@ -4,6 +4,7 @@
 
 mod access;
 mod across;
+mod alive;
 mod bytes;
 mod check;
 pub mod data;
@@ -33,8 +34,8 @@ pub use files::{DIRTY_BYTES_MAX, Files};
 pub use fs::{CreateOptions, FileSystem, ROOT, Reap};
 pub use lying::{ContentKind, Footprint, Lying, Part, Spot, column_bytes};
 pub use name::{Cursor, DirEntry};
-pub use opened::OpenFile;
-pub use ops::{Attributes, Change, New, RenameFlags, SetMode};
+pub use opened::{Handle, OpenFile};
+pub use ops::{Attributes, Change, LockRequest, New, RenameFlags, SetMode};
 pub use paths::PATH_BYTES_MAX;
 pub use roster::{Reach, Roster, RosterError, layout_of, twin};
 pub use walk::{Pass, Visit, Walk};

@@ -64,8 +64,39 @@ pub struct OpenFile {
     due: RefCell<BTreeSet<u64>>,
     /// The file was removed by another host: nothing of it can go out.
     is_gone: Cell<bool>,
+    /// How often what was written was dropped, and why last.
+    dropped: Cell<u64>,
+    dropped_for: RefCell<Option<Error>>,
     /// Truncation and writes take turns with it.
     turn: Semaphore,
+}
+
+/// One of those that have a file open: each is told once that bytes were dropped which it may have written, whoever has met the
+/// fault.
+pub struct Handle {
+    /// What [`OpenFile::dropped`] was then.
+    told: Cell<u64>,
+}
+
+impl Handle {
+    /// # Errors
+    /// Bytes of the file were dropped since this was asked last.
+    pub fn told(&self, file: &OpenFile) -> Result<(), Error> {
+        let dropped = file.dropped.get();
+        match file.dropped_for.borrow().clone().filter(|_| self.told.replace(dropped) != dropped) {
+            Some(why) => Err(why),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`OpenFile::flush`].
+    ///
+    /// # Errors
+    /// The same, and bytes that were dropped before.
+    pub async fn flush(&self, file: &Rc<OpenFile>) -> Result<(), Error> {
+        let flushed = file.flush().await;
+        flushed.and(self.told(file))
+    }
 }
 
 impl OpenFile {
@@ -88,6 +119,8 @@ impl OpenFile {
             fault: RefCell::default(),
             due: RefCell::default(),
             is_gone: Cell::default(),
+            dropped: Cell::default(),
+            dropped_for: RefCell::default(),
             turn: Semaphore::new(1),
         })
     }
@@ -112,7 +145,17 @@ impl OpenFile {
     }
 
     fn check_there(&self) -> Result<(), Error> {
-        if self.is_gone.get() { Err(Error::Stale) } else { Ok(()) }
+        if self.is_gone.get() { Err(Error::Stale) } else { self.check_locks() }
+    }
+
+    /// # Errors
+    /// [`Error::LostLock`], from then on. What others may have locked by now goes nowhere.
+    pub(crate) fn check_locks(&self) -> Result<(), Error> {
+        let checked = self.inode.may_change();
+        if checked.is_err() {
+            self.drop_dirty();
+        }
+        checked
     }
 
     /// Takes note of what the inode says now, and adds what is not in it yet. Whoever has been told that the file goes further
@@ -132,6 +175,7 @@ impl OpenFile {
     /// # Errors
     /// [`Error::Lost`] where too many members are.
     pub async fn read(&self, at: u64, length: usize) -> Result<Rope, Error> {
+        self.check_locks()?;
         let asked = at..at.saturating_add(length as u64);
         // First: what arrives in the stripes meanwhile is then in both, and not in neither.
         let (dirty, dirty_end) = {
@@ -167,6 +211,8 @@ impl OpenFile {
             let (now, rest) = bytes.split_at(length);
             if !self.dirty.borrow().has_room(at) {
                 let permit = self.room().await?;
+                // That may have taken long.
+                self.check_there()?;
                 self.permits.borrow_mut().push(permit);
             }
             self.dirty.borrow_mut().write(at, now);
@@ -283,16 +329,20 @@ impl OpenFile {
     async fn send(&self, number: u64, pieces: Vec<Piece>) {
         let mut result = Ok(());
         for Piece { at, view } in pieces {
-            result = self.shared.contents.write(&self.inode, at, view.into()).await;
+            // Others may have what was locked for these bytes.
+            result = self.check_locks();
+            if result.is_ok() {
+                result = self.shared.contents.write(&self.inode, at, view.into()).await;
+            }
             if result.is_err() {
                 break;
             }
         }
         match result {
             Ok(()) => self.dirty.borrow_mut().arrived(number),
-            Err(Error::Stale) => {
+            Err(error @ (Error::Stale | Error::LostLock)) => {
                 // Nothing of it can ever go out, and what others write needs the room.
-                self.is_gone.set(true);
+                self.is_gone.set(self.is_gone.get() || error == Error::Stale);
                 let mut dirty = self.dirty.borrow_mut();
                 dirty.arrived(number);
                 dirty.cut(0);
@@ -314,6 +364,8 @@ impl OpenFile {
     async fn go_out(self: &Rc<Self>) -> Result<(), Error> {
         loop {
             let ended = self.ended.notified();
+            // First, also where there is a fault: with the last close all that is known of the loss goes but what is noted here.
+            self.check_locks()?;
             if self.fault.borrow().is_none() {
                 self.check_there()?;
                 if self.is_clean() {
@@ -357,6 +409,26 @@ impl OpenFile {
         let _turn = self.turn.acquire(1).await;
         self.go_out().await?;
         self.shared.contents.punch(&self.inode, from..to).await
+    }
+
+    /// What is not in stripes yet goes nowhere, as this says. All that have the file open are to be told.
+    pub(crate) fn give_up(&self, why: Error) {
+        if !self.is_clean() {
+            self.dropped.set(self.dropped.get() + 1);
+            *self.dropped_for.borrow_mut() = Some(why);
+        }
+        self.drop_dirty();
+    }
+
+    /// For one that has it open: what is dropped from now on it is told.
+    pub fn handle(&self) -> Handle {
+        Handle { told: Cell::new(self.dropped.get()) }
+    }
+
+    fn drop_dirty(&self) {
+        self.dirty.borrow_mut().cut(0);
+        *self.fault.borrow_mut() = None;
+        self.settle_permits();
     }
 
     pub(crate) fn is_clean(&self) -> bool {

@@ -3,12 +3,17 @@
 mod attributes;
 mod directories;
 mod extended;
+mod give;
 mod inline;
+mod lock;
 mod lookup;
 mod make;
 mod open;
 mod remove;
 mod rename;
+mod renew;
+mod stakes;
+mod standing;
 mod told;
 mod turns;
 
@@ -16,6 +21,9 @@ pub use attributes::Change;
 pub use extended::SetMode;
 pub use make::New;
 pub use rename::RenameFlags;
+pub use stakes::LockRequest;
+pub(crate) use stakes::Locks;
+pub(crate) use standing::{LEASE_RENEWED_EVERY, Standing};
 pub use told::Attributes;
 pub(crate) use told::OpenDir;
 pub(crate) use turns::Turns;

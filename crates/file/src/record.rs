@@ -3,6 +3,7 @@
 pub mod inode;
 pub mod intent;
 pub(crate) mod key;
+pub mod lock;
 pub mod node;
 mod path;
 pub mod root;

@@ -22,6 +22,9 @@ pub(crate) struct Stored {
     seen: RefCell<Option<Seen>>,
     /// When its bytes were last written by whoever has it open here: what goes out later was changed then.
     written: Cell<Option<Time>>,
+    /// Locks on it were lost while it was open here. That stays, also when those who open it later know nothing of it any more:
+    /// what was on its way for it must not come then.
+    is_lost: Cell<bool>,
     /// What is changed is where bytes lie, and not what they are: the file's times stay.
     keeps_times: bool,
 }
@@ -43,8 +46,8 @@ pub(crate) fn content_of(inode: &Inode, shape: Shape) -> Result<Content, Error> 
 impl Stored {
     /// As it was met when it was opened.
     pub(crate) fn new(names: Rc<FileSystem>, ino: u64, shape: Shape, held: Held<Inode>) -> Result<Stored, Error> {
-        let (seen, written) = (RefCell::default(), Cell::default());
-        let stored = Stored { names, ino, shape, seen, written, keeps_times: false };
+        let (seen, written, is_lost) = (RefCell::default(), Cell::default(), Cell::default());
+        let stored = Stored { names, ino, shape, seen, written, is_lost, keeps_times: false };
         stored.see(held)?;
         Ok(stored)
     }
@@ -87,6 +90,29 @@ impl Stored {
     }
 }
 
+impl Stored {
+    async fn put(&self, version: Version, state: &State, may: &dyn Fn() -> Result<(), Error>) -> Result<bool, Error> {
+        let known = self.seen.borrow().clone();
+        let Some(Seen { held, .. }) = known.filter(|known| known.held.version() == version) else {
+            return Ok(false);
+        };
+        let now = Time::now();
+        let (modified, changed) = match self.keeps_times {
+            true => (held.record.modified, held.record.changed),
+            false => (self.written.get().unwrap_or(now), now),
+        };
+        let content = (&state.content).into();
+        let new = Inode { content, size: state.size, modified, changed, ..held.record.clone() };
+        let key = self.names.access.keys.inode(self.ino);
+        let put = self.names.access.put_while(&key, Some(&held), new, may).await?;
+        let is_done = put.is_some();
+        if let Some(held) = put {
+            self.see(held)?;
+        }
+        Ok(is_done)
+    }
+}
+
 impl data::Inode for Stored {
     fn number(&self) -> u64 {
         self.ino
@@ -103,25 +129,24 @@ impl data::Inode for Stored {
         })
     }
 
-    fn store(&self, version: Version, state: State) -> LocalFuture<'_, Result<bool, Error>> {
-        Box::pin(async move {
-            let known = self.seen.borrow().clone();
-            let Some(Seen { held, .. }) = known.filter(|known| known.held.version() == version) else {
-                return Ok(false);
-            };
-            let now = Time::now();
-            let (modified, changed) = match self.keeps_times {
-                true => (held.record.modified, held.record.changed),
-                false => (self.written.get().unwrap_or(now), now),
-            };
-            let content = (&state.content).into();
-            let new = Inode { content, size: state.size, modified, changed, ..held.record.clone() };
-            let put = self.names.access.put(&self.names.access.keys.inode(self.ino), Some(&held), new).await?;
-            let is_done = put.is_some();
-            if let Some(held) = put {
-                self.see(held)?;
-            }
-            Ok(is_done)
-        })
+    fn store_while<'a>(
+        &'a self,
+        version: Version,
+        state: State,
+        may: &'a dyn Fn() -> Result<(), Error>,
+    ) -> LocalFuture<'a, Result<bool, Error>> {
+        Box::pin(async move { self.put(version, &state, &|| self.may_change().and_then(|()| may())).await })
+    }
+
+    fn store_anyway(&self, version: Version, state: State) -> LocalFuture<'_, Result<bool, Error>> {
+        Box::pin(async move { self.put(version, &state, &|| Ok(())).await })
+    }
+
+    fn may_change(&self) -> Result<(), Error> {
+        if !self.is_lost.get() && self.names.check_locks(self.ino).is_ok() {
+            return Ok(());
+        }
+        self.is_lost.set(true);
+        Err(Error::LostLock)
     }
 }

@@ -9,15 +9,17 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::sync::{MailSender, TrySendError};
+use file::record::lock::LockKind;
 use file::record::{Kind, Time};
 use file::{Change, Error, New, SetMode};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner,
-    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
-use crate::replies::{answer, attributes, done, entry, how_opened, opened};
+use crate::caller::Caller;
+use crate::replies::{answer, attributes, done, entry, how_opened, opened, tested};
 use crate::serve::{Job, Served};
 use crate::told::{self, Moment, TTL};
 
@@ -74,6 +76,8 @@ impl Filesystem for Face {
             | InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_ASYNC_DIO
             | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP
+            | InitFlags::FUSE_POSIX_LOCKS
+            | InitFlags::FUSE_FLOCK_LOCKS
             | InitFlags::FUSE_MAX_PAGES;
         let _unknown = config.add_capabilities(wanted & config.capabilities());
         let _most = config.set_max_write(WRITE_BYTES_MAX);
@@ -289,29 +293,15 @@ impl Filesystem for Face {
         let drops_rights = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let data = data.to_vec();
         self.hand_on(move |served| async move {
-            let write = async {
-                let file = served.file(handle.0)?;
-                if drops_rights {
-                    served.files.names().drop_rights(file.ino()).await?;
-                }
-                match is_append {
-                    // Where it ends is what the file says, and not what the kernel has seen last.
-                    true => file.append(&data).await.map(drop),
-                    false => file.write(offset, &data).await,
-                }
-            };
-            match write.await {
+            match served.write(handle.0, (offset, &data), is_append, drops_rights).await {
                 Ok(()) => reply.written(data.len() as u32),
                 Err(error) => reply.error(told::errno(&error)),
             }
         });
     }
 
-    fn flush(&self, _request: &Request, _ino: INodeNo, handle: FileHandle, _owner: LockOwner, reply: ReplyEmpty) {
-        self.hand_on(move |served| async move {
-            let flush = async { served.file(handle.0)?.flush().await };
-            done(reply, flush.await);
-        });
+    fn flush(&self, _request: &Request, _ino: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
+        self.hand_on(move |served| async move { done(reply, served.leave(handle.0, owner.0).await) });
     }
 
     fn release(
@@ -329,8 +319,7 @@ impl Filesystem for Face {
 
     fn fsync(&self, _request: &Request, _ino: INodeNo, handle: FileHandle, _data: bool, reply: ReplyEmpty) {
         self.hand_on(move |served| async move {
-            let flush = async { served.file(handle.0)?.flush().await };
-            done(reply, flush.await);
+            done(reply, served.flush(handle.0).await);
         });
     }
 
@@ -345,6 +334,53 @@ impl Filesystem for Face {
         self.hand_on(move |served| async move {
             served.files.names().release_dir(ino.0);
             reply.ok();
+        });
+    }
+
+    fn getlk(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        // No call but `fcntl` asks.
+        let wanted = told::lock_request(owner, LockKind::Posix, (start, end), kind, pid);
+        self.hand_on(move |served| async move {
+            let test = async { served.files.test_lock(&served.file(handle.0)?, &wanted).await };
+            tested(reply, test.await, (start, end));
+        });
+    }
+
+    fn setlk(
+        &self,
+        request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        start: u64,
+        end: u64,
+        kind: i32,
+        pid: u32,
+        waits: bool,
+        reply: ReplyEmpty,
+    ) {
+        let caller = Caller::new(request.pid());
+        let call = if told::is_everything(start, end) { caller.kind() } else { LockKind::Posix };
+        let wanted = told::lock_request(owner, call, (start, end), kind, pid);
+        self.hand_on(move |served| async move {
+            let goes_on = || !caller.is_signalled();
+            let waits: Option<&dyn Fn() -> bool> = if waits { Some(&goes_on) } else { None };
+            let changed = match kind {
+                libc::F_UNLCK => served.unlock(handle.0, &wanted).await,
+                _ => served.lock(handle.0, &wanted, waits).await,
+            };
+            done(reply, changed);
         });
     }
 

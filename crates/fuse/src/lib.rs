@@ -2,6 +2,7 @@
 //!
 //! - [`Mount`]: mounted, until it is unmounted by whomever.
 //! - `face`, `replies`: each request, from the kernel's thread to the reactor and back.
+//! - `caller`: what the requests of locks do not say.
 //! - `told`: attributes as the kernel wants them.
 //!
 //! Invariants:
@@ -9,7 +10,9 @@
 //! - The kernel's thread never waits for the pool: it hands requests on.
 //! - What a close or fsync has acknowledged is stable.
 
+mod caller;
 mod face;
+mod lockers;
 mod mount;
 mod replies;
 mod serve;

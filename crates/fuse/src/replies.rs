@@ -1,7 +1,10 @@
 //! What several requests are answered by.
 
 use file::Error;
-use fuser::{Errno, FileHandle, FopenFlags, Generation, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyXattr};
+use file::record::lock::Lock;
+use fuser::{
+    Errno, FileHandle, FopenFlags, Generation, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyXattr,
+};
 
 use crate::told::{self, TTL};
 
@@ -19,6 +22,18 @@ pub fn answer(reply: ReplyXattr, size: u32, found: Result<Vec<u8>, Error>) {
 pub fn done(reply: ReplyEmpty, result: Result<(), Error>) {
     match result {
         Ok(()) => reply.ok(),
+        Err(error) => reply.error(told::errno(&error)),
+    }
+}
+
+/// Ends a request for a lock that is in the way of a range, up to its last byte.
+pub fn tested(reply: ReplyLock, found: Result<Option<Lock>, Error>, (start, end): (u64, u64)) {
+    match found {
+        Ok(Some(lock)) => {
+            let kind = if lock.is_exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
+            reply.locked(lock.start, lock.end - 1, kind, lock.pid);
+        }
+        Ok(None) => reply.locked(start, end, libc::F_UNLCK, 0),
         Err(error) => reply.error(told::errno(&error)),
     }
 }

@@ -4,33 +4,49 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use engine::sync::MailReceiver;
+use engine::sync::{MailReceiver, Semaphore, mailbox};
 use engine::task::{self, LocalFuture};
-use file::{Error, Files, OpenFile};
+use file::{Error, Files, Handle, LockRequest, OpenFile};
 use fuser::{INodeNo, Notifier};
+
+use crate::lockers::Lockers;
 
 /// What a request does on the reactor. It has its reply with it.
 pub type Job = Box<dyn FnOnce(Rc<Served>) -> LocalFuture<'static, ()> + Send>;
+
+/// Threads by which the kernel forgets pages, at most: each waits for as long as the kernel does. Chosen: who takes many locks of
+/// many files at once is not held up by one that is slow.
+const FORGETTING_MAX: usize = 8;
+
+/// A file that is open, and what this one that has it open was told.
+type Opened = (Rc<OpenFile>, Rc<Handle>);
 
 /// What is served.
 pub struct Served {
     /// The file system.
     pub files: Rc<Files>,
     notifier: Notifier,
-    handles: RefCell<BTreeMap<u64, Rc<OpenFile>>>,
+    handles: RefCell<BTreeMap<u64, Opened>>,
+    lockers: RefCell<Lockers>,
     next: Cell<u64>,
+    forgetting: Semaphore,
+    /// The same of files whose locks were lost: they do not wait for those.
+    losing: Semaphore,
 }
 
 impl Served {
     pub fn new(files: Rc<Files>, notifier: Notifier) -> Rc<Served> {
-        Rc::new(Served { files, notifier, handles: RefCell::default(), next: Cell::new(1) })
+        let (handles, lockers) = (RefCell::default(), RefCell::default());
+        let [forgetting, losing] = [0; 2].map(|_| Semaphore::new(FORGETTING_MAX));
+        Rc::new(Served { files, notifier, handles, lockers, next: Cell::new(1), forgetting, losing })
     }
 
     /// A number for a file that is open.
     pub fn hand_out(&self, file: Rc<OpenFile>) -> u64 {
         let handle = self.next.get();
         self.next.set(handle + 1);
-        self.handles.borrow_mut().insert(handle, file);
+        let told = Rc::new(file.handle());
+        self.handles.borrow_mut().insert(handle, (file, told));
         handle
     }
 
@@ -45,13 +61,103 @@ impl Served {
 
     /// The file of a number that was handed out.
     pub fn file(&self, handle: u64) -> Result<Rc<OpenFile>, Error> {
+        self.opened(handle).map(|(file, _)| file)
+    }
+
+    fn opened(&self, handle: u64) -> Result<Opened, Error> {
         self.handles.borrow().get(&handle).cloned().ok_or(Error::Stale)
+    }
+
+    /// What was written before is stable, by whatever handle; also what was dropped since this one was told.
+    pub async fn flush(&self, handle: u64) -> Result<(), Error> {
+        let (file, told) = self.opened(handle)?;
+        told.flush(&file).await
+    }
+
+    /// Writes bytes at a place, or, where it appends, at the file's end.
+    pub async fn write(
+        &self,
+        handle: u64,
+        (at, bytes): (u64, &[u8]),
+        is_append: bool,
+        drops_rights: bool,
+    ) -> Result<(), Error> {
+        let file = self.file(handle)?;
+        if drops_rights {
+            self.files.names().drop_rights(file.ino()).await?;
+        }
+        match is_append {
+            // Where it ends is what the file says, and not what the kernel has seen last.
+            true => file.append(bytes).await.map(drop),
+            false => file.write(at, bytes).await,
+        }
+    }
+
+    /// Takes a lock by a handle. What the kernel has of the file is of before, and goes.
+    pub async fn lock(
+        &self,
+        handle: u64,
+        wanted: &LockRequest,
+        goes_on: Option<&dyn Fn() -> bool>,
+    ) -> Result<(), Error> {
+        let file = self.file(handle)?;
+        // First: from now on there may be one.
+        self.lockers.borrow_mut().ask(file.ino(), wanted.owner, handle);
+        // What a mapping has changed has to be out before another may have a lock, and it may be less than what there was.
+        self.drop_pages(file.ino(), &self.forgetting).await?;
+        self.files.lock(&file, wanted, goes_on).await?;
+        // Again: while it waited the owner may have given back all that it had.
+        self.lockers.borrow_mut().ask(file.ino(), wanted.owner, handle);
+        self.drop_pages(file.ino(), &self.forgetting).await
+    }
+
+    /// Gives a range back, after what was written under its lock is stable, also by a mapping.
+    pub async fn unlock(&self, handle: u64, freed: &LockRequest) -> Result<(), Error> {
+        let file = self.file(handle)?;
+        if self.files.has_locked(&file, freed.owner) {
+            self.drop_pages(file.ino(), &self.forgetting).await?;
+        }
+        self.files.unlock(&file, freed).await
+    }
+
+    /// Each close of a descriptor: with it go the locks by `fcntl` of the process (its table of files is the owner).
+    pub async fn leave(&self, handle: u64, owner: u64) -> Result<(), Error> {
+        let (file, told) = self.opened(handle)?;
+        // First: what it gets from now on is not of before.
+        self.lockers.borrow_mut().flush(file.ino(), owner);
+        let left = self.files.leave(&file, owner).await;
+        left.and(told.told(&file))
+    }
+
+    /// Has the kernel write out what a mapping has changed of a file, and forget its bytes and size. In a thread of its own, as the
+    /// kernel waits there for pages that it reads or writes just now, by requests that this one has to answer.
+    async fn drop_pages(&self, ino: u64, few: &Semaphore) -> Result<(), Error> {
+        let _one = few.acquire(1).await;
+        let (sender, done) = mailbox::<()>(1);
+        let notifier = self.notifier.clone();
+        // tidy: thread: it waits in the kernel for what this thread does.
+        let spawned = std::thread::Builder::new().name("fuse-forget".into()).spawn(move || {
+            // A kernel that knows nothing of the inode says so, and that is as well.
+            let _unknown = notifier.inval_inode(INodeNo(ino), 0, 0);
+            drop(sender);
+        });
+        spawned.map_err(|error| Error::Unavailable(format!("no thread by which the kernel forgets pages: {error}")))?;
+        done.recv().await;
+        Ok(())
     }
 
     /// Takes a number back.
     pub async fn take_back(&self, handle: u64) -> Result<(), Error> {
-        let file = self.handles.borrow_mut().remove(&handle).ok_or(Error::Stale)?;
-        self.files.close_file(&file).await
+        let (file, _told) = self.handles.borrow_mut().remove(&handle).ok_or(Error::Stale)?;
+        let owners = self.lockers.borrow_mut().release(file.ino(), handle);
+        let mut left = Ok(());
+        // Those of this open file; and a process that has locked by it, and by none since, is gone.
+        for owner in owners {
+            let is_back = || self.lockers.borrow().knows(file.ino(), owner);
+            left = left.and(self.files.leave_unless(&file, owner, &is_back).await);
+        }
+        let closed = self.files.close_file(&file).await;
+        left.and(closed)
     }
 
     /// Takes all numbers back, at the end: the first fault.
@@ -71,6 +177,21 @@ impl Served {
 /// Bytes of files that were open to the end are lost.
 pub async fn serve(files: Rc<Files>, notifier: Notifier, letters: &MailReceiver<Job>) -> Result<(), Error> {
     let served = Served::new(files, notifier);
+    let losses = Rc::clone(&served);
+    // What it has of a file whose locks are lost it would go on to give out.
+    let _losses = task::spawn(async move {
+        loop {
+            let ino = losses.files.next_lost().await;
+            let losses = Rc::clone(&losses);
+            // The kernel may keep one waiting; others are as urgent.
+            let drop_pages = async move {
+                if let Err(error) = losses.drop_pages(ino, &losses.losing).await {
+                    tracing::warn!(%error, ino, "the kernel keeps pages of a file whose locks are lost");
+                }
+            };
+            task::spawn(drop_pages).detach();
+        }
+    });
     while let Some(job) = letters.recv().await {
         task::spawn(job(Rc::clone(&served))).detach();
     }

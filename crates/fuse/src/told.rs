@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use file::record::lock::{LOCK_END, LockKind};
 use file::record::{Kind, Time};
-use file::{Attributes, Error};
-use fuser::{Errno, FileAttr, FileType, INodeNo};
+use file::{Attributes, Error, LockRequest};
+use fuser::{Errno, FileAttr, FileType, INodeNo, LockOwner};
 
 /// A moment as the kernel has it.
 // tidy: clock: the type of times in what the kernel asks and is told; no clock is read.
@@ -88,9 +89,20 @@ pub fn attributes(told: &Attributes) -> FileAttr {
     }
 }
 
+/// Whether a lock's range is all bytes that there may be: the only one that `flock` has.
+pub fn is_everything(start: u64, end: u64) -> bool {
+    start == 0 && end >= LOCK_END - 1
+}
+
+/// What the kernel asks for: `end` is the last byte, and `kind` one of `fcntl`'s.
+pub fn lock_request(owner: LockOwner, call: LockKind, (start, end): (u64, u64), kind: i32, pid: u32) -> LockRequest {
+    let (start, end) = (start.min(LOCK_END - 1), end.min(LOCK_END - 1).max(start.min(LOCK_END - 1)) + 1);
+    LockRequest { owner: owner.0, kind: call, start, end, is_exclusive: kind != libc::F_RDLCK, pid }
+}
+
 /// The number of an error; what goes wrong with pool or members is also told to whoever reads the log.
 pub fn errno(error: &Error) -> Errno {
-    if matches!(error, Error::Lost { .. } | Error::Damaged(_) | Error::Unavailable(_)) {
+    if matches!(error, Error::Lost { .. } | Error::LostLock | Error::Damaged(_) | Error::Unavailable(_)) {
         tracing::warn!(%error, "a request fails");
     }
     Errno::from_i32(error.errno())

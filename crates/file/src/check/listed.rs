@@ -18,6 +18,7 @@ pub(crate) struct Listed {
     pub(crate) spans: Vec<SpanId>,
     pub(crate) intents: Vec<u64>,
     pub(crate) clients: Vec<u64>,
+    pub(crate) locks: Vec<u64>,
     /// Keys that no record has.
     pub(crate) odd: Vec<Vec<u8>>,
 }
@@ -66,6 +67,7 @@ impl Listed {
             b'i' => self.inodes.push(number()?),
             b'x' => self.intents.push(number()?),
             b'c' => self.clients.push(number()?),
+            b'l' => self.locks.push(number()?),
             b'd' => {
                 let (dir, path) = rest.split_first_chunk()?;
                 self.nodes.push((u64::from_be_bytes(*dir), Path::of_nibbles(path)?));
@@ -82,7 +84,7 @@ impl Listed {
     }
 
     fn once(&mut self) {
-        for numbers in [&mut self.inodes, &mut self.intents, &mut self.clients] {
+        for numbers in [&mut self.inodes, &mut self.intents, &mut self.clients, &mut self.locks] {
             numbers.sort_unstable();
             numbers.dedup();
         }

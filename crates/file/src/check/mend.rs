@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::meta::Version;
 use crate::record::inode::Inode;
 use crate::record::intent::State;
+use crate::record::lock::LockRecord;
 use crate::record::node::Node;
 use crate::record::small::ClientRecord;
 use crate::record::{Kind, Path, Record as _, Time};
@@ -44,6 +45,7 @@ impl Fsck {
         }
         self.keepers(&met, report).await?;
         self.nameless(&met, report).await?;
+        self.locks(&met, report).await?;
         self.spans(&met, report).await?;
         self.loose_nodes(&met, report).await?;
         self.clients(met.clients, report).await?;
@@ -213,6 +215,19 @@ impl Fsck {
             }
             let is_mended = self.repairs && done(self.names.take_out_at(ino, held.version(), &[], Some(keeper)).await);
             report.leave(Left::Keeper, is_mended, false);
+        }
+        Ok(())
+    }
+
+    /// Locks of files that are not there: nobody takes one any more, and whoever has one has it of nothing.
+    async fn locks(&mut self, met: &Found, report: &mut Report) -> Result<(), Error> {
+        for &ino in met.listed.locks.iter().filter(|ino| !met.inodes.all.contains_key(ino)) {
+            let Some(None) = unless_damaged(self.names.inode(ino).await)? else { continue };
+            let key = self.names.access.keys.locks(ino);
+            let held = unless_damaged(self.names.access.get::<LockRecord>(&key).await)?.flatten();
+            let Some(held) = held else { continue };
+            let is_mended = self.repairs && done(self.names.access.remove(&key, &held).await);
+            report.leave(Left::Locks, is_mended, false);
         }
         Ok(())
     }

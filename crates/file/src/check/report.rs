@@ -9,6 +9,8 @@ pub enum Left {
     Client,
     /// A keeper of an inode that does not list it, or is not there.
     Keeper,
+    /// Locks of a file that is not there.
+    Locks,
     /// An inode that no name leads to.
     Inode,
     /// A link of an inode that no name has.
@@ -43,6 +45,7 @@ impl Left {
         match self {
             Left::Client => "client that is no more",
             Left::Keeper => "keeper that has nothing open",
+            Left::Locks => "file that is not there, and has locks",
             Left::Inode => "inode that no name leads to",
             Left::Link => "link that no name has",
             Left::Going => "inode that is about to go",

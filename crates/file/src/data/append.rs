@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use super::content::{Content, Inode, State};
 use super::cut::Behind;
-use super::file::{Contents, TRIES_MAX};
+use super::file::{Contents, TRIES_MAX, before_try};
 use super::map::FILE_BYTES_MAX;
 use super::rope::Rope;
 use super::writer::{Step, Write};
@@ -21,7 +21,8 @@ impl Contents {
     /// As [`Contents::write`].
     pub async fn append(self: &Rc<Self>, inode: &dyn Inode, data: Rope) -> Result<u64, Error> {
         let mut behind = Behind::default();
-        for _ in 0..TRIES_MAX {
+        for attempt in 0..TRIES_MAX {
+            before_try(attempt).await;
             let (state, version) = inode.load(true).await?;
             let (at, size) = (state.size, state.size.saturating_add(data.len() as u64));
             if size > FILE_BYTES_MAX {

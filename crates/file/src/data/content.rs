@@ -131,7 +131,30 @@ pub trait Inode {
 
     /// Makes it stand so, if it still is at this version; false: it is not. An outcome of which no answer came is found out before
     /// this returns; after an error nobody knows it.
-    fn store(&self, version: Version, state: State) -> LocalFuture<'_, Result<bool, Error>>;
+    fn store(&self, version: Version, state: State) -> LocalFuture<'_, Result<bool, Error>> {
+        self.store_while(version, state, &|| Ok(()))
+    }
+
+    /// The same as long as it may be done, which is asked right before each try.
+    fn store_while<'a>(
+        &'a self,
+        version: Version,
+        state: State,
+        may: &'a dyn Fn() -> Result<(), Error>,
+    ) -> LocalFuture<'a, Result<bool, Error>>;
+
+    /// The same, whether bytes may be changed or not: for what must not stay as it is.
+    fn store_anyway(&self, version: Version, state: State) -> LocalFuture<'_, Result<bool, Error>> {
+        self.store(version, state)
+    }
+
+    /// Whether bytes may be changed yet. It is asked right before each change of a map, as that may have been long in the making.
+    ///
+    /// # Errors
+    /// Why not: what is not changed yet never will be.
+    fn may_change(&self) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -3,10 +3,12 @@
 use std::ops::Range;
 use std::rc::Rc;
 
+use engine::time;
+
 use super::content::{Content, INLINE_BYTES_MAX, Inode, Spans, State};
-use super::file::{Contents, TOGETHER, TRIES_MAX};
+use super::file::{Contents, TOGETHER, TRIES_MAX, before_try};
 use super::map::{FILE_BYTES_MAX, Map};
-use super::pending::Pending;
+use super::pending::Few;
 use super::span::{Span, SpanId, touched};
 use super::stripe::Stripe;
 use crate::error::Error;
@@ -22,7 +24,8 @@ impl Contents {
             return Err(Error::TooLong(FILE_BYTES_MAX));
         }
         let (mut behind, mut has_shrunk) = (Behind::default(), false);
-        for _ in 0..TRIES_MAX {
+        for attempt in 0..TRIES_MAX {
+            before_try(attempt).await;
             // What this client has seen before says neither how long the file is nor where its bytes are.
             let (state, version) = inode.load(true).await?;
             let Content::Spans(spans) = &state.content else {
@@ -78,9 +81,10 @@ impl Contents {
             }
             Content::Spans(_) => return Ok(false),
         };
+        let sent = time::now();
         let is_done = inode.store(version, State { content, size }).await?;
         if is_done {
-            self.space.free(&gone);
+            self.space.free_since(&gone, sent);
         }
         Ok(is_done)
     }
@@ -123,14 +127,14 @@ impl Contents {
 
     /// Does it with every span that may be there. One that comes while this is under way may be passed over: a writer that puts
     /// one there looks at the inode after that, and finds the cut that was there before this began, or the map gone.
-    async fn each_span<F: Future<Output = Result<(), Error>> + 'static>(
+    async fn each_span<'a, F: Future<Output = Result<(), Error>> + 'a>(
         self: &Rc<Self>,
         inode: u64,
         map: u64,
         range: &Range<u64>,
         operation: impl Fn(Rc<Contents>, SpanId) -> F,
     ) -> Result<(), Error> {
-        let (mut pending, mut cursor) = (Pending::new(), 0);
+        let (mut pending, mut cursor) = (Few::new(), 0);
         loop {
             let (numbers, next) = self.spans.numbers(inode, map, &touched(range), cursor).await?;
             for span in numbers {
@@ -153,13 +157,14 @@ impl Contents {
 
     /// Empties a span from a place on, unless this or a later cut has passed there before.
     async fn empty_span(&self, id: SpanId, cuts: u32, from: u64) -> Result<(), Error> {
+        let sent = time::now();
         let emptied = self.spans.ensure(id, |span| {
             let Some(mut span) = span.filter(|span| span.cuts < cuts) else { return Ok((None, Vec::new())) };
             let gone = span.map.truncate(from);
             Ok((Some(Span { cuts, map: span.map }), gone))
         });
         let gone: Vec<Rc<Stripe>> = emptied.await?;
-        self.space.free(&gone);
+        self.space.free_since(&gone, sent);
         Ok(())
     }
 
@@ -175,7 +180,8 @@ impl Contents {
     pub async fn punch(self: &Rc<Self>, inode: &dyn Inode, range: Range<u64>) -> Result<(), Error> {
         // The long map in which it is a hole, since which cut.
         let mut punched: Option<(u64, u32)> = None;
-        for _ in 0..TRIES_MAX {
+        for attempt in 0..TRIES_MAX {
+            before_try(attempt).await;
             let (state, version) = inode.load(true).await?;
             let range = range.start.min(state.size)..range.end.min(state.size);
             if range.is_empty() {
@@ -197,7 +203,7 @@ impl Contents {
                     continue;
                 }
                 Content::Spans(spans) if punched != Some((spans.map, spans.cuts)) => {
-                    self.punch_spans(inode.number(), *spans, range).await?;
+                    self.punch_spans(inode, *spans, range).await?;
                     punched = Some((spans.map, spans.cuts));
                     // Another map, or what was written after a cut, may be the file's by now.
                     continue;
@@ -205,8 +211,9 @@ impl Contents {
                 // Of a long file the inode notes the time alone.
                 Content::Spans(_) => (state.content.clone(), Vec::new()),
             };
+            let sent = time::now();
             if inode.store(version, State { content, size: state.size }).await? {
-                self.space.free(&gone);
+                self.space.free_since(&gone, sent);
                 self.space.tend().await;
                 return Ok(());
             }
@@ -214,18 +221,26 @@ impl Contents {
         Err(Error::Unavailable("others change the file all the time".into()))
     }
 
-    async fn punch_spans(self: &Rc<Self>, inode: u64, spans: Spans, range: Range<u64>) -> Result<(), Error> {
+    async fn punch_spans(self: &Rc<Self>, inode: &dyn Inode, spans: Spans, range: Range<u64>) -> Result<(), Error> {
         let range = range.start..range.end.min(spans.reach);
-        self.each_span(inode, spans.map, &range.clone(), move |contents, id| {
+        self.each_span(inode.number(), spans.map, &range.clone(), move |contents, id| {
             let range = range.start.max(id.range().start)..range.end.min(id.range().end);
-            async move { contents.punch_span(id, spans.cuts, range).await }
+            async move { contents.punch_span(inode, id, spans.cuts, range).await }
         })
         .await
     }
 
-    async fn punch_span(self: &Rc<Self>, id: SpanId, cuts: u32, range: Range<u64>) -> Result<(), Error> {
+    async fn punch_span(
+        self: &Rc<Self>,
+        inode: &dyn Inode,
+        id: SpanId,
+        cuts: u32,
+        range: Range<u64>,
+    ) -> Result<(), Error> {
+        let may = || inode.may_change();
         for _ in 0..TRIES_MAX {
-            let punched = self.spans.ensure(id, |span| {
+            let sent = time::now();
+            let punched = self.spans.ensure_while(id, &may, |span| {
                 // A later cut has emptied it, and what came there since is newer than this: the inode will tell.
                 let Some(mut span) = span.filter(|span| span.cuts <= cuts) else {
                     return Ok((None, Some(Vec::new())));
@@ -235,7 +250,7 @@ impl Contents {
             });
             match punched.await? {
                 Some(gone) => {
-                    self.space.free(&gone);
+                    self.space.free_since(&gone, sent);
                     return Ok(());
                 }
                 None => self.shorten(id).await?,

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use engine::backoff::jittered;
 use engine::task;
 use engine::time::{self, Instant};
 
@@ -13,7 +14,7 @@ use super::pending::Pending;
 use super::rope::Rope;
 use super::rows::ChunkPlace;
 use super::shape::COLUMN_ROWS_MAX;
-use super::space::{Space, Taken};
+use super::space::{RENEWED_WITHIN, Space, Taken};
 use super::span::SpanRecords;
 use super::stripe::Stripe;
 use super::under_way::UnderWay;
@@ -27,6 +28,18 @@ const WRITES_TRIED: usize = 4;
 pub(crate) const TOGETHER: usize = 16;
 /// Times that an operation begins anew because others change the same file. Chosen: each time another one has made its change.
 pub(crate) const TRIES_MAX: usize = 100;
+/// Tries without a pause between them, and pauses after these. Chosen: what an operation has to do first takes a few, and a pause
+/// is as long as calls to the store take, wherever that is.
+const TRIED_AT_ONCE: usize = 4;
+const PAUSE_FIRST: Duration = Duration::from_micros(250);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
+
+/// A change of a map that has ended so long after the rows were taken that it names may have come when these were another's.
+/// Derived: what was sent within the first ten minutes takes effect within half an hour, and others take rows for lost an hour
+/// after the last renewal of before.
+const NAMED_WITHIN: Duration = Duration::from_secs(40 * 60);
+const _: () = assert!(NAMED_WITHIN.as_secs() >= RENEWED_WITHIN.as_secs() + 30 * 60);
+const _: () = assert!(NAMED_WITHIN.as_secs() + RENEWED_WITHIN.as_secs() < 60 * 60);
 /// How often it is said that columns are missing. Chosen: a log that stays readable.
 const SAID_EVERY: Duration = Duration::from_secs(60);
 
@@ -84,6 +97,16 @@ impl Written {
         self.taken.as_ref().is_some_and(Taken::is_ours)
     }
 
+    /// Whether a map may name it: asked right before each try, which may come long after the one before.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        self.taken.as_ref().map_or(Ok(()), Taken::check)
+    }
+
+    /// Whether it was this client's when a map came to name it, which is done; else it may be another's.
+    pub(crate) fn is_timely(&self) -> bool {
+        self.taken.as_ref().is_none_or(|taken| taken.at.elapsed() < NAMED_WITHIN)
+    }
+
     /// Behind its last byte in the file.
     pub(crate) fn end(&self) -> u64 {
         self.at + u64::from(self.stripe.length)
@@ -96,6 +119,14 @@ impl Drop for Written {
         if let Some(taken) = self.taken.take_if(|_| self.stripe.missing == 0) {
             taken.give_back();
         }
+    }
+}
+
+/// Before the so many-th try of an operation, from 0 on, that others' changes of the file have undone. **Those who read and change
+/// it in step with others lose to the same ones each time**: they fall out of step.
+pub(crate) async fn before_try(attempt: usize) {
+    if let Some(paused) = attempt.checked_sub(TRIED_AT_ONCE) {
+        time::sleep(jittered(PAUSE_MAX.min(PAUSE_FIRST * (1 << paused.min(8))))).await;
     }
 }
 

@@ -172,6 +172,13 @@ impl Map {
         self.punch(size..u64::MAX)
     }
 
+    /// What lies in these stripes is a hole. Whether anything did.
+    pub fn take_out(&mut self, stripes: &[StripeId]) -> bool {
+        let count = self.extents.len();
+        self.extents.retain(|extent| !stripes.contains(&extent.stripe.id));
+        self.extents.len() < count
+    }
+
     /// What lies in a range, in its order and without gaps.
     pub fn lookup(&self, range: Range<u64>) -> Vec<Piece> {
         let (mut pieces, mut at) = (Vec::new(), range.start);

@@ -8,7 +8,7 @@
 //! - `examine`, `mend`: stripes of which something is missing or does not verify, found and written anew.
 //! - `survey`, `audit`: what records of space say, beside what maps name.
 //! - `append`: bytes behind what others append.
-//! - `content`, `span`: what inode and spans say of a file's bytes; `file`, `reader`, `writer`, `under_way`, `cut`,
+//! - `content`, `span`: what inode and spans say of a file's bytes; `file`, `reader`, `writer`, `overdue`, `under_way`, `cut`,
 //!   `rewrite`: what is done with them.
 
 mod append;
@@ -26,6 +26,7 @@ mod label;
 mod map;
 mod member;
 mod mend;
+mod overdue;
 mod pending;
 mod place;
 mod places;
@@ -62,9 +63,10 @@ pub use mend::{Fault, Outcome, Question, Seen};
 pub(crate) use pending::Few;
 pub use rope::Rope;
 pub use rows::ChunkPlace;
+pub(crate) use rows::may_clear;
 pub use shape::{COLUMN_ROWS_MAX, Cut, PARITY_COLUMNS_MAX, ROW_BYTES, SUMS_MAX, Shape};
 pub(crate) use space::RENEWED_WITHIN;
-pub use space::Space;
+pub use space::{Renew, Space};
 pub(crate) use span::SpanId;
 pub use stripe::{REGION_ROWS_MAX, Stripe, StripeId, SumSeed};
 pub(crate) use survey::{Survey, Wrong, overlap};

@@ -152,17 +152,38 @@ pub(crate) async fn change<T>(
     key: &[u8],
     mut apply: impl FnMut(Option<&[u8]>) -> Result<Next<T>, Error>,
 ) -> Result<T, Failed> {
-    settle(meta, key, false, |now| apply(now.map(|now| &*now.body))).await
+    settle(meta, key, false, &|| Ok(()), |now| apply(now.map(|now| &*now.body))).await
 }
 
-/// The same, where it does no harm if it is made twice, or again after another has undone it: where nobody can tell, it begins
+/// The same as long as it may be done, which is asked right before each try.
+pub(crate) async fn change_while<T>(
+    meta: &dyn Meta,
+    key: &[u8],
+    may: &dyn Fn() -> Result<(), Error>,
+    mut apply: impl FnMut(Option<&[u8]>) -> Result<Next<T>, Error>,
+) -> Result<T, Failed> {
+    settle(meta, key, false, may, |now| apply(now.map(|now| &*now.body))).await
+}
+
+/// [`change`], where it does no harm if it is made twice, or again after another has undone it: where nobody can tell, it begins
 /// anew. What it gives is what the last try has made, and of that alone it is sure: what one before it may have made is nobody's.
 pub(crate) async fn ensure<T>(
     meta: &dyn Meta,
     key: &[u8],
     mut apply: impl FnMut(Option<&[u8]>) -> Result<Next<T>, Error>,
 ) -> Result<T, Error> {
-    settle(meta, key, true, |now| apply(now.map(|now| &*now.body))).await.map_err(|failed| failed.error)
+    ensure_while(meta, key, &|| Ok(()), &mut apply).await
+}
+
+/// The same as long as it may be done, which is asked right before each try.
+pub(crate) async fn ensure_while<T>(
+    meta: &dyn Meta,
+    key: &[u8],
+    may: &dyn Fn() -> Result<(), Error>,
+    mut apply: impl FnMut(Option<&[u8]>) -> Result<Next<T>, Error>,
+) -> Result<T, Error> {
+    let ensured = settle(meta, key, true, may, |now| apply(now.map(|now| &*now.body)));
+    ensured.await.map_err(|failed| failed.error)
 }
 
 /// Changes a record that stands as it did at this version; `None`: it does not.
@@ -172,7 +193,7 @@ pub(crate) async fn change_at<T>(
     version: Version,
     mut apply: impl FnMut(&[u8]) -> Result<Next<T>, Error>,
 ) -> Result<Option<T>, Failed> {
-    settle(meta, key, false, |now| match now.filter(|now| now.version == version) {
+    settle(meta, key, false, &|| Ok(()), |now| match now.filter(|now| now.version == version) {
         Some(now) => Ok(apply(&now.body)?.map(Some)),
         None => Ok(Next::Keep(None)),
     })
@@ -183,6 +204,7 @@ async fn settle<T>(
     meta: &dyn Meta,
     key: &[u8],
     may_repeat: bool,
+    may: &dyn Fn() -> Result<(), Error>,
     mut apply: impl FnMut(Option<&Stands>) -> Result<Next<T>, Error>,
 ) -> Result<T, Failed> {
     let mut doubtful: Option<Attempt<T>> = None;
@@ -211,6 +233,7 @@ async fn settle<T>(
                 Err(outcome) => return Ok(outcome),
             },
         };
+        may().map_err(|error| Failed { error, may_be_done, is_past: false })?;
         let told = meta.swap(key, attempt.version(), attempt.new.clone()).await;
         match told.map_err(|error| Failed { error, may_be_done: true, is_past: false })? {
             Swapped::Done(_) => return Ok(attempt.outcome),

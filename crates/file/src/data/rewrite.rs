@@ -126,6 +126,7 @@ impl Contents {
         without: &[Range<usize>],
     ) -> Result<bool, Error> {
         let mut written: Option<(Rc<Stripe>, Vec<Moved>, Written)> = None;
+        let (mut stripe, mut without, mut doubtful) = (stripe, without, Vec::new());
         for _ in 0..TRIES_MAX {
             let looked = self.look_up(inode, at).await?;
             let named = looked.extents_in(stripe);
@@ -154,12 +155,20 @@ impl Contents {
                     }
                     offer([&mut new].into_iter())?;
                     let state = State { content: Content::Extents(map), size: looked.size };
-                    inode.store(looked.version, state).await?.then_some(gone)
+                    inode.store_while(looked.version, state, &|| new.check()).await?.then_some(gone)
                 }
                 Some(id) => Some(self.replace(id, &old, &mut new, &moved).await?),
             };
             match outcome {
                 Some(gone) if gone.iter().all(|stripe| stripe.id != new.stripe.id) => {
+                    if !new.is_timely() {
+                        // It was named too late, and may be another's, as the old one may by now: both are left to `fsck`. What
+                        // can be read there goes to another place.
+                        (stripe, without) = (new.stripe.id, &[]);
+                        doubtful.push(stripe);
+                        continue;
+                    }
+                    let gone: Vec<_> = gone.into_iter().filter(|stripe| !doubtful.contains(&stripe.id)).collect();
                     self.space.free(&gone);
                     self.space.tend().await;
                     return Ok(true);
@@ -186,7 +195,8 @@ impl Contents {
         moved: &[Moved],
     ) -> Result<Vec<Rc<Stripe>>, Error> {
         offer([&mut *new].into_iter())?;
-        let edited = self.spans.edit(id, |span| {
+        let may = || new.check();
+        let edited = self.spans.edit_while(id, &may, |span| {
             let Some(mut span) = span.filter(|span| span.map.names(old.id)) else {
                 return Ok((None, vec![Rc::clone(&new.stripe)]));
             };
@@ -288,7 +298,8 @@ impl Contents {
     /// Lets a span's map name what was put together, if it is still the one that it was made of.
     async fn name_together(&self, id: SpanId, span: &Span, mut written: Vec<Written>) -> Result<bool, Error> {
         offer(written.iter_mut())?;
-        let edited = self.spans.edit(id, |now| {
+        let may = || written.iter().try_for_each(Written::check);
+        let edited = self.spans.edit_while(id, &may, |now| {
             // Bytes that others have written since must not become what they were.
             let Some(mut now) = now.filter(|now| now == span) else { return Ok((None, None)) };
             let mut gone = Vec::new();
@@ -300,8 +311,30 @@ impl Contents {
             recall(written.iter_mut());
         }
         let gone = edited.map_err(|failed| failed.error)?;
-        gone.iter().for_each(|gone| self.space.free(gone));
+        match gone.as_ref() {
+            Some(gone) if written.iter().all(Written::is_timely) => self.space.free(gone),
+            // It may be another's, and so may what it was made of: they are left to `fsck`.
+            Some(_) => {
+                for late in &written {
+                    self.put_elsewhere(id, late).await?;
+                }
+            }
+            None => {}
+        }
         Ok(gone.is_some())
+    }
+
+    /// What a span came to name too late goes to another place, if it can be read there. Nothing is freed.
+    async fn put_elsewhere(&self, id: SpanId, late: &Written) -> Result<(), Error> {
+        let stripe = Rc::clone(&late.stripe);
+        let all = Extent { at: late.at, length: stripe.length, from: 0, stripe };
+        let (moved, data) = self.read_all(id.inode, &[all]).await?;
+        let mut new = self.put_stripe(late.at, &data, false).await?;
+        let gone = self.replace(id, &late.stripe, &mut new, &moved).await?;
+        if gone.iter().any(|stripe| stripe.id == new.stripe.id) {
+            recall([&mut new].into_iter());
+        }
+        Ok(())
     }
 }
 

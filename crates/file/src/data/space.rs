@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::sync::Semaphore;
-use engine::task;
+use engine::task::{self, LocalFuture};
 use engine::time::{self, Instant};
 
 use super::chunk::{CLOSED, Chunk, DYING, Marks, NOBODY, Run};
@@ -47,7 +47,11 @@ pub struct Space {
     places: Places,
     /// One at a time looks for more, or each of many writers would get a chunk of its own.
     turn: Semaphore,
+    renew: RefCell<Option<Renew>>,
 }
+
+/// Has the client say that it lives, under another number if it must.
+pub type Renew = Rc<dyn Fn() -> LocalFuture<'static, ()>>;
 
 /// Rows to be written. Dropped, they are taken for written by commands that may come late; from when a map is changed to name them
 /// on, also one whose caller goes away meanwhile, they are left to the map.
@@ -56,7 +60,7 @@ pub(crate) struct Taken {
     client: u64,
     pub(crate) place: Rc<ChunkPlace>,
     run: Run,
-    at: Instant,
+    pub(crate) at: Instant,
     /// False: a map names them, or may yet.
     is_ours: bool,
 }
@@ -107,9 +111,9 @@ impl Drop for Taken {
     }
 }
 
-fn expired() -> Error {
+pub(crate) fn expired() -> Error {
     Error::Unavailable(
-        "this client's record was not renewed for ten minutes, or a write took that long: it must be mounted anew"
+        "this client's record was not renewed for ten minutes, or a write took that long: it goes on under another number"
             .into(),
     )
 }
@@ -127,6 +131,7 @@ impl Space {
             rows: RefCell::default(),
             places: Places::default(),
             turn: Semaphore::new(1),
+            renew: RefCell::default(),
         })
     }
 
@@ -138,11 +143,17 @@ impl Space {
         }
     }
 
-    /// Goes on under another number, after the record of the old one was too old: what it had is left to `fsck`.
+    /// The same, under the number that the client has now: another, if it was too old. What it had is left to `fsck` then.
     pub fn begin_anew(&self, client: u64, sent: Instant) {
-        self.client.set(client);
         self.renewed.set(sent);
-        *self.rows.borrow_mut() = Rows::default();
+        if self.client.replace(client) != client {
+            *self.rows.borrow_mut() = Rows::default();
+        }
+    }
+
+    /// From now on this is asked where the client was not renewed in time.
+    pub fn set_renew(&self, renew: Renew) {
+        *self.renew.borrow_mut() = Some(renew);
     }
 
     /// Whether this client may write.
@@ -156,6 +167,13 @@ impl Space {
 
     /// Rows side by side in a chunk all of whose members are well and stay; where that can't be had, unless it must be, in any.
     pub(crate) async fn take(self: &Rc<Self>, rows: u32, must_be_well: bool) -> Result<Taken, Error> {
+        if self.check().is_err() {
+            // Its host slept, perhaps: it is there again, under another number.
+            let renew = self.renew.borrow().clone();
+            if let Some(renew) = renew {
+                renew().await;
+            }
+        }
         self.check()?;
         if let Some(taken) = self.from_pool(rows, true) {
             return Ok(taken);

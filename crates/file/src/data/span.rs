@@ -201,25 +201,36 @@ impl SpanRecords {
         self.kept.borrow_mut().retain(|id, _| id.inode != inode);
     }
 
-    /// Changes a span as `edit` says. One without extents goes: what it knew of cuts only a late writer would need, whom the
-    /// inode tells.
-    pub(crate) async fn edit<T>(
+    /// Changes a span as `edit` says, as long as that may be done, which is asked right before each try. One without extents goes:
+    /// what it knew of cuts only a late writer would need, whom the inode tells.
+    pub(crate) async fn edit_while<T>(
         &self,
         id: SpanId,
+        may: &dyn Fn() -> Result<(), Error>,
         mut edit: impl FnMut(Option<Span>) -> Result<Edit<T>, Error>,
     ) -> Result<T, Failed> {
         let _forgetting = Forgetting { records: self, id };
-        record::change(&*self.meta, &self.key(id), |body| self.next(id, body, &mut edit)).await
+        record::change_while(&*self.meta, &self.key(id), may, |body| self.next(id, body, &mut edit)).await
     }
 
-    /// The same, by [`record::ensure`].
+    /// As [`SpanRecords::edit_while`] without a bound, by [`record::ensure`].
     pub(crate) async fn ensure<T>(
         &self,
         id: SpanId,
         mut edit: impl FnMut(Option<Span>) -> Result<Edit<T>, Error>,
     ) -> Result<T, Error> {
+        self.ensure_while(id, &|| Ok(()), &mut edit).await
+    }
+
+    /// The same as long as it may be done, which is asked right before each try.
+    pub(crate) async fn ensure_while<T>(
+        &self,
+        id: SpanId,
+        may: &dyn Fn() -> Result<(), Error>,
+        mut edit: impl FnMut(Option<Span>) -> Result<Edit<T>, Error>,
+    ) -> Result<T, Error> {
         let _forgetting = Forgetting { records: self, id };
-        record::ensure(&*self.meta, &self.key(id), |body| self.next(id, body, &mut edit)).await
+        record::ensure_while(&*self.meta, &self.key(id), may, |body| self.next(id, body, &mut edit)).await
     }
 
     /// Removes a span that no inode names, as it stands at this version, and frees nothing: its stripes may be those of the map

@@ -13,10 +13,12 @@ use std::{iter, mem};
 
 use super::content::{Content, EXTENTS_BYTES_MAX, INLINE_BYTES_MAX, Inode, REACH_STEP, Spans, State};
 use super::cut::Behind;
-use super::file::{Contents, TRIES_MAX, Written, offer, recall};
+use super::file::{Contents, TRIES_MAX, Written, before_try, offer, recall};
 use super::map::{FILE_BYTES_MAX, Map, SPAN_BYTES};
+use super::overdue::ids;
 use super::record::Failed;
 use super::rope::Rope;
+use super::space::expired;
 use super::span::{Span, SpanId, touched};
 use super::stripe::Stripe;
 use crate::error::Error;
@@ -104,6 +106,7 @@ impl Contents {
     pub(crate) async fn write_out(self: &Rc<Self>, inode: &dyn Inode, mut write: Write) -> Result<(), Error> {
         let _under_way = self.under_way.begin(inode.number(), write.at);
         for attempt in 0..TRIES_MAX {
+            before_try(attempt).await;
             let (state, version) = inode.load(attempt > 0).await?;
             self.leave_map(inode.number(), &state, &mut write).await?;
             let step = match &state.content {
@@ -183,22 +186,27 @@ impl Contents {
         let mut written = self.put(0, &Rope::from(engine::Buf::copy_from(bytes).freeze())).await?;
         written.iter().for_each(|written| drop(map.write(written.at, Rc::clone(&written.stripe))));
         let new = State { content: Content::Extents(map), size: state.size };
-        self.store_written(inode, version, new, &mut written).await.map(drop)
+        self.store_written(inode, state, version, new, &mut written).await.map(drop)
     }
 
     /// Stores a state that names what was written; false: what was written can be used again.
     async fn store_written(
-        &self,
+        self: &Rc<Self>,
         inode: &dyn Inode,
+        before: &State,
         version: Version,
         new: State,
         written: &mut [Written],
     ) -> Result<bool, Error> {
         offer(written.iter_mut())?;
+        let may = || written.iter().try_for_each(Written::check);
         // An error leaves it open: then nobody uses these rows again but after `fsck`.
-        let is_done = inode.store(version, new).await?;
+        let is_done = inode.store_while(version, new.clone(), &may).await?;
         if !is_done {
             recall(written.iter_mut());
+        } else if !written.iter().all(Written::is_timely) {
+            self.take_out(inode, (before, &new), written).await?;
+            return Err(expired());
         }
         Ok(is_done)
     }
@@ -220,7 +228,7 @@ impl Contents {
             return Ok(Step::Again);
         }
         let new = State { content: Content::Extents(new), size };
-        if !self.store_written(inode, version, new, &mut write.written).await? {
+        if !self.store_written(inode, state, version, new, &mut write.written).await? {
             return Ok(Step::Again);
         }
         self.space.free(&gone);
@@ -298,7 +306,7 @@ impl Contents {
         for span in touched(&write.range()) {
             let id = SpanId { inode: inode.number(), map: spans.map, span };
             write.map = Some(spans.map);
-            match self.apply(id, spans.cuts, &mut write.written).await? {
+            match self.apply(inode, id, spans.cuts, &mut write.written).await? {
                 None | Some(Applied::Late) => return Ok(Step::Again),
                 Some(Applied::Gone) => return Ok(Step::Anew),
                 Some(Applied::Full) => {
@@ -321,7 +329,13 @@ impl Contents {
     }
 
     /// Changes a span's map for what was written. `None`: nobody knows whether it was made.
-    async fn apply(&self, id: SpanId, cuts: u32, written: &mut [Written]) -> Result<Option<Applied>, Error> {
+    async fn apply(
+        &self,
+        inode: &dyn Inode,
+        id: SpanId,
+        cuts: u32,
+        written: &mut [Written],
+    ) -> Result<Option<Applied>, Error> {
         let mut here: Vec<&mut Written> =
             written.iter_mut().filter(|written| written.at / SPAN_BYTES == id.span).collect();
         let (ours, named): (Vec<_>, Vec<_>) = here.iter().partition(|written| written.is_ours());
@@ -330,7 +344,8 @@ impl Contents {
         let stripes: Vec<(u64, Rc<Stripe>)> =
             here.iter().map(|written| (written.at, Rc::clone(&written.stripe))).collect();
         offer(here.iter_mut().map(|written| &mut **written))?;
-        let edited = self.spans.edit(id, |span| {
+        let may = || inode.may_change().and_then(|()| here.iter().try_for_each(|written| written.check()));
+        let edited = self.spans.edit_while(id, &may, |span| {
             let mut span = span.unwrap_or_default();
             if span.cuts > cuts {
                 return Ok((None, Applied::Late));
@@ -355,9 +370,13 @@ impl Contents {
             Err(failed) => !failed.may_be_done,
         };
         if is_not_made {
-            recall(here.into_iter().filter(|written| ours.contains(&written.stripe.id)));
+            recall(here.iter_mut().map(|written| &mut **written).filter(|written| ours.contains(&written.stripe.id)));
         }
         match edited {
+            Ok(Applied::Made { .. }) if !here.iter().all(|written| written.is_timely()) => {
+                self.take_out_of_span(id, &ids(here.iter().map(|written| &**written))).await?;
+                Err(expired())
+            }
             Ok(applied) => Ok(Some(applied)),
             // What it has named may be free by now; the span says, and else it is written again.
             Err(Failed { is_past: true, .. }) => Ok(None),
@@ -376,7 +395,7 @@ impl Contents {
         end: u64,
     ) -> Result<Step, Error> {
         let (mut state, mut version) = (Rc::new(state.clone()), version);
-        for _ in 0..TRIES_MAX {
+        for attempt in 0..TRIES_MAX {
             let is_same = |now: &Spans| (now.map, now.cuts) == (spans.map, spans.cuts);
             if !matches!(&state.content, Content::Spans(now) if is_same(now)) {
                 return Ok(Step::Again);
@@ -385,6 +404,7 @@ impl Contents {
             if inode.store(version, new).await? {
                 return Ok(Step::Done);
             }
+            before_try(attempt + 1).await;
             (state, version) = inode.load(true).await?;
         }
         Err(Error::Unavailable("others change the file all the time".into()))

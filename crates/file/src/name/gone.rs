@@ -1,6 +1,9 @@
 //! Links whose names are gone: their inodes hear of it, and go with the last one, unless somebody keeps them.
 
+use engine::time::{self, Instant};
+
 use crate::access::{Held, Tries};
+use crate::data::may_clear;
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::meta::Version;
@@ -89,9 +92,10 @@ impl FileSystem {
         if goes && matches!(new.content, Content::Inline(_)) {
             return self.access.remove(&key, held).await;
         }
+        let sent = time::now();
         let Some(held) = self.access.put(&key, Some(held), new).await? else { return Ok(false) };
         if goes {
-            self.bury_file(ino, &held).await;
+            self.bury_file(ino, &held, sent).await;
         }
         Ok(true)
     }
@@ -106,8 +110,13 @@ impl FileSystem {
         }
     }
 
-    /// Frees the content of an inode that this client made going, and removes it.
-    async fn bury_file(&self, ino: u64, held: &Held<Inode>) {
+    /// Frees the content of an inode that this client made going by a change that was sent then, and removes it.
+    async fn bury_file(&self, ino: u64, held: &Held<Inode>, sent: Instant) {
+        if !may_clear(sent, time::now()) {
+            // Others have removed it by now, perhaps, and what it had is somebody's.
+            tracing::warn!(ino, "the content of a file that is gone is left to fsck, as it came too late that it is");
+            return;
+        }
         let buried = async {
             self.reap_content(ino, &held.record).await?;
             self.access.remove(&self.access.keys.inode(ino), held).await

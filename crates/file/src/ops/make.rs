@@ -123,26 +123,18 @@ impl FileSystem {
         }
     }
 
-    /// Gives a free name a target that was made for it. If that was long ago `fsck` may have taken it, so that the name leads
-    /// nowhere and goes again.
+    /// Gives a free name a target that was made for it. If that was long ago `fsck` may have taken it: then the name is not given,
+    /// or, where it leads nowhere, goes again.
     async fn put_name_of(&self, dir: u64, name: &[u8], target: Target, made: &Made) -> Result<(), Error> {
-        self.put_name(dir, name, target).await?;
-        if !made.is_unsafe() {
-            return Ok(());
+        let late =
+            || Error::Unavailable(format!("{} came so late that its inode was taken for left over", shown(name)));
+        // Whoever stands still once more would leave a name that leads nowhere for as long.
+        if made.is_unsafe() && !self.is_kept(target).await? {
+            return Err(late());
         }
-        // By a change: whoever was about to remove it finds it as it was not.
-        let there = self.change_inode(target.ino, |inode| {
-            inode.changed = Time::now();
-            inode.has_link(target.link).then_some(()).ok_or(Error::Stale)
-        });
-        match there.await {
-            Err(Error::Stale) => {}
-            Ok(_) if target.kind == Kind::Directory => match self.touch_root(target.ino).await {
-                // It was taken for that of a directory that is not there, before the inode was.
-                Err(Error::NotFound(_)) => {}
-                touched => return touched,
-            },
-            there => return there.map(drop),
+        self.put_name(dir, name, target).await?;
+        if !made.is_unsafe() || self.is_kept(target).await? {
+            return Ok(());
         }
         self.change_leaf(dir, name, |leaf, _| {
             match leaf.get(name).map(|entry| (entry.target, entry.intent)) {
@@ -153,7 +145,25 @@ impl FileSystem {
             Ok(Step::Put((), true))
         })
         .await?;
-        Err(Error::Unavailable(format!("{} came so late that what it led to was taken for left over", shown(name))))
+        Err(late())
+    }
+
+    /// Whether what was made for a name is there, and stays for now. By a change: whoever was about to remove it finds it as it was
+    /// not.
+    async fn is_kept(&self, target: Target) -> Result<bool, Error> {
+        let there = self.change_inode(target.ino, |inode| {
+            inode.changed = Time::now();
+            inode.has_link(target.link).then_some(()).ok_or(Error::Stale)
+        });
+        match there.await {
+            Err(Error::Stale) => Ok(false),
+            Ok(_) if target.kind == Kind::Directory => match self.touch_root(target.ino).await {
+                // It was taken for that of a directory that is not there, before the inode was.
+                Err(Error::NotFound(_)) => Ok(false),
+                touched => touched.map(|()| true),
+            },
+            there => there.map(|_| true),
+        }
     }
 
     /// Changes the root of a directory's trie.

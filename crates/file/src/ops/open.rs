@@ -5,20 +5,15 @@
 //! links nor keepers. A client's record lists what it keeps, so that others find it when the client is no more; it lists an inode
 //! before that has the keeper, and until it has it no longer.
 
+use super::renew::NAMING;
 use super::turns::Turn;
 use crate::access::{Held, Tries};
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::record::inode::{Inode, KEEPERS_MAX};
 use crate::record::small::{ClientRecord, ORPHANS_MAX};
-use crate::record::{Stamps, Time};
 
 impl FileSystem {
-    /// Which client this is.
-    pub fn client(&self) -> u64 {
-        self.client.get()
-    }
-
     /// Opens an inode, once more if it is open: each takes a [`FileSystem::release`].
     pub async fn open_inode(&self, ino: u64) -> Result<Inode, Error> {
         Ok(self.open_held(ino, false).await?.record)
@@ -45,6 +40,7 @@ impl FileSystem {
             *count -= 1;
             if *count == 0 {
                 opened.remove(&ino);
+                self.locks.forgive(ino);
             }
         }
     }
@@ -61,6 +57,7 @@ impl FileSystem {
         if self.is_open(ino) || !self.orphans.borrow().contains(&ino) {
             return Ok(());
         }
+        let _named = self.named().await?;
         self.drop_keeper(ino, self.client.get()).await?;
         self.unlist(&turn).await
     }
@@ -72,12 +69,19 @@ impl FileSystem {
 
     /// Before a name of it goes: an inode that is open here gets this client as a keeper.
     pub(crate) async fn keep(&self, turn: &Turn<'_>) -> Result<(), Error> {
-        let (ino, client) = (turn.ino(), self.client.get());
-        if !self.is_open(ino) {
-            return Ok(());
+        let mut tries = Tries::new();
+        while self.is_open(turn.ino()) && !self.keep_named(turn).await? {
+            tries.again("others take this client for dead").await?;
         }
-        self.orphans.borrow_mut().insert(ino);
-        self.change_client(|record| {
+        Ok(())
+    }
+
+    /// The same under the number that this client has; `false`: it is to have another.
+    async fn keep_named(&self, turn: &Turn<'_>) -> Result<bool, Error> {
+        let _named = self.named().await?;
+        let (ino, client) = (turn.ino(), self.client.get());
+        let is_new = self.orphans.borrow_mut().insert(ino);
+        let is_listed = self.change_client(|record| {
             if let Err(at) = record.orphans.binary_search(&ino) {
                 if record.orphans.len() >= ORPHANS_MAX {
                     return Err(Error::NoSpace("too many files are open that have no name".to_owned()));
@@ -85,8 +89,18 @@ impl FileSystem {
                 record.orphans.insert(at, ino);
             }
             Ok(())
-        })
-        .await?;
+        });
+        match is_listed.await {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(error) => {
+                // It is surely in no list, and would take the place of one that is.
+                if is_new && matches!(error, Error::NoSpace(_)) {
+                    self.orphans.borrow_mut().remove(&ino);
+                }
+                return Err(error);
+            }
+        }
         let kept = self.change_inode(ino, |inode| {
             inode.add_keeper(client);
             match inode.keepers.len() > KEEPERS_MAX {
@@ -96,14 +110,15 @@ impl FileSystem {
         });
         match kept.await {
             // Another client was faster; or it can't be read, and is left to fsck.
-            Err(Error::Stale | Error::Damaged(_)) => self.unlist(turn).await,
-            kept => kept.map(drop),
+            Err(Error::Stale | Error::Damaged(_)) => self.unlist(turn).await.map(|()| true),
+            kept => kept.map(|_| self.is_standing()),
         }
     }
 
     /// Takes an inode that has not this client as a keeper, or is gone, out of its list.
     async fn unlist(&self, turn: &Turn<'_>) -> Result<(), Error> {
         let ino = turn.ino();
+        // Where others have removed the record, it is in no list.
         self.change_client(|record| {
             record.orphans.retain(|&orphan| orphan != ino);
             Ok(())
@@ -113,52 +128,12 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Puts this client's record, which is not there.
-    pub(crate) async fn put_client(&self, record: ClientRecord) -> Result<(), Error> {
-        let key = self.access.keys.client(self.client.get());
-        let record =
-            ClientRecord { stamps: Stamps::default(), host: self.host.clone(), renewed: Time::now(), ..record };
-        self.access.put(&key, None, record).await?;
-        Ok(())
-    }
-
-    async fn change_client(&self, change: impl Fn(&mut ClientRecord) -> Result<(), Error>) -> Result<(), Error> {
-        let key = self.access.keys.client(self.client.get());
-        let mut tries = Tries::new();
-        loop {
-            match self.access.get::<ClientRecord>(&key).await? {
-                Some(held) => {
-                    let mut new = held.record.clone();
-                    change(&mut new)?;
-                    if new == held.record || self.access.put(&key, Some(&held), new).await?.is_some() {
-                        return Ok(());
-                    }
-                }
-                // Others took it for dead and removed it.
-                None => {
-                    let orphans = self.orphans.borrow().iter().take(ORPHANS_MAX).copied().collect();
-                    self.put_client(ClientRecord { orphans, ..ClientRecord::default() }).await?;
-                }
-            }
-            tries.again("others change this client's record").await?;
-        }
-    }
-
-    /// Says that this client is there; about every minute.
-    pub async fn renew(&self) -> Result<(), Error> {
-        let now = Time::now();
-        self.change_client(|record| {
-            record.renewed = now;
-            Ok(())
-        })
-        .await
-    }
-
     /// Ends this client: notes times, frees what it had open without a name, removes its record.
     pub async fn close(&self) -> Result<(), Error> {
         self.note_all_times().await;
         self.opened.borrow_mut().clear();
         self.open_dirs.borrow_mut().clear();
+        let _named = self.turns.alone(NAMING).await;
         self.collect_client(self.client.get()).await
     }
 

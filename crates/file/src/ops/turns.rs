@@ -1,8 +1,8 @@
 //! [`Turns`]: of one client, who opens an inode, and who takes a name of it away or ends its last use, do so one after the other.
 //! Else an open could count too late for a removal that found it closed, and give out a file that is gone the next moment.
 //!
-//! A turn is taken before anything else that others wait for: whoever has one waits for no other turn, and intents are put by those
-//! alone who have theirs.
+//! A turn is taken before anything else that others wait for: whoever has one waits for no other turn but that of the client's own
+//! number, and intents are put by those alone who have theirs.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -56,6 +56,10 @@ impl Keys {
         self.of(b'n', &[])
     }
 
+    pub(crate) fn locks(self, ino: u64) -> Vec<u8> {
+        self.of(b'l', &[&ino.to_be_bytes()])
+    }
+
     pub(crate) fn client(self, client: u64) -> Vec<u8> {
         self.of(b'c', &[&client.to_be_bytes()])
     }

@@ -182,6 +182,8 @@ pub struct ClientRecord {
     pub host: String,
     /// When it last said that it is there.
     pub renewed: Time,
+    /// Its locks of this term count, and of no other.
+    pub term: u32,
     /// Inodes that it has open and whose last name is gone, or about to go: ascending.
     pub orphans: Vec<u64>,
 }
@@ -192,7 +194,7 @@ impl Record for ClientRecord {
         self.stamps.write(&mut to);
         to.short(self.host.as_bytes());
         self.renewed.write(&mut to);
-        to.u16(self.orphans.len() as u16);
+        to.u32(self.term).u16(self.orphans.len() as u16);
         self.orphans.iter().for_each(|&ino| {
             to.u64(ino);
         });
@@ -203,12 +205,12 @@ impl Record for ClientRecord {
         let mut from = Reader::new("a client", bytes);
         let stamps = Stamps::read(&mut from)?;
         let host = String::from_utf8(from.short()?.to_vec()).map_err(|_| from.damaged("a host's name is no text"))?;
-        let (renewed, count) = (Time::read(&mut from)?, from.u16()?);
+        let (renewed, term, count) = (Time::read(&mut from)?, from.u32()?, from.u16()?);
         from.check(usize::from(count) <= ORPHANS_MAX, "too many orphans")?;
         let orphans = (0..count).map(|_| from.number()).collect::<Result<Vec<u64>, Error>>()?;
         from.check(orphans.is_sorted_by(|a, b| a < b), "orphans out of order")?;
         from.end()?;
-        Ok(ClientRecord { stamps, host, renewed, orphans })
+        Ok(ClientRecord { stamps, host, renewed, term, orphans })
     }
 
     stamped!(ClientRecord);

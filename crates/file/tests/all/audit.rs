@@ -23,6 +23,8 @@ pub struct Leaks {
     pub orphans: usize,
     /// Keepers that do not list what they keep.
     pub keepers: usize,
+    /// Files that somebody has locked.
+    pub locks: usize,
 }
 
 #[derive(Default)]
@@ -32,6 +34,7 @@ struct Records {
     intents: BTreeMap<u64, Intent>,
     moves: Option<Moves>,
     clients: BTreeMap<u64, ClientRecord>,
+    locks: usize,
 }
 
 impl Records {
@@ -54,6 +57,7 @@ fn records(meta: &MemoryMeta) -> Records {
             b'x' => drop(found.intents.insert(number(rest), Intent::decode(&value).unwrap())),
             b'v' => found.moves = Some(Moves::decode(&value).unwrap()),
             b'c' => drop(found.clients.insert(number(rest), ClientRecord::decode(&value).unwrap())),
+            b'l' => found.locks += 1,
             b'n' | b'a' | b'b' | b'k' | b'm' | b's' => {}
             kind => panic!("a key of kind {kind}"),
         }
@@ -129,7 +133,7 @@ pub fn count(meta: &MemoryMeta) -> Leaks {
             }
         }
     }
-    let mut leaks = Leaks { intents: records.intents.len(), ..Leaks::default() };
+    let mut leaks = Leaks { intents: records.intents.len(), locks: records.locks, ..Leaks::default() };
     let kept: BTreeSet<u64> = records.clients.values().flat_map(|client| client.orphans.iter().copied()).collect();
     for ino in &kept {
         assert!(records.inodes.contains_key(ino), "inode {ino} is gone, which a client keeps");

@@ -153,7 +153,7 @@ fn enumerate(act: Act, allowed: Leaks, swaps_min: u64) {
     }
 }
 
-const NONE: Leaks = Leaks { inodes: 0, links: 0, nodes: 0, intents: 0, orphans: 0, keepers: 0 };
+const NONE: Leaks = Leaks { inodes: 0, links: 0, nodes: 0, intents: 0, orphans: 0, keepers: 0, locks: 0 };
 /// Whoever died before an entry had its number, or after all have lost it, leaves the intent that nobody meets.
 const INTENT: Leaks = Leaks { intents: 1, ..NONE };
 

@@ -114,6 +114,28 @@ fn a_name_that_comes_late_does_not_lead_nowhere() {
     });
 }
 
+/// The root of its trie was taken for that of a directory that is not there, before its inode came: until its author was back once
+/// more, a name led to a directory without names.
+#[test]
+fn what_is_late_before_it_has_a_name_gets_none() {
+    run(1, async {
+        let meta = fresh().await;
+        let halting = Halting::new(&meta);
+        let fs = over(halting.clone()).await;
+        let root = || meta.dump().into_iter().find(|(key, _)| kind_of(key) == Some(&b'd')).unwrap().1;
+        let before = root();
+        halting.kind.set(Some((b'i', false)));
+        let making = task::spawn({
+            let fs = Rc::clone(&fs);
+            async move { fs.mkdir(ROOT, b"d", 0o755, 0, 0).await }
+        });
+        halting.halted().await;
+        take(&meta, b'd', |value| value != before).await;
+        assert!(matches!(making.await, Err(Error::Unavailable(_))));
+        assert_eq!(root(), before, "it had a name for a while");
+    });
+}
+
 /// The author of an intent that others have aborted meanwhile found that its first put had taken effect, and went on to commit it.
 #[test]
 fn an_intent_that_was_aborted_is_not_committed() {

@@ -61,7 +61,7 @@ impl Place {
         self.shelves.iter().for_each(|shelf| shelf.delay.set(delay));
     }
 
-    fn set_down(&self, is_down: bool) {
+    pub fn set_down(&self, is_down: bool) {
         self.shelves.iter().for_each(|shelf| shelf.is_down.set(is_down));
     }
 }
@@ -71,7 +71,7 @@ pub async fn make(files: &Rc<Files>, name: &str) -> Rc<OpenFile> {
     files.open_file(made.ino).await.unwrap()
 }
 
-async fn bytes(file: &OpenFile) -> Vec<u8> {
+pub async fn bytes(file: &OpenFile) -> Vec<u8> {
     file.read(0, 64 * MIB as usize).await.unwrap().to_vec()
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use file::record::inode::{ATTRIBUTES_BYTES_MAX, Content, INLINE_BYTES_MAX, Inode, KEEPERS_MAX, LINKS_MAX};
 use file::record::intent::{Intent, Side, State};
+use file::record::lock::{Holder, LOCK_END, Lock, LockKind, LockRecord};
 use file::record::node::{Entry, Gone, Leaf, Node, RootPart, Shape, Target};
 use file::record::root::{MemberRecord, MemberState, RootRecord};
 use file::record::small::{ClientRecord, Moves, NextInode};
@@ -29,6 +30,17 @@ fn kind() -> impl Strategy<Value = Kind> {
 
 fn target() -> impl Strategy<Value = Target> {
     (1u64.., kind(), 1u64..).prop_map(|(ino, kind, link)| Target { ino, kind, link })
+}
+
+fn lock() -> impl Strategy<Value = Lock> {
+    let holder = (1u64.., any::<u32>(), any::<u64>()).prop_map(|(client, term, owner)| Holder { client, term, owner });
+    let kind = prop_oneof![Just(LockKind::Posix), Just(LockKind::Flock), Just(LockKind::Either)];
+    (holder, kind, 0..LOCK_END, 1..LOCK_END, any::<bool>(), any::<u32>()).prop_map(
+        |(holder, kind, start, length, is_exclusive, pid)| {
+            let end = start.saturating_add(length).min(LOCK_END);
+            Lock { holder, kind, start, end, is_exclusive, pid }
+        },
+    )
 }
 
 /// Also what is no text, but never `.`, `..`, or what has `/` or NUL.
@@ -191,7 +203,14 @@ proptest! {
         round_trip(&NextInode { stamps: Stamps::default(), next: number }, at, bits)?;
         round_trip(&Moves { stamps: Stamps::default(), number, current }, at, bits)?;
         let orphans = orphans.into_iter().collect();
-        round_trip(&ClientRecord { stamps: Stamps::default(), host, renewed, orphans }, at, bits)?;
+        let (stamps, term) = (Stamps::default(), number as u32);
+        round_trip(&ClientRecord { stamps, host, renewed, term, orphans }, at, bits)?;
+    }
+
+    #[test]
+    fn locks_are_read_as_written(locks in btree_set(lock(), 0..9), claims in vec(lock(), 0..5), at: usize, bits in 1u8..) {
+        let locks = locks.into_iter().collect();
+        round_trip(&LockRecord { stamps: Stamps::default(), locks, claims }, at, bits)?;
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod dashboard;
 mod drive;
 mod file;
 mod file_fsck;
+mod file_locks;
 mod file_mend;
 mod file_verbs;
 mod flash;

@@ -21,6 +21,19 @@ const CLEARS_WAIT: Duration = Duration::from_secs(5);
 impl Space {
     /// No map names these stripes any more: whoever calls this has itself taken them out of one, just now, and knows it.
     pub fn free(&self, stripes: &[Rc<Stripe>]) {
+        self.free_since(stripes, time::now());
+    }
+
+    /// The same, by a change that was sent then: its answer may have come hours later, when others have taken the rows for lost, and
+    /// have them.
+    pub(crate) fn free_since(&self, stripes: &[Rc<Stripe>], sent: Instant) {
+        if !may_clear(sent, time::now()) {
+            tracing::warn!(
+                stripes = stripes.len(),
+                "rows are left to fsck, as it came too late that nothing names them"
+            );
+            return;
+        }
         let mut state = self.rows.borrow_mut();
         for stripe in stripes {
             let run = Run { row: stripe.id.row, rows: stripe.rows(self.layout().shape) };
@@ -29,9 +42,9 @@ impl Space {
             let place = self.places.known(stripe.id.chunk);
             let out = place.map_or(0, |place| self.members.out_of(&place.columns));
             match (stripe.missing, stripe.missing & !out) {
-                (0, _) => state.put(stripe.id.chunk, run, time::now()),
-                (_, 0) => state.put_closing(stripe.id.chunk, run, time::now()),
-                _ => state.put_aside(stripe.id.chunk, run, stripe.missing, time::now()),
+                (0, _) => state.put(stripe.id.chunk, run, sent),
+                (_, 0) => state.put_closing(stripe.id.chunk, run, sent),
+                _ => state.put_aside(stripe.id.chunk, run, stripe.missing, sent),
             }
         }
     }

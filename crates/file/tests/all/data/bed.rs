@@ -300,7 +300,7 @@ impl Node {
         }
     }
 
-    async fn put(&self, version: Version, state: State) -> Result<bool, Error> {
+    async fn put(&self, version: Version, state: State, may: &dyn Fn() -> Result<(), Error>) -> Result<bool, Error> {
         let number = task::random_u64();
         let mut value = None;
         let mut in_doubt = false;
@@ -313,6 +313,7 @@ impl Node {
                 return Ok(false);
             }
             let value = value.get_or_insert_with(|| Node::value(&numbers, number, &state)).clone();
+            may()?;
             match self.meta.swap(&self.key(), Some(version), Some(value)).await? {
                 Swapped::Done(_) => return Ok(true),
                 Swapped::Changed if !in_doubt => return Ok(false),
@@ -341,9 +342,14 @@ impl Inode for Node {
         })
     }
 
-    fn store(&self, version: Version, state: State) -> LocalFuture<'_, Result<bool, Error>> {
+    fn store_while<'a>(
+        &'a self,
+        version: Version,
+        state: State,
+        may: &'a dyn Fn() -> Result<(), Error>,
+    ) -> LocalFuture<'a, Result<bool, Error>> {
         Box::pin(async move {
-            let outcome = self.put(version, state).await;
+            let outcome = self.put(version, state, may).await;
             *self.seen.borrow_mut() = None;
             outcome
         })

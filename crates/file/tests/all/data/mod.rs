@@ -7,6 +7,7 @@ mod files;
 mod late;
 mod loss;
 mod many;
+mod overdue;
 mod room;
 mod shelf;
 mod stale;

@@ -1,0 +1,118 @@
+//! What a client does by itself: it says that it lives, notices when it could not, has what nobody flushes go out, gives back what
+//! it does not want, and looks after the dead.
+//!
+//! **Each is a task of its own**, as each may have to wait for the pool: that the time of locks is over is noticed when it is,
+//! whatever else waits.
+
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use engine::{task, time};
+
+use crate::check::clients::Collector;
+use crate::data::Auditor;
+use crate::files::Files;
+use crate::opened::OpenFile;
+use crate::ops::LEASE_RENEWED_EVERY;
+
+/// How often a client says that it lives.
+const RENEWED_EVERY: Duration = Duration::from_secs(60);
+/// How long bytes lie in memory that nobody flushes, at most twice. Chosen: what a crash of the host may lose of a file that is
+/// never flushed; local file systems take 5 to 30 seconds.
+const LYING_MAX: Duration = Duration::from_secs(5);
+/// How often it is looked whether something is to be done.
+const LOOKED_EVERY: Duration = Duration::from_secs(5);
+
+impl Files {
+    /// The same, and collects clients that are no more.
+    pub fn keep_alive(self: &Rc<Self>) -> task::Task<()> {
+        let collector = Collector::new(
+            Rc::clone(self.names()),
+            Auditor::new(Rc::clone(self.names().meta()), Rc::clone(self.members())),
+        );
+        let alive = self.keep_itself_alive();
+        task::spawn(async move {
+            let _collecting = task::spawn(collector.run());
+            alive.await;
+        })
+    }
+
+    /// Says that this client lives, and has what nobody flushes go out, until it is dropped.
+    pub fn keep_itself_alive(self: &Rc<Self>) -> task::Task<()> {
+        let files = Rc::downgrade(self);
+        task::spawn(async move {
+            let _noticing = task::spawn(notice(Weak::clone(&files)));
+            let _renewing = task::spawn(renew(Weak::clone(&files)));
+            let _paying = task::spawn(pay(Weak::clone(&files)));
+            let _tending = task::spawn(tend(Weak::clone(&files)));
+            loop {
+                time::sleep(LYING_MAX).await;
+                let Some(files) = files.upgrade() else { return };
+                files.dirty_files().iter().for_each(OpenFile::go_on);
+            }
+        })
+    }
+
+    /// How often this client says that it lives.
+    fn renewed_every(&self) -> Duration {
+        if self.names().locks.is_holding() { LEASE_RENEWED_EVERY } else { RENEWED_EVERY }
+    }
+}
+
+/// Notices when the time of locks is over: then, and not when somebody asks.
+async fn notice(files: Weak<Files>) {
+    loop {
+        let Some(files) = files.upgrade() else { return };
+        files.names().notice_loss();
+        // A lock that is taken meanwhile is one of a lease that ends no earlier.
+        let left = files.names().lease_left().unwrap_or(LOOKED_EVERY);
+        drop(files);
+        time::sleep(left).await;
+    }
+}
+
+async fn renew(files: Weak<Files>) {
+    let mut last = time::now();
+    loop {
+        time::sleep(LOOKED_EVERY).await;
+        let Some(files) = files.upgrade() else { return };
+        let names = files.names();
+        let begun = time::now();
+        if begun.duration_since(last) >= files.renewed_every() || !names.is_standing() {
+            last = begun;
+            if let Err(error) = names.renew().await {
+                tracing::warn!(%error, "this client could not say that it lives");
+            }
+        }
+        // Also where somebody else has renewed it, or has got another number for it.
+        if let Some((client, sent)) = names.standing() {
+            files.contents().space().begin_anew(client, sent);
+        }
+    }
+}
+
+/// Gives back what could not be given back before.
+async fn pay(files: Weak<Files>) {
+    loop {
+        time::sleep(LEASE_RENEWED_EVERY).await;
+        let Some(files) = files.upgrade() else { return };
+        files.names().pay_debts().await;
+    }
+}
+
+/// Looks after rows and chunks, and at what has become of members.
+async fn tend(files: Weak<Files>) {
+    let mut last = time::now();
+    loop {
+        time::sleep(LOOKED_EVERY).await;
+        let Some(files) = files.upgrade() else { return };
+        if last.elapsed() < RENEWED_EVERY {
+            continue;
+        }
+        last = time::now();
+        if let Err(error) = files.refresh_members().await {
+            tracing::warn!(%error, "what has become of members is not known");
+            files.contents().space().tend().await;
+        }
+    }
+}

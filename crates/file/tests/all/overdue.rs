@@ -1,0 +1,223 @@
+//! Changes of maps that come late: rows that may be another's by then are not named, or not for long.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::task::{self, LocalFuture};
+use engine::time;
+use file::meta::{KeyPage, MemoryClient, Meta, Seen, Swapped, Version};
+use file::{Error, Files, Left, OpenFile, ROOT};
+
+use crate::fsck::{MINUTE, assert_clean, mended};
+use crate::locks::whole;
+use crate::opened::{Place, bytes, make};
+use crate::world::{kind_of, run_long};
+
+/// What becomes of a change.
+#[derive(Clone, Copy)]
+enum Late {
+    /// It is never made; that nobody knows it is told after eleven minutes.
+    Lost,
+    /// It is sent when that is said.
+    Held,
+    /// It is made, and told when that is said.
+    Told,
+}
+
+/// A client, one of whose changes of a kind of record is late.
+struct Slow {
+    inner: Rc<MemoryClient>,
+    next: Cell<Option<(u8, Late)>>,
+    go: Cell<bool>,
+}
+
+impl Slow {
+    fn new(place: &Place) -> Rc<Slow> {
+        Rc::new(Slow { inner: place.meta.client(), next: Cell::default(), go: Cell::default() })
+    }
+
+    async fn wait(&self) {
+        while !self.go.get() {
+            time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+}
+
+impl Meta for Slow {
+    fn get<'a>(&'a self, key: &'a [u8]) -> LocalFuture<'a, Result<Option<Seen>, Error>> {
+        self.inner.get(key)
+    }
+
+    fn swap<'a>(
+        &'a self,
+        key: &'a [u8],
+        expected: Option<Version>,
+        new: Option<Vec<u8>>,
+    ) -> LocalFuture<'a, Result<Swapped, Error>> {
+        Box::pin(async move {
+            let next = self.next.get().filter(|(kind, _)| kind_of(key) == Some(kind));
+            if let Some((_, late)) = next {
+                self.next.set(None);
+                match late {
+                    Late::Lost => {
+                        time::sleep(11 * MINUTE).await;
+                        return Ok(Swapped::Unknown);
+                    }
+                    Late::Held => self.wait().await,
+                    Late::Told => {
+                        let swapped = self.inner.swap(key, expected, new).await;
+                        self.wait().await;
+                        return swapped;
+                    }
+                }
+            }
+            self.inner.swap(key, expected, new).await
+        })
+    }
+
+    fn list<'a>(&'a self, prefix: &'a [u8], cursor: u64, limit: usize) -> LocalFuture<'a, Result<KeyPage, Error>> {
+        self.inner.list(prefix, cursor, limit)
+    }
+}
+
+/// A file whose map is in its inode, or in records of its own.
+async fn written(files: &Rc<Files>, is_long: bool) -> Rc<OpenFile> {
+    let file = make(files, "a").await;
+    for piece in 0..if is_long { 120 } else { 10 } {
+        file.write(piece * 9000, &[1; 5000]).await.unwrap();
+        file.flush().await.unwrap();
+    }
+    file
+}
+
+/// Nobody learns what became of the first try, and the second would come eleven minutes after the rows were taken.
+#[test]
+fn rows_are_named_by_no_try_that_comes_long_after_they_were_taken() {
+    for (is_long, kind) in [(false, b'i'), (true, b'b')] {
+        run_long(1, async move {
+            let place = Place::new().await;
+            let slow = Slow::new(&place);
+            let files = place.client_over(Rc::clone(&slow) as Rc<dyn Meta>).await;
+            let _alive = files.keep_alive();
+            let file = written(&files, is_long).await;
+            let before = bytes(&file).await;
+            file.write(0, &[2; 20_000]).await.unwrap();
+            slow.next.set(Some((kind, Late::Lost)));
+            let late = file.flush().await;
+            assert!(matches!(late, Err(Error::Unavailable(_))), "long: {is_long}, {late:?}");
+            let other = place.client().await;
+            let again = other.open_file(file.ino()).await.unwrap();
+            assert!(bytes(&again).await == before, "long: {is_long}");
+            file.flush().await.unwrap();
+            other.close_file(&again).await.unwrap();
+            let again = other.open_file(file.ino()).await.unwrap();
+            assert!(bytes(&again).await[..20_000] == [2; 20_000] && bytes(&again).await[20_000..] == before[20_000..]);
+        });
+    }
+}
+
+/// It stands still right before its change of a map is sent, until others have taken it for dead, and its rows.
+#[test]
+fn rows_that_are_named_when_they_are_anothers_go_out_of_the_map_again() {
+    for (is_long, is_inline, has_lock) in
+        [(false, false, false), (false, true, false), (true, false, false), (false, false, true)]
+    {
+        run_long(1, async move {
+            let kind = if is_long { b'b' } else { b'i' };
+            let place = Place::new().await;
+            let slow = Slow::new(&place);
+            let files = place.client_over(Rc::clone(&slow) as Rc<dyn Meta>).await;
+            let file = if is_inline { make(&files, "a").await } else { written(&files, is_long).await };
+            if is_inline {
+                file.write(0, &[1; 100]).await.unwrap();
+                file.flush().await.unwrap();
+            }
+            let before = bytes(&file).await;
+            if has_lock {
+                files.lock(&file, &whole(1), None).await.unwrap();
+            }
+            file.write(if is_inline { 100 } else { 0 }, &[2; 20_000]).await.unwrap();
+            slow.next.set(Some((kind, Late::Held)));
+            let flushing = task::spawn({
+                let file = Rc::clone(&file);
+                async move { file.flush().await }
+            });
+            time::sleep(MINUTE).await;
+            assert!(!flushing.is_finished());
+            let report = mended(&place.meta).await;
+            assert_eq!(report.left.get(&Left::Client).map(|tally| tally.mended), Some(1), "{report:?}");
+            let other = place.client().await;
+            let _alive = other.keep_alive();
+            let theirs = make(&other, "theirs").await;
+            theirs.write(0, &vec![3; 1_000_000]).await.unwrap();
+            theirs.flush().await.unwrap();
+            slow.go.set(true);
+            let late = flushing.await;
+            let is_told = matches!(&late, Err(Error::Unavailable(_))) || (has_lock && late == Err(Error::LostLock));
+            assert!(is_told, "long: {is_long}, inline: {is_inline}, {late:?}");
+            let again = other.open_file(file.ino()).await.unwrap();
+            let expected = if is_inline { before } else { [&[0; 20_000], &before[20_000..]].concat() };
+            assert!(bytes(&again).await == expected, "long: {is_long}, inline: {is_inline}");
+            // What the file frees is its own.
+            other.close_file(&again).await.unwrap();
+            other.names().unlink(ROOT, b"a").await.unwrap();
+            other.close_file(&theirs).await.unwrap();
+            other.close().await.unwrap();
+            let last = place.client().await;
+            let more = make(&last, "more").await;
+            more.write(0, &vec![4; 1_000_000]).await.unwrap();
+            more.flush().await.unwrap();
+            let theirs = last.open_file(theirs.ino()).await.unwrap();
+            assert!(bytes(&theirs).await == vec![3; 1_000_000], "long: {is_long}, inline: {is_inline}");
+            last.close_file(&theirs).await.unwrap();
+            last.close_file(&more).await.unwrap();
+            last.close().await.unwrap();
+            assert!(!mended(&place.meta).await.is_damaged());
+            assert_clean(&place.meta).await;
+        });
+    }
+}
+
+/// A file becomes shorter, or goes, by a change that takes effect; its author learns of that hours later, when others have taken it for
+/// dead, and have the rows that it frees by it.
+#[test]
+fn what_is_known_late_to_be_free_is_freed_by_nobody() {
+    for (is_long, goes) in [(false, false), (false, true), (true, false)] {
+        run_long(1, async move {
+            let place = Place::new().await;
+            let slow = Slow::new(&place);
+            let files = place.client_over(Rc::clone(&slow) as Rc<dyn Meta>).await;
+            let file = written(&files, is_long).await;
+            if goes {
+                files.close_file(&file).await.unwrap();
+            }
+            slow.next.set(Some((if is_long { b'b' } else { b'i' }, Late::Told)));
+            let ending = task::spawn({
+                let (files, file) = (Rc::clone(&files), Rc::clone(&file));
+                async move { if goes { files.names().unlink(ROOT, b"a").await } else { file.truncate(0).await } }
+            });
+            time::sleep(MINUTE).await;
+            assert!(!ending.is_finished());
+            mended(&place.meta).await;
+            let other = place.client().await;
+            let _alive = other.keep_alive();
+            let theirs = make(&other, "theirs").await;
+            theirs.write(0, &vec![3; 2_000_000]).await.unwrap();
+            theirs.flush().await.unwrap();
+            slow.go.set(true);
+            let _whatever = ending.await;
+            let _whatever = files.close().await;
+            let last = place.client().await;
+            let more = make(&last, "more").await;
+            more.write(0, &vec![4; 2_000_000]).await.unwrap();
+            more.flush().await.unwrap();
+            let theirs = last.open_file(theirs.ino()).await.unwrap();
+            assert!(bytes(&theirs).await == vec![3; 2_000_000], "long: {is_long}, goes: {goes}");
+            last.close_file(&theirs).await.unwrap();
+            last.close_file(&more).await.unwrap();
+            last.close().await.unwrap();
+            assert!(!mended(&place.meta).await.is_damaged(), "long: {is_long}, goes: {goes}");
+        });
+    }
+}
