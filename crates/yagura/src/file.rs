@@ -28,7 +28,7 @@ use std::rc::Rc;
 use ::client::members::NewMember;
 use ::file::data::{LabelError, Layout, REGION_BYTES_MAX, REGION_BYTES_MIN};
 use ::file::meta::{Meta, StoreMeta};
-use ::file::record::root::{MemberRecord, MemberState};
+use ::file::record::root::{MemberRecord, MemberState, RootRecord};
 use ::file::{CreateOptions, FileSystem, layout_of};
 use device::Namespace;
 use serde::Serialize;
@@ -76,12 +76,8 @@ async fn create(args: &FileCreateArgs) -> Result<(), Failure> {
     let store = client::open(&args.address).await?;
     let meta: Rc<dyn Meta> = Rc::new(StoreMeta::new(Rc::new(store.clone())));
     let found = member::find_all(&way, &args.members).await?;
-    let options = options(args, &found)?;
-    FileSystem::check_free(&meta, &args.name).await.map_err(failure)?;
-    let root = FileSystem::draw_root(&options);
-    // Labels come first: a file system that can be found has all its members.
-    format(args.force, &layout_of(&root).map_err(failure)?, &found).await?;
-    FileSystem::create_with(meta, &args.name, &options, root).await.map_err(failure)?;
+    let options = options((args.data, args.parity), args.region, &found)?;
+    make(meta, &args.name, &options, &found, args.force).await?;
     crate::kv::settle(&store).await;
     let bytes: u64 = options.members.iter().map(|member| member.bytes).sum();
     let created = Created {
@@ -91,7 +87,7 @@ async fn create(args: &FileCreateArgs) -> Result<(), Failure> {
         members: options.members.len(),
         domains: domains(&found).len(),
         region_bytes: options.region_bytes,
-        bytes: bytes / columns(args) as u64 * u64::from(args.data),
+        bytes: bytes / columns((args.data, args.parity)) as u64 * u64::from(args.data),
     };
     let pool_flag = match args.address.pool.as_slice() {
         [] => String::new(),
@@ -112,22 +108,37 @@ async fn create(args: &FileCreateArgs) -> Result<(), Failure> {
     })
 }
 
-fn columns(args: &FileCreateArgs) -> usize {
-    usize::from(args.data) + usize::from(args.parity)
+/// Makes a file system over these namespaces: its root record.
+pub async fn make(
+    meta: Rc<dyn Meta>,
+    name: &str,
+    options: &CreateOptions,
+    found: &[NewMember],
+    force: bool,
+) -> Result<RootRecord, Failure> {
+    FileSystem::check_free(&meta, name).await.map_err(failure)?;
+    let root = FileSystem::draw_root(options);
+    // Labels come first: a file system that can be found has all its members.
+    format(force, &layout_of(&root).map_err(failure)?, found).await?;
+    FileSystem::create_with(meta, name, options, root.clone()).await.map_err(failure)?;
+    Ok(root)
+}
+
+fn columns((data, parity): (u8, u8)) -> usize {
+    usize::from(data) + usize::from(parity)
 }
 
 fn domains(found: &[NewMember]) -> BTreeSet<String> {
     found.iter().map(reach::domain_of).collect()
 }
 
-/// What the file system is to be, where that can be.
-fn options(args: &FileCreateArgs, found: &[NewMember]) -> Result<CreateOptions, Failure> {
-    let (columns, domains) = (columns(args), domains(found).len());
+/// What the file system is to be, of columns of data and of parity, where that can be.
+pub fn options((data, parity): (u8, u8), region: Option<Size>, found: &[NewMember]) -> Result<CreateOptions, Failure> {
+    let (columns, domains) = (columns((data, parity)), domains(found).len());
     if domains < columns {
         return Err(Failure::usage(format!(
-            "{} columns of data and {} of parity need {columns} failure domains, and these members are in {domains}: give more \
-             members, or say which are apart by `machine=NAME` behind their addresses",
-            args.data, args.parity,
+            "{data} columns of data and {parity} of parity need {columns} failure domains, and these members are in {domains}: give \
+             more members, or say which are apart by `machine=NAME` behind their addresses",
         )));
     }
     // Some targets name nothing.
@@ -146,7 +157,7 @@ fn options(args: &FileCreateArgs, found: &[NewMember]) -> Result<CreateOptions, 
     };
     let members: Vec<MemberRecord> = found.iter().map(member).collect();
     let smallest = members.iter().map(|member| member.bytes).min().unwrap_or(0);
-    let region_bytes = match args.region {
+    let region_bytes = match region {
         Some(Size(bytes)) if !bytes.is_power_of_two() || !REGIONS.contains(&bytes) => {
             let (least, most) = (Size(*REGIONS.start()), Size(*REGIONS.end()));
             return Err(Failure::usage(format!("--region is a power of two from {least} to {most}")));
@@ -155,8 +166,8 @@ fn options(args: &FileCreateArgs, found: &[NewMember]) -> Result<CreateOptions, 
         None => (smallest / REGIONS_WANTED).next_power_of_two().clamp(*REGIONS.start(), *REGIONS.end()),
     };
     Ok(CreateOptions {
-        data: args.data,
-        parity: args.parity,
+        data,
+        parity,
         region_bytes,
         members,
         mode: ROOT_MODE,

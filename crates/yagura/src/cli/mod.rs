@@ -100,7 +100,7 @@ pub enum Verb {
     Control(ControlVerb),
     /// Serve volumes by name to a container orchestrator, by the Container Storage Interface.
     Csi(Box<CsiArgs>),
-    /// Run storage nodes, a pool, a gateway and volumes by name on this machine.
+    /// Run storage nodes, a pool, a gateway, volumes by name and files on this machine.
     Up(UpArgs),
     /// Talk to any NVMe/TCP target.
     #[command(subcommand)]
@@ -281,11 +281,18 @@ pub struct UpArgs {
     /// 1 GiB at least.
     #[arg(long, value_name = "SIZE")]
     pub volumes: Option<Size>,
+    /// Room for files on each node, with their parity; sparse, too. Counts only when it is made, which takes two nodes at least.
+    /// Default: as for volumes.
+    #[arg(long, value_name = "SIZE")]
+    pub files: Option<Size>,
+    /// Make no file system: its names are keys of the pool, and whoever lists the keys of the store meets them.
+    #[arg(long, conflicts_with = "files")]
+    pub no_files: bool,
     /// Serve Prometheus metrics (/metrics) and /healthz of the gateway at this address.
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
-    /// Import DIR, write a file system made of it to a volume, kill a storage node meanwhile, verify every byte of both, restart
-    /// the node, wait until it has what it missed. The volume takes Debian's e2fsprogs.
+    /// Import DIR, write a file system made of it to a volume, copy some of it to the files, kill a storage node meanwhile, verify
+    /// every byte of all three, restart the node, wait until it has what it missed. The volume takes Debian's e2fsprogs.
     #[arg(long, value_name = "DIR")]
     pub drill: Option<PathBuf>,
     /// Stop after the drill; exit status 0 if all was well.

@@ -1,15 +1,16 @@
-//! The drill of `yagura up`: a real directory, and one storage node killed while it is read back from the store and written to a
-//! volume.
+//! The drill of `yagura up`: a real directory, and one storage node killed while it is read back from the store, written to a
+//! volume, and read back as files.
 //!
-//! - Import the directory; make a volume, and a file system image of the directory.
-//! - Read the directory back and compare every byte, and write the image to the volume; a third of the way on, end one node by
-//!   SIGKILL.
-//! - Write and delete keys while the node is down; read directory and image once more without it.
-//! - Start the node again, and wait until the store is repaired and the volume's replicas are in sync.
+//! - Import the directory; make a volume, and a file system image of the directory; copy some of it to the files.
+//! - Read the directory back and compare every byte, and write the image to the volume, and read the files; a third of the way on,
+//!   end one node by SIGKILL.
+//! - Write and delete keys while the node is down, and copy files; read directory and image once more without it.
+//! - Start the node again, and wait until the store is repaired and the volume's replicas are in sync; rebuild the files' columns.
 //! - Compare all replicas of all keys, and those of the volume; check the file system that was read.
 //!
 //! An error that reaches a client anywhere, a byte that differs, a replica that does: the drill has failed.
 
+mod files;
 mod image;
 mod replicas;
 mod volume;
@@ -66,11 +67,14 @@ pub struct Summary {
     pub replicas: Scrubbed,
     /// The volume.
     pub volume: volume::Summary,
+    /// The files.
+    pub files: files::Summary,
 }
 
 /// Runs the drill.
 pub async fn run(running: &Running, tree: &Tree, directory: &Path, quiet: bool) -> Result<Summary, Failure> {
     let volumes = running.volumes.as_ref().ok_or_else(|| Failure::check("volumes are not served: the log says why"))?;
+    let files = running.files.as_ref().ok_or_else(|| Failure::check("files are not served: the log says why"))?;
     let store = timed(running.store.clone());
     let bar = output::progress("import", tree.bytes(), quiet);
     let import = copy::import(&store, tree, kv::object::PART_BYTES_MAX, DEPTH, |bytes| bar.inc(bytes)).await;
@@ -78,10 +82,13 @@ pub async fn run(running: &Running, tree: &Tree, directory: &Path, quiet: bool) 
     let import = import?;
 
     let volume = volume::attach(volumes, tree, directory.to_owned()).await?;
+    let copied = files::copy_in(files, tree, &directory.join("files")).await?;
     let (killed, dead) = (Cell::new(false), Cell::new(false));
     let reading = both(read_and_kill(running, tree, &killed, quiet), death(running, &killed, &dead));
-    let ((read_during_kill, ()), (write, rewritten_bytes)) = both(reading, volume.write(&dead)).await?;
+    let (((read_during_kill, ()), read_files), (write, rewritten_bytes)) =
+        both(both(reading, copied.read_around(&dead)), volume.write(&dead)).await?;
     write_while_down(&store).await?;
+    copied.copy_without_node().await?;
 
     let bar = output::progress("read without the node", tree.bytes(), quiet);
     let without = timed(running.store.clone());
@@ -97,6 +104,7 @@ pub async fn run(running: &Running, tree: &Tree, directory: &Path, quiet: bool) 
     let (repair_seconds, (resynced_bytes, resync_seconds)) =
         both(repaired(running, restarted), volume.resync(&behind, restarted)).await?;
     let after = running.store.stats().repaired.load(std::sync::atomic::Ordering::Relaxed);
+    let rebuilt_files = copied.rebuild(read_files).await?;
     let replicas = scrub::scrub_store(&running.store, true, None, quiet).await;
     let (equal_regions, files) = volume.end().await?;
     Ok(Summary {
@@ -118,6 +126,7 @@ pub async fn run(running: &Running, tree: &Tree, directory: &Path, quiet: bool) 
             resync_seconds,
             equal_regions,
         },
+        files: rebuilt_files,
     })
 }
 
@@ -207,7 +216,7 @@ impl Summary {
         if !self.replicas.equal {
             return Err(Failure::check("the replicas are not equal after the repair"));
         }
-        self.volume.verdict()
+        self.volume.verdict().and(self.files.verdict())
     }
 
     /// For people.
@@ -227,7 +236,7 @@ impl Summary {
              node {} killed while reading: {}\n\
              without the node: {} keys written; {}\n\
              get:       {}\n\
-             repair:    {} replicas in {:.2} s from the node's restart\n{}{}",
+             repair:    {} replicas in {:.2} s from the node's restart\n{}{}{}",
             import.files,
             Size(import.bytes),
             import.put.describe(),
@@ -241,6 +250,7 @@ impl Summary {
             self.repair_seconds,
             scrub::describe_scrub(replicas),
             self.volume.describe(),
+            self.files.describe(),
         )
     }
 }

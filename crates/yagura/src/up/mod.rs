@@ -1,10 +1,12 @@
-//! `yagura up`: storage nodes, a pool, a gateway and volumes by name on one machine.
+//! `yagura up`: storage nodes, a pool, a gateway, volumes by name and files on one machine.
 //!
-//! The nodes are processes of this same binary (`yagura target`), each with one member and one drive in files; the pool is made on
-//! the first start and opened on later ones; the gateway runs here, and the control plane of the volumes is a process beside the
-//! nodes. Nodes that end are restarted; the store repairs what they missed, and hosts resynchronise their volumes.
+//! The nodes are processes of this same binary (`yagura target`), each with one member, one drive and one namespace for the
+//! bytes of files; the pool is made on the first start and opened on later ones; the gateway runs here, and the control plane of
+//! the volumes is a process beside the nodes. Nodes that end are restarted; the store repairs what they missed, and hosts
+//! resynchronise their volumes.
 
 mod drill;
+mod files;
 mod state;
 mod volumes;
 
@@ -32,7 +34,8 @@ use crate::stop::Reason;
 use crate::supervise::{News, NodeSpec, Supervisor};
 use crate::tree::Tree;
 use crate::{descriptors, metrics, output, reactors, stop};
-use state::State;
+use files::Files;
+use state::{State, subsystem};
 use volumes::{Starting, Volumes};
 
 /// How long the nodes may take to serve at the start. Opening a member takes milliseconds; a busy machine takes its time.
@@ -49,6 +52,8 @@ struct Ready {
     nodes: Vec<NodeReady>,
     /// Where volumes are made; none: they can't be, and the log says why.
     volumes: Option<volumes::Ready>,
+    /// Where files are; none: likewise.
+    files: Option<files::Ready>,
     created: bool,
 }
 
@@ -73,6 +78,8 @@ struct NodeReady {
 pub struct Running {
     /// The control plane; none: it could not be started.
     pub volumes: Option<Volumes>,
+    /// The file system; none: it could not be had.
+    pub files: Option<Files>,
     /// The nodes' supervisor.
     pub supervisor: Supervisor,
     /// What it tells.
@@ -102,6 +109,9 @@ pub fn run(args: &UpArgs) -> Result<(), Failure> {
         return Err(Failure::usage(sentence));
     }
     volumes::prepare(&args.data, &mut state, args.volumes)?;
+    if !args.no_files || state.files.is_some() {
+        files::prepare(&args.data, &mut state, args.files)?;
+    }
     state.leave_busy_ports();
     let program = std::env::current_exe().map_err(|error| Failure::from(error).during("this program's own file"))?;
     let nodes = Supervisor::start(specs(args, &state, &program)?)?;
@@ -125,7 +135,7 @@ fn specs(args: &UpArgs, state: &State, program: &Path) -> Result<Vec<NodeSpec>, 
         }
         let path = member.to_str().filter(|path| !path.contains(','));
         let path = path.ok_or_else(|| Failure::usage(format!("{}: must be text without commas", member.display())))?;
-        let nqn = format!("nqn.2026-11.io.yagura:up-node-{}", index + 1);
+        let nqn = subsystem(index);
         let mut arguments = vec![
             "target".into(),
             format!("--subsystem=nqn={nqn}"),
@@ -135,6 +145,9 @@ fn specs(args: &UpArgs, state: &State, program: &Path) -> Result<Vec<NodeSpec>, 
         ];
         if let Some(of) = &state.volumes {
             arguments.extend(volumes::arguments(&args.data, of, index));
+        }
+        if state.files.is_some() {
+            arguments.extend(files::arguments(&args.data, index));
         }
         let name = format!("storage node {}", index + 1);
         Ok(NodeSpec { name, program: program.to_owned(), arguments, listen: *listen })
@@ -155,9 +168,9 @@ async fn serve(
     let serving = state.nodes.iter().zip(&pids).filter(|(_, pid)| pid.is_some());
     let addresses: Vec<String> = serving.map(|(address, _)| address.to_string()).collect();
     let (store, created) = open_or_create(args, &addresses, pids.len()).await?;
-    let volumes = volumes(starting, &mut state).await;
+    let (volumes, files) = (volumes(starting, &mut state).await, files(&store, &mut state).await);
     state.save(&args.data)?;
-    let running = Running { volumes, supervisor, news, store };
+    let running = Running { volumes, files, supervisor, news, store };
     let repairer = running.store.start_repairer(RepairerOptions { at_start: !created, bytes_per_second: None });
     let shared = Arc::new(GatewayState::default());
     running.store.set_patience(RECONNECT_TIME_MAX);
@@ -165,8 +178,9 @@ async fn serve(
     let gateway = Rc::new(running.store.gateway(shared.clone(), clients));
     let listener = listen(args.listen)?;
     let (nodes, gateway_at) = (nodes(args, &state, &pids), listener.local_addr());
-    let (pool, volumes) = (running.store.map().pool.to_string(), running.volumes.as_ref().map(Volumes::ready));
-    let mut ready = Ready { gateway: gateway_at, metrics: None, pool, nodes, volumes, created };
+    let (volumes, files) = (running.volumes.as_ref().map(Volumes::ready), running.files.as_ref().map(Files::ready));
+    let pool = running.store.map().pool.to_string();
+    let mut ready = Ready { gateway: gateway_at, metrics: None, pool, nodes, volumes, files, created };
     let mut watching = None;
     if let Some(address) = args.metrics {
         let mut registry = Registry::default();
@@ -222,6 +236,13 @@ async fn volumes(starting: Result<Option<Starting>, Failure>, state: &mut State)
         async { starting?.ok_or_else(|| Failure::refused("there are no drives"))?.registered(state).await };
     let registered: Result<Volumes, Failure> = registered.await;
     registered.map_err(|failure| tracing::error!("volumes are not served: {}", failure.sentence())).ok()
+}
+
+/// The file system. All else is served without it, too.
+async fn files(store: &Store, state: &mut State) -> Option<Files> {
+    state.files.as_ref()?;
+    let found = files::find_or_make(store, state).await;
+    found.map_err(|failure| tracing::error!("files are not served: {}", failure.sentence())).ok()
 }
 
 /// Waits until every node either serves or has failed to; fills in where they do. The processes of those that serve.
@@ -297,6 +318,9 @@ fn describe(ready: &Ready) -> String {
     }
     if let Some(volumes) = &ready.volumes {
         text += &volumes.describe();
+    }
+    if let Some(files) = &ready.files {
+        text += &files.describe();
     }
     text += &format!("gateway: redis-cli -h {} -p {}\n", ready.gateway.ip(), ready.gateway.port());
     text

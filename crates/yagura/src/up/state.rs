@@ -1,7 +1,7 @@
 //! What `yagura up` keeps beside its members: `up.toml` in the data directory.
 //!
 //! ```toml
-//! version = 2
+//! version = 3
 //! size = 8589934592
 //! nodes = ["127.0.0.1:40001", "127.0.0.1:40002", "127.0.0.1:40003"]
 //!
@@ -9,9 +9,14 @@
 //! id = "0e8a1c9e-6a52-4a41-9d8d-3d3f0d1a0b57"
 //! size = 8589934592
 //! control = "127.0.0.1:40004"
+//!
+//! [files]
+//! size = 8589934592
+//! homes = ["127.0.0.1:40001", "127.0.0.1:40002", "127.0.0.1:40003"]
 //! ```
 //!
-//! The addresses are kept so that a restart finds the nodes where the pool's map says they are. Version 1 had no volumes.
+//! The addresses are kept so that a restart finds the nodes where the pool's map says they are. Version 1 had no volumes,
+//! version 2 no files.
 //! The file is written whole and renamed into place: a crash leaves the old one or the new one.
 
 use std::fs::File;
@@ -23,8 +28,9 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::exit::Failure;
+use crate::size::Size;
 
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const FILE: &str = "up.toml";
 
 /// See the module.
@@ -38,6 +44,8 @@ pub struct State {
     pub nodes: Vec<SocketAddr>,
     /// What volumes are made of; none: nothing yet.
     pub volumes: Option<VolumesState>,
+    /// What files are made of; none: nothing yet.
+    pub files: Option<FilesState>,
 }
 
 /// The drives beside the members, and the control plane over them.
@@ -53,8 +61,35 @@ pub struct VolumesState {
     pub control: SocketAddr,
 }
 
+/// The namespaces beside the members for the bytes of files, and the file system over them.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct FilesState {
+    /// Bytes of each namespace.
+    pub size: u64,
+    /// Where files look for each node; empty: the file system was never there. Else neither it nor a namespace is made anew.
+    pub homes: Vec<SocketAddr>,
+}
+
 /// Wherever a port is free on this machine.
 pub const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+/// Refuses another size than what was made once has.
+pub fn check_made(flag: &str, what: &str, data: &Path, there: u64, asked: Option<Size>) -> Result<(), Failure> {
+    match asked.filter(|asked| asked.0 != there) {
+        Some(asked) => Err(Failure::usage(format!(
+            "{flag} {asked}: the {what} in {} have {}; leave it out, or use another directory",
+            data.display(),
+            Size(there)
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// The subsystem of a node's member.
+pub fn subsystem(node: usize) -> String {
+    format!("nqn.2026-11.io.yagura:up-node-{}", node + 1)
+}
 
 impl State {
     /// The state in `directory`, or a new one of `nodes` members of `size` bytes; the directory is made if it is not there.
@@ -67,7 +102,7 @@ impl State {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let nodes = vec![ANYWHERE; usize::from(nodes)];
-                return Ok(State { version: VERSION, size, nodes, volumes: None });
+                return Ok(State { version: VERSION, size, nodes, volumes: None, files: None });
             }
             Err(error) => return Err(named(&error)),
         };
@@ -82,8 +117,15 @@ impl State {
         Ok(state)
     }
 
-    /// Gives up addresses that somebody else listens at by now; whose they were gets free ones.
+    /// Gives up addresses that somebody else listens at by now; whose they were gets free ones. A node goes back to where files
+    /// look for it as soon as it can.
     pub fn leave_busy_ports(&mut self) {
+        let homes = self.files.iter().flat_map(|files| &files.homes);
+        for (address, home) in self.nodes.iter_mut().zip(homes) {
+            if address != home && TcpListener::bind(*home).is_ok() {
+                *address = *home;
+            }
+        }
         for address in self.nodes.iter_mut().chain(self.volumes.as_mut().map(|volumes| &mut volumes.control)) {
             // Bound and dropped: the node binds it in a moment. Who is faster than that makes the node fail, and be restarted.
             if address.port() != 0 && TcpListener::bind(*address).is_err() {
@@ -116,6 +158,11 @@ impl State {
     pub fn drive(directory: &Path, index: usize) -> PathBuf {
         State::member(directory, index).with_file_name("drive.img")
     }
+
+    /// The file of node `index`'s namespace for the bytes of files.
+    pub fn files(directory: &Path, index: usize) -> PathBuf {
+        State::member(directory, index).with_file_name("files.img")
+    }
 }
 
 #[cfg(test)]
@@ -129,6 +176,7 @@ mod tests {
         assert_eq!((state.nodes.len(), state.nodes[0].port(), state.size), (3, 0, 4096));
         state.nodes[1].set_port(4420);
         state.volumes = Some(VolumesState { id: Uuid::new_v4(), size: 8192, control: ANYWHERE });
+        state.files = Some(FilesState { size: 8192, homes: vec![ANYWHERE; 3] });
         state.save(directory.path()).expect("saved");
         // What is there wins over what is asked.
         assert_eq!(State::load(directory.path(), 5, 1).expect("loaded"), state);
@@ -137,8 +185,8 @@ mod tests {
         let first = "version = 1\nsize = 4096\nnodes = [\"127.0.0.1:4420\"]\n";
         std::fs::write(directory.path().join(FILE), first).expect("written");
         let state = State::load(directory.path(), 3, 1).expect("of version 1");
-        assert_eq!((state.version, state.size, state.volumes), (VERSION, 4096, None));
-        std::fs::write(directory.path().join(FILE), first.replace("= 1", "= 3")).expect("written");
+        assert_eq!((state.version, state.size, state.volumes, state.files), (VERSION, 4096, None, None));
+        std::fs::write(directory.path().join(FILE), first.replace("= 1", "= 4")).expect("written");
         assert!(State::load(directory.path(), 3, 1).is_err());
     }
 
@@ -147,8 +195,12 @@ mod tests {
         let busy = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let (taken, id) = (busy.local_addr().expect("bound"), Uuid::new_v4());
         let volumes = Some(VolumesState { id, size: 1, control: taken });
-        let mut state = State { version: VERSION, size: 1, nodes: vec![taken], volumes };
+        let files = Some(FilesState { size: 1, homes: vec![taken] });
+        let mut state = State { version: VERSION, size: 1, nodes: vec![taken], volumes, files };
         state.leave_busy_ports();
-        assert_eq!((state.nodes[0].port(), state.volumes.map(|volumes| volumes.control.port())), (0, Some(0)));
+        assert_eq!((state.nodes[0].port(), state.volumes.as_ref().map(|volumes| volumes.control.port())), (0, Some(0)));
+        drop(busy);
+        state.leave_busy_ports();
+        assert_eq!(state.nodes[0], taken, "files look for it there");
     }
 }

@@ -18,7 +18,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::state::{ANYWHERE, State, VolumesState};
+use super::state::{ANYWHERE, State, VolumesState, check_made};
 use crate::aside::aside;
 use crate::cli::ControlAccess;
 use crate::control::{Client, path_of};
@@ -45,14 +45,7 @@ const REPLICAS: usize = 3;
 /// Makes the drives of a directory that has none.
 pub fn prepare(data: &Path, state: &mut State, asked: Option<Size>) -> Result<(), Failure> {
     if let Some(VolumesState { size, .. }) = state.volumes {
-        return match asked.filter(|asked| asked.0 != size) {
-            Some(asked) => Err(Failure::usage(format!(
-                "--volumes {asked}: the drives in {} have {}; leave it out, or use another directory",
-                data.display(),
-                Size(size)
-            ))),
-            None => Ok(()),
-        };
+        return check_made("--volumes", "drives", data, size, asked);
     }
     let size = asked.map_or(state.size.max(SIZE_DEFAULT), |asked| asked.0);
     let made = reactors::run_one(async {

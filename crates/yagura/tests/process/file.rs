@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use engine::rng::SplitMix;
 
 use crate::support::{PATIENCE, Server, finished, make_tree, pool_of, run};
+use crate::up::up_with_files;
 
 /// A pool for names, and targets for bytes.
 pub struct Place {
@@ -38,8 +39,7 @@ impl Place {
     /// With members of this size.
     pub fn of(members: usize, size: &str, more: &[&str]) -> Place {
         let directory = tempfile::tempdir().expect("a directory");
-        let data = format!("--data={}", directory.path().join("pool").display());
-        let up = Server::start(&["up", &data, "--listen=127.0.0.1:0", "--metrics=127.0.0.1:0", "--size=64MiB"]);
+        let up = up_with_files(&directory.path().join("pool"), &["--no-files"]);
         let target = |index| {
             let nqn = format!("--nqn=nqn.2026-11.io.yagura:bytes-{index}");
             Server::start(&["target", "--listen=127.0.0.1:0", &nqn, &format!("--namespace=memory={size}")])

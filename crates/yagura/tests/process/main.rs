@@ -33,5 +33,6 @@ mod target;
 mod tls;
 mod two_members;
 mod up;
+mod up_files;
 mod usage;
 mod volume;

@@ -10,9 +10,16 @@ use std::time::{Duration, Instant};
 
 use engine::rng::SplitMix;
 
-use crate::support::{PATIENCE, Redis, Reply, Server, SetAtEnd, http_get, kill, make_tree, pool_of, run, yagura};
+use crate::support::{
+    PATIENCE, Redis, Reply, Server, SetAtEnd, finished_within, http_get, kill, make_tree, pool_of, run, yagura,
+};
 
+/// Without files, whose names are keys of the store.
 fn up(data: &Path, more: &[&str]) -> Server {
+    up_with_files(data, &[more, &["--no-files"]].concat())
+}
+
+pub fn up_with_files(data: &Path, more: &[&str]) -> Server {
     let data = format!("--data={}", data.display());
     let mut arguments = vec!["up", &data, "--listen=127.0.0.1:0", "--metrics=127.0.0.1:0", "--size=64MiB"];
     arguments.extend(more);
@@ -174,7 +181,7 @@ fn the_drill_passes_and_says_what_it_did() {
     let data = format!("--data={}", directory.path().join("data").display());
     let drill = format!("--drill={}", tree.display());
     let arguments = ["up", &data, &drill, "--once", "--listen=127.0.0.1:0", "--size=64MiB", "--json"];
-    let (status, stdout, stderr) = run(&arguments);
+    let (status, stdout, stderr) = finished_within(PATIENCE * 3, yagura(&arguments));
     assert_eq!(status, 0, "{stderr}");
     let report: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
     let drill = &report["drill"];
@@ -191,6 +198,9 @@ fn the_drill_passes_and_says_what_it_did() {
     assert!(image > Some(bytes) && volume["read"]["bytes"].as_u64() == image, "{volume}");
     assert!(volume["resynced_bytes"].as_u64() > Some(0), "{volume}");
     assert_eq!(volume["equal_regions"].as_u64(), image.map(|image| image >> 20), "{volume}");
+    let copied = &drill["files"];
+    assert_eq!((copied["files"].as_u64(), copied["different"].as_u64()), (Some(files + 1), Some(0)), "{copied}");
+    assert!(copied["reads"].as_u64() > Some(0) && copied["rebuilt_stripes"].as_u64() > Some(0), "{copied}");
 }
 
 /// The commands that `up` tells, with this name in the place of theirs, and more.
@@ -254,7 +264,7 @@ fn volumes_are_made_by_what_it_tells_and_found_again_also_by_nodes_that_moved() 
     assert!(status == 2 && stderr.contains("have 1 GiB; leave it out"), "{status} {stderr}");
 }
 
-fn node_address(server: &Server, node: usize) -> SocketAddr {
+pub fn node_address(server: &Server, node: usize) -> SocketAddr {
     server.ready["nodes"][node]["address"].as_str().and_then(|text| text.parse().ok()).expect("an address")
 }
 

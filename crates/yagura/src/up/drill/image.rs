@@ -39,7 +39,7 @@ pub struct Image {
 
 /// Makes an ext4 image in `directory`, of as much of the tree as its bounds and half of the `room` take.
 pub async fn make(tree: &Tree, directory: &Path, room: u64) -> Result<Image, Failure> {
-    let files = chosen(tree, FILES_BYTES_MAX.min(room / 2));
+    let files = chosen(tree, FILES_BYTES_MAX.min(room / 2), FILES_MAX);
     let (count, directories) = (files.len() as u64, directories(&files));
     let inodes = count + directories + INODES_OWN;
     let blocks: u64 = files.iter().map(|file| file.bytes.div_ceil(BLOCK)).sum();
@@ -77,7 +77,7 @@ fn tool(name: &str) -> Command {
 }
 
 /// The files that fit.
-fn chosen(tree: &Tree, bytes_max: u64) -> Vec<TreeFile> {
+pub fn chosen(tree: &Tree, bytes_max: u64, files_max: usize) -> Vec<TreeFile> {
     let mut left = bytes_max;
     let fits = |file: &&TreeFile| match left.checked_sub(file.bytes) {
         Some(rest) => {
@@ -86,7 +86,7 @@ fn chosen(tree: &Tree, bytes_max: u64) -> Vec<TreeFile> {
         }
         None => false,
     };
-    tree.files.iter().filter(fits).take(FILES_MAX).cloned().collect()
+    tree.files.iter().filter(fits).take(files_max).cloned().collect()
 }
 
 /// Directories that the files are in.
@@ -95,7 +95,8 @@ fn directories(files: &[TreeFile]) -> u64 {
     paths.flat_map(|path| path.ancestors().skip(1)).collect::<BTreeSet<_>>().len() as u64
 }
 
-fn stage(files: &[TreeFile], directory: &Path) -> Result<(), Failure> {
+/// Copies them to a directory.
+pub fn stage(files: &[TreeFile], directory: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(directory)?;
     for file in files {
         let to = directory.join(OsStr::from_bytes(&file.key));
@@ -113,7 +114,7 @@ mod tests {
     fn as_much_as_fits_is_chosen() {
         let file = |name: &str, bytes| TreeFile { path: name.into(), key: name.into(), bytes };
         let tree = Tree { files: vec![file("a", 6), file("b", 5), file("c", 4), file("d", 0)], skipped: 0 };
-        let names = |bytes_max| chosen(&tree, bytes_max).iter().map(TreeFile::name).collect::<String>();
+        let names = |bytes_max| chosen(&tree, bytes_max, 4).iter().map(TreeFile::name).collect::<String>();
         let deep = [file("a/b/c", 1), file("a/d", 1), file("e", 1)];
         assert_eq!(directories(&deep), 3, "the root, a and a/b");
         assert_eq!([names(15), names(10), names(5), names(0)], ["abcd", "acd", "bd", "d"]);

@@ -11,5 +11,5 @@ use crate::support::Server;
 /// Three nodes, a pool and a gateway.
 fn up(data: &Path) -> Server {
     let data = format!("--data={}", data.display());
-    Server::start(&["up", &data, "--listen=127.0.0.1:0", "--size=64MiB"])
+    Server::start(&["up", &data, "--listen=127.0.0.1:0", "--size=64MiB", "--no-files"])
 }
