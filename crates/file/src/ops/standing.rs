@@ -16,8 +16,8 @@ const LEASE_TAKEN_WITHIN: Duration = Duration::from_secs(20);
 /// seen that renewal: what is between is for clocks that differ in speed, and for what is under way.
 pub(crate) const LEASE: Duration = Duration::from_secs(40);
 
-/// Until a change has come that was sent right before a lease ended. Derived: it, and what the store sends again for it (ten seconds
-/// each), also where a member keeps a write waiting for half a minute.
+/// Until a change has come that was sent right before a lease ended. Derived: it, and what the store sends again for it (ten
+/// seconds each), also where a member keeps a write waiting for half a minute.
 pub(crate) const SETTLED_WITHIN: Duration = Duration::from_secs(50);
 /// How long a client is silent whose locks others take.
 pub(crate) const SILENT_MAX: Duration = Duration::from_secs(LEASE.as_secs() + SETTLED_WITHIN.as_secs());

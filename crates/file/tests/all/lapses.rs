@@ -75,8 +75,8 @@ impl Meta for Fated {
     }
 }
 
-/// A lock is given back whose change before may come late, by a change that nobody tells of; meanwhile another has got it, and a third
-/// asks.
+/// A lock is given back whose change before may come late, by a change that nobody tells of; meanwhile another has got it, and a
+/// third asks.
 #[test]
 fn who_gives_back_late_takes_nothing_from_another() {
     run(1, async {

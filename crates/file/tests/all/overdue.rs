@@ -179,8 +179,8 @@ fn rows_that_are_named_when_they_are_anothers_go_out_of_the_map_again() {
     }
 }
 
-/// A file becomes shorter, or goes, by a change that takes effect; its author learns of that hours later, when others have taken it for
-/// dead, and have the rows that it frees by it.
+/// A file becomes shorter, or goes, by a change that takes effect; its author learns of that hours later, when others have taken it
+/// for dead, and have the rows that it frees by it.
 #[test]
 fn what_is_known_late_to_be_free_is_freed_by_nobody() {
     for (is_long, goes) in [(false, false), (false, true), (true, false)] {

@@ -24,8 +24,8 @@ impl Space {
         self.free_since(stripes, time::now());
     }
 
-    /// The same, by a change that was sent then: its answer may have come hours later, when others have taken the rows for lost, and
-    /// have them.
+    /// The same, by a change that was sent then: its answer may have come hours later, when others have taken the rows for lost,
+    /// and have them.
     pub(crate) fn free_since(&self, stripes: &[Rc<Stripe>], sent: Instant) {
         if !may_clear(sent, time::now()) {
             tracing::warn!(
