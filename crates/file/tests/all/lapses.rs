@@ -186,8 +186,8 @@ fn who_ends_with_what_could_not_be_stored_keeps_others_waiting() {
     });
 }
 
-/// A free lock is asked for, and the answer takes so long that another lock of the client is lost meanwhile; the record says its old
-/// term again by then. A lock of a term that nobody knows of is none.
+/// A free lock is asked for, and the answer takes so long that another lock of the client is lost meanwhile; the record says its
+/// old term again by then. A lock of a term that nobody knows of is none.
 #[test]
 fn no_lock_is_got_in_a_term_that_the_record_does_not_say() {
     run(1, async {
