@@ -55,7 +55,8 @@ impl Files {
 
     /// How often this client says that it lives.
     fn renewed_every(&self) -> Duration {
-        if self.names().locks.is_holding() { LEASE_RENEWED_EVERY } else { RENEWED_EVERY }
+        let names = self.names();
+        if names.locks.is_holding() || !names.standing.is_told() { LEASE_RENEWED_EVERY } else { RENEWED_EVERY }
     }
 }
 

@@ -308,6 +308,10 @@ impl Files {
             names.note_failure(ino);
         }
         let freed = names.give_back_all(ino, owner).await;
+        if names.locks.has_failed(ino) {
+            // It is owed, and no fault of who leaves.
+            return flushed;
+        }
         flushed.and(freed)
     }
 

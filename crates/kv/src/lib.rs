@@ -18,7 +18,7 @@ pub mod types;
 pub mod value;
 
 pub use store::{Store, StoreError};
-pub use types::{KEY_BYTES_MAX, Key, NotAVersion, OpId, Timestamp, VALUE_BYTES_MAX, Version};
+pub use types::{FILES_PREFIX, KEY_BYTES_MAX, Key, NotAVersion, OpId, Timestamp, VALUE_BYTES_MAX, Version};
 pub use value::Value;
 
 #[cfg(test)]

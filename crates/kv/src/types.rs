@@ -9,6 +9,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Longest key in bytes. Derived: a page must hold several records whose values lie elsewhere.
 pub const KEY_BYTES_MAX: usize = 512;
+/// What keys of files in a pool begin with: clients of a gateway neither see nor change these, or whoever removes all keys that it
+/// sees would remove the names of all files.
+pub const FILES_PREFIX: &[u8] = b"yagura-file:";
 /// Longest value in bytes: 512 extents. Chosen: what is longer wants to be an object, in parts that can be read on their own.
 pub const VALUE_BYTES_MAX: usize = 64 << 20;
 /// Bytes that a value's checksum is worked out over at a time, and of the longest extent: what every namespace takes in one

@@ -1,5 +1,7 @@
 //! Reaching the namespaces that hold a file system's bytes, for programs that run their own reactors.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -54,6 +56,7 @@ pub async fn connect_all(way: &Rc<Way>, files: &Rc<Files>) -> usize {
         }
     }
     task::spawn(connect_others(Rc::clone(way), Rc::downgrade(roster))).detach();
+    task::spawn(recheck_all(Rc::downgrade(roster))).detach();
     connected.iter().filter(|connected| connected.is_ok()).count()
 }
 
@@ -65,15 +68,9 @@ fn unconnected(roster: &Roster) -> Vec<u16> {
 }
 
 async fn connect_others(way: Rc<Way>, roster: Weak<Roster>) {
-    let mut tried = time::now();
     loop {
-        time::sleep(LOOKED_EVERY).await;
+        time::sleep(PAUSE).await;
         let Some(roster) = roster.upgrade() else { return };
-        recheck(&roster).await;
-        if tried.elapsed() < PAUSE {
-            continue;
-        }
-        tried = time::now();
         // At once: one that is silent keeps nobody waiting for the others.
         let members = unconnected(&roster);
         let connected = together(members.iter().map(|member| connect(&way, &roster, *member))).await;
@@ -83,15 +80,29 @@ async fn connect_others(way: Rc<Way>, roster: Weak<Roster>) {
     }
 }
 
-/// Reads the labels of members that are connected anew: another one may be there by now.
-async fn recheck(roster: &Roster) {
-    let members = roster.members().all();
-    let strange: Vec<u16> = members.iter().filter(|of| of.is_strange()).map(|of| of.index()).collect();
-    let checked = together(strange.iter().map(|member| roster.members().recheck(*member))).await;
-    for (member, checked) in strange.iter().zip(checked) {
-        match checked {
-            Ok(()) => tracing::info!(member, "a member is back"),
-            Err(error) => tracing::warn!(member, %error, "a member that is connected anew is not used"),
+/// Reads the labels of members that are connected anew: another one may be there by now. Each by itself: one that is silent keeps
+/// no other waiting.
+async fn recheck_all(roster: Weak<Roster>) {
+    let under_way: Rc<RefCell<BTreeSet<u16>>> = Rc::default();
+    loop {
+        time::sleep(LOOKED_EVERY).await;
+        let Some(roster) = roster.upgrade() else { return };
+        for member in roster.members().all().iter().filter(|member| member.is_strange()).map(|member| member.index()) {
+            if !under_way.borrow_mut().insert(member) {
+                continue;
+            }
+            let (members, under_way) = (Rc::clone(roster.members()), Rc::clone(&under_way));
+            let checking = async move {
+                match members.recheck(member).await {
+                    Ok(()) => tracing::info!(member, "a member is back"),
+                    Err(error) => {
+                        tracing::warn!(member, %error, "a member that is connected anew is not used");
+                        time::sleep(PAUSE).await;
+                    }
+                }
+                under_way.borrow_mut().remove(&member);
+            };
+            task::spawn(checking).detach();
         }
     }
 }

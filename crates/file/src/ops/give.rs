@@ -31,7 +31,7 @@ impl FileSystem {
 
     /// In a turn.
     async fn pay(&self, stake: &Stake, ino: u64, debt: Debt) -> Result<(), Error> {
-        if debt.back == Back::All {
+        if debt.back != Back::Claim {
             self.await_late(stake, ino).await?;
         }
         let mut tries = Tries::new();
@@ -56,22 +56,27 @@ impl FileSystem {
 
     /// Where bytes could not be stored, a change of the file may be under way still: others have its locks when that has come, or
     /// can't come any more. An inode is changed for that; for spans it takes its time.
-    async fn await_late(&self, stake: &Stake, ino: u64) -> Result<(), Error> {
+    pub(super) async fn await_late(&self, stake: &Stake, ino: u64) -> Result<(), Error> {
         let Some(failed) = stake.failed.get() else { return Ok(()) };
         if failed.elapsed() < SETTLED_WITHIN {
             return Err(Error::Unavailable("bytes that could not be stored may yet come".into()));
         }
         match self.touch(ino).await {
-            Ok(_) | Err(Error::Stale) => {}
+            // What can't be read is stored by nobody.
+            Ok(_) | Err(Error::Stale | Error::Damaged(_)) => {}
             Err(error) => return Err(error),
         }
-        stake.failed.set(None);
+        if stake.failed.get() == Some(failed) {
+            stake.failed.set(None);
+        }
         Ok(())
     }
 
     /// Bytes of a file could not be stored: its locks are given back when nothing of that can come any more.
     pub(crate) fn note_failure(&self, ino: u64) {
-        self.locks.stake(ino).failed.set(Some(time::now()));
+        if self.locks.has_any(ino) {
+            self.locks.stake(ino).failed.set(Some(time::now()));
+        }
     }
 
     async fn give_of(&self, ino: u64, what: LockRequest, back: Back, keeps: bool) -> Result<(), Error> {

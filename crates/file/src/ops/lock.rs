@@ -165,11 +165,20 @@ impl FileSystem {
             self.prepare_lock().await?;
             self.check_locks(ino)?;
             let (held, is_known) = self.load_locks(stake, ino).await?;
+            if !self.standing.can_lock() {
+                // What it had was lost meanwhile: of a term that its record does not say yet nothing counts.
+                tries.again("locks are lost").await?;
+                continue;
+            }
             let lock = self.lock_of(wanted);
+            let is_own = || lock.holder == self.lock_of(wanted).holder && self.standing.is_told();
             let Holder { client, term, .. } = lock.holder;
             let mut new = held.as_ref().map(|held| held.record.clone()).unwrap_or_default();
             // What it could not give back before is not what it asks for now, and must not take that along later.
             let debts = stake.debts_of(wanted.owner);
+            if debts.iter().any(|debt| debt.back != Back::Claim) {
+                self.await_late(stake, ino).await?;
+            }
             debts.iter().for_each(|debt| debt.pay(&mut new, &self.lock_of(&debt.what)));
             let mut is_inherited = new.drop_holders(|holder| holder.client == client && holder.term != term);
             let mut in_the_way = new.in_the_way(&lock);
@@ -199,12 +208,12 @@ impl FileSystem {
                 // First: once the record does not say any more that they had it, nobody would think of what they had under way.
                 self.touch(ino).await?;
             }
-            if lock.holder == self.lock_of(wanted).holder {
+            if is_own() {
                 // First: from now on it may be there.
                 stake.owners.borrow_mut().insert(wanted.owner);
                 let is_done = self.swap_locks(stake, ino, held, new).await?;
                 self.check_locks(ino)?;
-                if is_done && lock.holder == self.lock_of(wanted).holder {
+                if is_done && is_own() {
                     stake.strike(&debts);
                     return Ok(is_free);
                 }

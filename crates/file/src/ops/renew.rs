@@ -79,7 +79,10 @@ impl FileSystem {
             if self.standing.can_lock() {
                 return Ok(());
             }
-            self.renew().await?;
+            // Where the record is young, and says the old term for a while yet, no renewal helps.
+            if !self.is_standing() || self.standing.term_to_tell() == self.standing.term() {
+                self.renew().await?;
+            }
         }
         match self.standing.can_lock() {
             true => Ok(()),

@@ -205,6 +205,22 @@ impl Locks {
         self.stakes.borrow().get(&ino).is_some_and(|stake| stake.owners.borrow().contains(&owner))
     }
 
+    /// Whether anybody here has, or may have, something of a file.
+    pub(super) fn has_any(&self, ino: u64) -> bool {
+        self.stakes.borrow().get(&ino).is_some_and(|stake| !stake.owners.borrow().is_empty())
+    }
+
+    /// Whether bytes of a file could not be stored, and may yet come.
+    pub(crate) fn has_failed(&self, ino: u64) -> bool {
+        self.stakes.borrow().get(&ino).is_some_and(|stake| stake.failed.get().is_some())
+    }
+
+    /// Whether those of any file with locks may.
+    pub(super) fn has_any_failed(&self) -> bool {
+        let is_owed = |stake: &Rc<Stake>| stake.failed.get().is_some() && !stake.owners.borrow().is_empty();
+        self.stakes.borrow().values().any(is_owed)
+    }
+
     /// Whether this client has, or may have, a lock.
     pub(crate) fn is_holding(&self) -> bool {
         self.stakes.borrow().values().any(|stake| !stake.owners.borrow().is_empty())
@@ -240,6 +256,7 @@ impl Locks {
             is_any = true;
             stake.debts.take();
             stake.known.take();
+            stake.failed.set(None);
             if is_open(*ino) && self.lost.borrow_mut().insert(*ino) {
                 self.untold.borrow_mut().push_back(*ino);
             }

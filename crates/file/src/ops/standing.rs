@@ -98,8 +98,13 @@ impl Standing {
         self.is_within(RENEWED_WITHIN)
     }
 
+    /// Whether the record says which locks are its own.
+    pub(crate) fn is_told(&self) -> bool {
+        self.term == self.told_term
+    }
+
     /// Whether it may take a lock.
     pub(crate) fn can_lock(&self) -> bool {
-        self.is_within(LEASE_TAKEN_WITHIN) && self.term == self.told_term
+        self.is_within(LEASE_TAKEN_WITHIN) && self.is_told()
     }
 }

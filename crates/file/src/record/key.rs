@@ -3,7 +3,7 @@
 use super::Path;
 
 /// What all keys begin with.
-const PREFIX: &[u8] = b"yagura-file:";
+const PREFIX: &[u8] = kv::FILES_PREFIX;
 
 /// The key of the root record of the file system `name`.
 pub(crate) fn root(name: &str) -> Vec<u8> {

@@ -9,7 +9,7 @@ use engine::time;
 use file::meta::{KeyPage, MemoryClient, Meta, Seen, Swapped, Version};
 use file::{Error, Files};
 
-use crate::fsck::MINUTE;
+use crate::fsck::{Hooked, MINUTE};
 use crate::locks::{GOES_ON, locked, whole};
 use crate::opened::{Place, bytes, make};
 use crate::world::{kind_of, run};
@@ -157,5 +157,62 @@ fn who_was_away_writes_at_once() {
         assert_eq!(flushing.await, Ok(()));
         assert_ne!(files.names().client(), before);
         assert_eq!(bytes(&file).await, [2; 100_000]);
+    });
+}
+
+/// A process ends, what it wrote can't be stored, and then its mount: others wait for as long as for one who died.
+#[test]
+fn who_ends_with_what_could_not_be_stored_keeps_others_waiting() {
+    run(1, async {
+        let place = Place::new().await;
+        let fated = Fated::new(&place, b'i');
+        let first = place.client_over(Rc::clone(&fated) as Rc<dyn Meta>).await;
+        let second = place.client().await;
+        let file = make(&first, "a").await;
+        file.write(0, b"before").await.unwrap();
+        file.flush().await.unwrap();
+        first.lock(&file, &whole(1), None).await.unwrap();
+        let theirs = second.open_file(file.ino()).await.unwrap();
+        let _alive = second.keep_alive();
+        file.write(0, b"mine").await.unwrap();
+        *fated.next.borrow_mut() = vec![Fate::Begun, Fate::Fails, Fate::Fails];
+        assert!(first.leave(&file, 1).await.is_err());
+        first.close_file(&file).await.unwrap();
+        first.close().await.unwrap();
+        assert_eq!(second.lock(&theirs, &whole(1), None).await, Err(Error::Locked));
+        second.lock(&theirs, &whole(1), GOES_ON).await.unwrap();
+        let (key, expected, new) = fated.begun.take().unwrap();
+        assert!(matches!(fated.inner.swap(&key, expected, new).await, Ok(Swapped::Changed)), "it comes now");
+    });
+}
+
+/// A free lock is asked for, and the answer takes so long that another lock of the client is lost meanwhile; the record says its
+/// old term again by then. A lock of a term that nobody knows of is none.
+#[test]
+fn no_lock_is_got_in_a_term_that_the_record_does_not_say() {
+    run(1, async {
+        let place = Place::new().await;
+        let waits: Rc<Cell<bool>> = Rc::default();
+        let hooked = Hooked::new(&place.meta, {
+            let waits = Rc::clone(&waits);
+            move |is_change, key| {
+                let comes = !is_change && kind_of(key) == Some(&b'l') && waits.replace(false);
+                comes.then(|| -> LocalFuture<'static, ()> { Box::pin(time::sleep(Duration::from_secs(42))) })
+            }
+        });
+        let (first, second) = (place.client_over(hooked).await, place.client().await);
+        let (held, free) = (make(&first, "held").await, make(&first, "free").await);
+        let theirs = second.open_file(free.ino()).await.unwrap();
+        first.lock(&held, &whole(1), None).await.unwrap();
+        waits.set(true);
+        let asking = task::spawn({
+            let (first, free) = (Rc::clone(&first), Rc::clone(&free));
+            async move { first.lock(&free, &whole(1), None).await }
+        });
+        time::sleep(Duration::from_secs(41)).await;
+        first.names().renew().await.unwrap();
+        let got = asking.await;
+        let others = second.lock(&theirs, &whole(1), None).await;
+        assert!(got.is_err() || others.is_err(), "two have it: {got:?}, {others:?}");
     });
 }

@@ -75,10 +75,11 @@ pub fn prepare(data: &Path, state: &mut State, asked: Option<Size>) -> Result<()
         return Ok(());
     };
     let all: Vec<PathBuf> = (0..state.nodes.len()).map(|node| State::files(data, node)).collect();
-    let made = all.iter().map(|path| blank(path, *size).map_err(|error| Failure::from(error).during(path.display())));
+    let fresh: Vec<&PathBuf> = all.iter().filter(|path| !path.exists()).collect();
+    let made = fresh.iter().map(|path| blank(path, *size).map_err(|error| Failure::from(error).during(path.display())));
     made.collect::<Result<(), Failure>>().or_else(|failure| {
         // As before: another start tries again, perhaps with less.
-        for path in all.iter().filter(|path| path.exists()) {
+        for path in fresh.iter().filter(|path| path.exists()) {
             std::fs::remove_file(path)?;
         }
         state.files = None;
@@ -113,7 +114,8 @@ pub fn arguments(data: &Path, node: usize) -> Vec<String> {
     if !path.exists() {
         let path = path.display();
         tracing::error!(
-            "{path}: it is gone, with a column of all files; `yagura file member` puts another in its place"
+            "{path}: it is gone, with a column of all files; a sparse one of the same size there, served at the next start, is put \
+             in its place by `yagura file member replace … --lost`"
         );
         return Vec::new();
     }
@@ -159,8 +161,8 @@ async fn new(meta: Rc<dyn Meta>, nodes: &[SocketAddr]) -> Result<RootRecord, Fai
     };
     let specs: Vec<MemberSpec> = nodes.iter().enumerate().map(spec).collect();
     let found = find_all(&Way::plain(), &specs).await?;
-    // What a start that was ended half-way has left on them is nobody's.
-    make(meta, NAME, &options(code, None, &found)?, &found, true).await
+    // Whatever is on them is left alone: somebody may have made files of them.
+    make(meta, NAME, &options(code, None, &found)?, &found, false).await
 }
 
 /// Where a file system over these nodes looks for each of them; what it looks for in vain is told.

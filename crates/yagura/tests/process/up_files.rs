@@ -40,6 +40,11 @@ fn files_are_there_by_what_up_tells_and_found_again() {
     assert_eq!((files["data"].as_u64(), files["parity"].as_u64()), (Some(2), Some(1)), "{files}");
     told(&server, "copy", &[("TREE", source.to_str().expect("text"))]);
     assert!(told(&server, "list", &[]).contains("source"));
+    // Whoever removes all keys that Redis shows removes none of theirs.
+    let mut redis = Redis::connect(server.address("gateway"));
+    assert_eq!(redis.call(&[b"DBSIZE"]), Reply::Integer(0));
+    assert_eq!(redis.call(&[b"KEYS", b"*"]), Reply::Array(Vec::new()));
+    assert!(matches!(redis.call(&[b"DEL", b"yagura-file:=files"]), Reply::Error(told) if told.contains("yagura file")));
     // Whoever looks for the pool at the nodes meets nothing of them.
     let (status, stdout, stderr) = run(&["pool", "status", &pool_of(&server), "--json"]);
     assert_eq!((status, stderr.as_str()), (0, ""));
