@@ -14,6 +14,7 @@ use crate::data::Auditor;
 use crate::files::Files;
 use crate::opened::OpenFile;
 use crate::ops::LEASE_RENEWED_EVERY;
+use crate::renewal::{follow, say_it_lives};
 
 /// How often a client says that it lives.
 const RENEWED_EVERY: Duration = Duration::from_secs(60);
@@ -24,19 +25,6 @@ const LYING_MAX: Duration = Duration::from_secs(5);
 const LOOKED_EVERY: Duration = Duration::from_secs(5);
 
 impl Files {
-    /// The same, and collects clients that are no more.
-    pub fn keep_alive(self: &Rc<Self>) -> task::Task<()> {
-        let collector = Collector::new(
-            Rc::clone(self.names()),
-            Auditor::new(Rc::clone(self.names().meta()), Rc::clone(self.members())),
-        );
-        let alive = self.keep_itself_alive();
-        task::spawn(async move {
-            let _collecting = task::spawn(collector.run());
-            alive.await;
-        })
-    }
-
     /// Says that this client lives, and has what nobody flushes go out, until it is dropped.
     pub fn keep_itself_alive(self: &Rc<Self>) -> task::Task<()> {
         let files = Rc::downgrade(self);
@@ -50,6 +38,19 @@ impl Files {
                 let Some(files) = files.upgrade() else { return };
                 files.dirty_files().iter().for_each(OpenFile::go_on);
             }
+        })
+    }
+
+    /// The same, and collects clients that are no more.
+    pub fn keep_alive(self: &Rc<Self>) -> task::Task<()> {
+        let collector = Collector::new(
+            Rc::clone(self.names()),
+            Auditor::new(Rc::clone(self.names().meta()), Rc::clone(self.members())),
+        );
+        let alive = self.keep_itself_alive();
+        task::spawn(async move {
+            let _collecting = task::spawn(collector.run());
+            alive.await;
         })
     }
 
@@ -81,14 +82,10 @@ async fn renew(files: Weak<Files>) {
         let begun = time::now();
         if begun.duration_since(last) >= files.renewed_every() || !names.is_standing() {
             last = begun;
-            if let Err(error) = names.renew().await {
-                tracing::warn!(%error, "this client could not say that it lives");
-            }
+            say_it_lives(names).await;
         }
         // Also where somebody else has renewed it, or has got another number for it.
-        if let Some((client, sent)) = names.standing() {
-            files.contents().space().begin_anew(client, sent);
-        }
+        follow(names, files.contents().space());
     }
 }
 

@@ -17,6 +17,7 @@ use crate::opened::{OpenFile, Shared};
 use crate::ops::{Attributes, Change, LockRequest, New, Turns};
 use crate::record::inode::Inode;
 use crate::record::lock::Lock;
+use crate::renewal::renewing;
 use crate::roster::Roster;
 use crate::stored::{Stored, content_of};
 
@@ -57,7 +58,7 @@ impl Files {
     pub async fn open(meta: Rc<dyn Meta>, name: &str, host: &str) -> Result<Rc<Files>, Error> {
         let sent = time::now();
         let names = Rc::new(FileSystem::open(Rc::clone(&meta), name, host).await?);
-        let roster = Roster::open(Rc::clone(&meta), name).await?;
+        let roster = Roster::of(Rc::clone(&meta), name, names.root.clone())?;
         let members = Rc::clone(roster.members());
         let shape = members.layout().shape;
         let space = Space::new(Rc::clone(&meta), Rc::clone(&members), names.client());
@@ -74,19 +75,7 @@ impl Files {
                 }
             })
         }));
-        let (weak_names, weak_space) = (Rc::downgrade(&names), Rc::downgrade(contents.space()));
-        contents.space().set_renew(Rc::new(move || {
-            let (names, space) = (weak_names.upgrade(), weak_space.upgrade());
-            Box::pin(async move {
-                let Some((names, space)) = names.zip(space) else { return };
-                if let Err(error) = names.renew().await {
-                    tracing::warn!(%error, "this client could not say that it lives");
-                }
-                if let Some((client, sent)) = names.standing() {
-                    space.begin_anew(client, sent);
-                }
-            })
-        }));
+        contents.space().set_renew(renewing(&names, contents.space()));
         let room = Semaphore::new(DIRTY_BYTES_MAX / BLOCK_BYTES);
         let shared = Rc::new(Shared { names, contents, opened: RefCell::default(), room });
         Ok(Rc::new(Files { shared, roster, drafts: RefCell::default(), naming: Turns::default() }))

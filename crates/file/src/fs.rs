@@ -55,7 +55,8 @@ pub trait Reap: 'static {
 /// One client of a file system.
 pub struct FileSystem {
     pub(crate) access: Access,
-    root: RootRecord,
+    /// As it was met when this client began.
+    pub(crate) root: Held<RootRecord>,
     /// What is known of tries.
     pub(crate) known: RefCell<Known>,
     numbers: Cell<(u64, u64)>,
@@ -134,8 +135,8 @@ impl FileSystem {
         check_fs_name(name)?;
         let access = Access::new(meta, Keys([0; 16]));
         let found = access.get::<RootRecord>(&key::root(name)).await?;
-        let root = found.ok_or_else(|| Error::NotFound(format!("file system {name}")))?.record;
-        let access = Access::new(access.meta, Keys(root.id));
+        let root = found.ok_or_else(|| Error::NotFound(format!("file system {name}")))?;
+        let access = Access::new(access.meta, Keys(root.record.id));
         let file_system = FileSystem {
             access,
             root,
@@ -144,7 +145,7 @@ impl FileSystem {
             client: Cell::new(draw()),
             standing: Standing::new(time::now()),
             locks: Locks::default(),
-            host: crate::record::small::host_name(host),
+            host: crate::record::small::short_text(host),
             opened: RefCell::default(),
             orphans: RefCell::default(),
             turns: Turns::default(),
@@ -157,7 +158,7 @@ impl FileSystem {
 
     /// What the file system is.
     pub fn root(&self) -> &RootRecord {
-        &self.root
+        &self.root.record
     }
 
     /// The seam to the store.
@@ -180,7 +181,7 @@ impl FileSystem {
     }
 
     pub(crate) fn hash(&self, dir: u64, name: &[u8]) -> u64 {
-        crate::record::hash(self.root.seed, dir, name)
+        crate::record::hash(self.root.record.seed, dir, name)
     }
 
     /// An inode's number that nobody has had.

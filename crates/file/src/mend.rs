@@ -18,7 +18,7 @@ use crate::data::{Few, Inode as _, Outcome, Seen};
 use crate::error::Error;
 use crate::files::Files;
 use crate::record::inode::Content;
-use crate::record::small::{SCRUB_FAULTS_MAX, SCRUB_WORDS_MAX, ScrubFound, ScrubPlace, host_name};
+use crate::record::small::{SCRUB_FAULTS_MAX, SCRUB_WORDS_MAX, ScrubFound, ScrubPlace, short_text};
 use crate::record::{Kind, Time};
 use crate::stored::Stored;
 
@@ -103,12 +103,12 @@ impl Report {
         let counts = [self.files, self.stripes, self.bytes, self.rewritten, self.lost_bytes, self.failed, self.unread];
         let faults = self.faults.iter().map(|((member, fault), count)| (*member, *fault as u8, *count));
         let of_lost =
-            |LostBytes { inode, range, reason }: &LostBytes| (*inode, range.start, range.end, host_name(reason));
+            |LostBytes { inode, range, reason }: &LostBytes| (*inode, range.start, range.end, short_text(reason));
         ScrubFound {
             counts,
             faults: faults.take(SCRUB_FAULTS_MAX).collect(),
             lost: self.lost.iter().take(SCRUB_WORDS_MAX).map(of_lost).collect(),
-            failures: self.failures.iter().take(SCRUB_WORDS_MAX).map(|failure| host_name(failure)).collect(),
+            failures: self.failures.iter().take(SCRUB_WORDS_MAX).map(|failure| short_text(failure)).collect(),
         }
     }
 

@@ -104,13 +104,6 @@ fn specs_of(root: &RootRecord) -> Vec<MemberSpec> {
     root.members.iter().map(spec).collect()
 }
 
-/// A member that is at a place, other than that one. At the place of one that is lost another one may be by now.
-pub fn twin(root: &RootRecord, place: &str, other_than: Option<u16>) -> Option<u16> {
-    let is_there = |state: MemberState| matches!(state, MemberState::Active | MemberState::Leaving);
-    let mut others = (0..).zip(&root.members).filter(|(other, _)| Some(*other) != other_than);
-    others.find(|(_, other)| other.place == place && is_there(other.state)).map(|(twin, _)| twin)
-}
-
 impl Roster {
     /// The members of the file system of this name.
     ///
@@ -118,10 +111,15 @@ impl Roster {
     /// There is no such file system; the store does not answer.
     pub async fn open(meta: Rc<dyn Meta>, name: &str) -> Result<Rc<Roster>, Error> {
         check_fs_name(name)?;
-        let key = key::root(name);
         let access = Access::new(Rc::clone(&meta), Keys([0; 16]));
-        let held = access.get::<RootRecord>(&key).await?;
+        let held = access.get::<RootRecord>(&key::root(name)).await?;
         let held = held.ok_or_else(|| Error::NotFound(format!("file system {name}")))?;
+        Roster::of(meta, name, held)
+    }
+
+    /// Those of a root record that was just read.
+    pub(crate) fn of(meta: Rc<dyn Meta>, name: &str, held: Held<RootRecord>) -> Result<Rc<Roster>, Error> {
+        let (access, key) = (Access::new(Rc::clone(&meta), Keys([0; 16])), key::root(name));
         let members = Members::new(layout_of(&held.record)?, specs_of(&held.record));
         let chunks = Chunks::new(meta, Rc::clone(&members));
         Ok(Rc::new(Roster {
@@ -254,7 +252,7 @@ impl Roster {
     /// Another one is at its place, which would be two members then; there are too many; what the store says.
     pub async fn add(&self, index: u16, member: &MemberRecord, instead_of: Option<u16>) -> Result<bool, RosterError> {
         self.change(|root| {
-            if let Some(twin) = twin(root, &member.place, instead_of) {
+            if let Some(twin) = root.member_at(&member.place, instead_of) {
                 return Err(RosterError::Twice(twin));
             }
             if root.members.len() >= MEMBERS_MAX {
@@ -293,7 +291,7 @@ impl Roster {
                 let is_back = member.state == MemberState::Lost && !is_lost;
                 member.state = if is_lost { MemberState::Lost } else { MemberState::Leaving };
                 let place = member.place.clone();
-                if let Some(twin) = twin(root, &place, Some(*index)).filter(|_| is_back) {
+                if let Some(twin) = root.member_at(&place, Some(*index)).filter(|_| is_back) {
                     return Err(RosterError::Twice(twin));
                 }
             }

@@ -88,9 +88,7 @@ impl Stored {
         let state = Rc::new(State { content: content_of(&held.record, self.shape)?, size: held.record.size });
         Ok(seen.insert(Seen { held: Rc::new(held), state }).clone())
     }
-}
 
-impl Stored {
     async fn put(&self, version: Version, state: &State, may: &dyn Fn() -> Result<(), Error>) -> Result<bool, Error> {
         let known = self.seen.borrow().clone();
         let Some(Seen { held, .. }) = known.filter(|known| known.held.version() == version) else {

@@ -14,8 +14,7 @@ use std::time::Duration;
 use engine::time::{self, Instant};
 
 use super::HOUR;
-use crate::data::Marks;
-use crate::data::RENEWED_WITHIN;
+use crate::data::{Marks, RENEWED_WITHIN};
 use crate::meta::Version;
 
 /// How long a chunk is at one version before rows of it are taken for named by no map. Derived: longer than marked rows may wait

@@ -152,7 +152,7 @@ pub(crate) async fn change<T>(
     key: &[u8],
     mut apply: impl FnMut(Option<&[u8]>) -> Result<Next<T>, Error>,
 ) -> Result<T, Failed> {
-    settle(meta, key, false, &|| Ok(()), |now| apply(now.map(|now| &*now.body))).await
+    change_while(meta, key, &|| Ok(()), &mut apply).await
 }
 
 /// The same as long as it may be done, which is asked right before each try.

@@ -149,8 +149,7 @@ impl Contents {
                     let gone = map.replace(&old, &new.stripe, &moved);
                     if map.encoded_len(0) > EXTENTS_BYTES_MAX {
                         written = Some((old, moved, new));
-                        let state = State { content: Content::Extents(looked.map.clone()), size: looked.size };
-                        self.leave_extents(inode, &state, looked.version, &looked.map).await?;
+                        self.leave_extents(inode, looked.size, looked.version, &looked.map).await?;
                         continue;
                     }
                     offer([&mut new].into_iter())?;

@@ -44,16 +44,19 @@ impl Surveyed {
 
     /// Rows that are marked and that no map has named.
     pub(crate) fn unnamed(&self) -> Vec<Run> {
+        self.marked_unnamed().marked_runs()
+    }
+
+    fn marked_unnamed(&self) -> Marks {
         let mut marks = self.chunk.marks.bare();
         marks.clear_all(&self.named);
-        marks.marked_runs()
+        marks
     }
 
     /// Of these, those that nothing names that is about to go. Rows that rest are among them: when nobody has named them for an
     /// hour, late commands are over, whatever the clock said that noted their time.
     pub(crate) fn free(&self) -> Marks {
-        let mut marks = self.chunk.marks.bare();
-        marks.clear_all(&self.named);
+        let mut marks = self.marked_unnamed();
         marks.clear_all(&self.held);
         marks
     }

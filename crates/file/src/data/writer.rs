@@ -224,7 +224,7 @@ impl Contents {
         write.written.iter().for_each(|written| gone.extend(new.write(written.at, Rc::clone(&written.stripe))));
         let size = state.size.max(write.end());
         if new.encoded_len(0) > EXTENTS_BYTES_MAX {
-            self.leave_extents(inode, state, version, map).await?;
+            self.leave_extents(inode, state.size, version, map).await?;
             return Ok(Step::Again);
         }
         let new = State { content: Content::Extents(new), size };
@@ -239,12 +239,12 @@ impl Contents {
     pub(crate) async fn leave_extents(
         self: &Rc<Self>,
         inode: &dyn Inode,
-        state: &State,
+        size: u64,
         version: Version,
         map: &Map,
     ) -> Result<(), Error> {
         let drawn = engine::task::random_u64();
-        let end = map.end().max(state.size);
+        let end = map.end().max(size);
         // Only those that have something: there may be worlds between two of them.
         let mut numbers: Vec<u64> = map.extents().iter().map(|extent| extent.at / SPAN_BYTES).collect();
         numbers.dedup();
@@ -259,7 +259,7 @@ impl Contents {
         }
         let reach = end.next_multiple_of(REACH_STEP);
         let content = Content::Spans(Spans { map: drawn, reach, cuts: 0, cut: None });
-        if !inode.store(version, State { content, size: state.size }).await? {
+        if !inode.store(version, State { content, size }).await? {
             for (id, _) in &parts {
                 // Its stripes are those of the map that stands: they are not freed.
                 self.spans.ensure(*id, |_| Ok((Some(Span::default()), ()))).await?;

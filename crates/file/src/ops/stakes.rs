@@ -109,6 +109,11 @@ impl Stake {
         self.freed.notify_all();
     }
 
+    /// Whether somebody has, or may have, a lock or a claim.
+    fn is_wanted(&self) -> bool {
+        !self.owners.borrow().is_empty()
+    }
+
     /// As long as it is held, somebody is about to give something back.
     pub(super) fn giving(&self) -> Rc<()> {
         Rc::clone(&self.giving)
@@ -195,7 +200,7 @@ impl Locks {
     /// Nothing is kept of files of which this client has nothing.
     pub(super) fn settle(&self, ino: u64, stake: &Rc<Stake>) {
         // This one's and the map's: nobody waits.
-        if stake.owners.borrow().is_empty() && Rc::strong_count(stake) == 2 {
+        if !stake.is_wanted() && Rc::strong_count(stake) == 2 {
             self.stakes.borrow_mut().remove(&ino);
         }
     }
@@ -207,7 +212,7 @@ impl Locks {
 
     /// Whether anybody here has, or may have, something of a file.
     pub(super) fn has_any(&self, ino: u64) -> bool {
-        self.stakes.borrow().get(&ino).is_some_and(|stake| !stake.owners.borrow().is_empty())
+        self.stakes.borrow().get(&ino).is_some_and(|stake| stake.is_wanted())
     }
 
     /// Whether bytes of a file could not be stored, and may yet come.
@@ -217,13 +222,12 @@ impl Locks {
 
     /// Whether those of any file with locks may.
     pub(super) fn has_any_failed(&self) -> bool {
-        let is_owed = |stake: &Rc<Stake>| stake.failed.get().is_some() && !stake.owners.borrow().is_empty();
-        self.stakes.borrow().values().any(is_owed)
+        self.stakes.borrow().values().any(|stake| stake.failed.get().is_some() && stake.is_wanted())
     }
 
     /// Whether this client has, or may have, a lock.
     pub(crate) fn is_holding(&self) -> bool {
-        self.stakes.borrow().values().any(|stake| !stake.owners.borrow().is_empty())
+        self.stakes.borrow().values().any(|stake| stake.is_wanted())
     }
 
     /// A file is open here no more.

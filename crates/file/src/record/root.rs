@@ -89,6 +89,15 @@ pub fn check_fs_name(name: &str) -> Result<(), Error> {
     Err(Error::Invalid("the name of a file system has 1 to 64 letters, digits, '-', '_' and '.'"))
 }
 
+impl RootRecord {
+    /// A member that is at a place, other than that one. At the place of one that is lost another one may be by now.
+    pub fn member_at(&self, place: &str, other_than: Option<u16>) -> Option<u16> {
+        let is_there = |state: MemberState| matches!(state, MemberState::Active | MemberState::Leaving);
+        let mut others = (0..).zip(&self.members).filter(|(other, _)| Some(*other) != other_than);
+        others.find(|(_, other)| other.place == place && is_there(other.state)).map(|(member, _)| member)
+    }
+}
+
 impl Record for RootRecord {
     fn encode(&self) -> Vec<u8> {
         let mut to = Writer::default();

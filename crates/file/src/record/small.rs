@@ -16,7 +16,7 @@ pub const SCRUB_FAULTS_MAX: usize = 1024;
 pub const SCRUB_WORDS_MAX: usize = 32;
 
 /// A text cut to what a record holds of a short one, as a host's name.
-pub(crate) fn host_name(host: &str) -> String {
+pub(crate) fn short_text(host: &str) -> String {
     let mut end = host.len().min(HOST_BYTES_MAX);
     while !host.is_char_boundary(end) {
         end -= 1;

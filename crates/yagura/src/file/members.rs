@@ -249,7 +249,7 @@ async fn admit(
             }
         }
         // Before its label is written over: it may be the member there, or another namespace by now.
-        if let Some(twin) = ::file::twin(&root, &place, instead_of) {
+        if let Some(twin) = root.member_at(&place, instead_of) {
             return Err(refusal(name, RosterError::Twice(twin)).during(place));
         }
         let is_ours = labelled.is_some_and(|label| Some(label.index) == tried);
