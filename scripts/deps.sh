@@ -37,7 +37,9 @@ for group in "$@"; do
   case "$group" in
     # pkg-config and libssl-dev together: the one names the other's place to the build.
     build) want cc=gcc ld=binutils git=git pkg-config=pkg-config
-      pkg-config --exists openssl 2>/dev/null || packages+=(libssl-dev) ;;
+      pkg-config --exists openssl 2>/dev/null || packages+=(libssl-dev)
+      # The drill of `make run` makes and checks an ext4; these lie where not everybody's path leads.
+      [ -x /sbin/mke2fs ] || want mke2fs=e2fsprogs ;;
     test)
       # c++: libFuzzer is built from source. python3, mke2fs, zstd: the guest's image. redis-cli: the gateway's tests.
       want c++=g++ python3=python3 mke2fs=e2fsprogs zstd=zstd qemu-system-x86_64=qemu-system-x86 redis-cli=redis-tools

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Breaks one guarantee at a time and shows that its named test notices. A test that cannot fail proves nothing.
 # usage: mutants.sh [PATTERN...]     only the patches whose name contains one of them
+# Environment: LANES=n at a time, each in a copy of its own (as many as there are processors); ANEW=1: those, too, that are known.
 #
 # Each mutants/*.patch opens with a header of "Name: value" lines:
 #   Guarantee  the sentence that the patch makes untrue
 #   Test       arguments of `cargo test` that select the crate and the test binary, then the exact name of the test
 #   Env        optional: variables for the test, e.g. SEEDS=200
 # First, all named tests pass without any patch. Then, for every patch: it applies, and with it the tree still builds and
-# the test fails. Anything else is an error. The tree itself is not touched: the work is done on a copy, in a target
-# directory of its own. What was noticed is kept there, by the patch and by all that its test is built from: while neither
-# changes it is not run again, so that a run that was ended goes on where it was. ANEW=1 runs all.
+# the test fails. Anything else is an error. The tree itself is not touched: each lane works on a copy, in a target directory of
+# its own, and takes one package after the other. What was noticed is kept there, by the patch and by all that its test is built
+# from: while neither changes it is not run again, so that a run that was ended goes on where it was.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -20,30 +21,30 @@ TEST_SECONDS_MAX=300
 work=${CARGO_TARGET_DIR:-target}/mutants
 mkdir -p "$work"
 work=$(cd "$work" && pwd)
-tree=$work/tree
-export CARGO_TARGET_DIR=$work/target
 # One crate is built anew for each patch, and one test run: unoptimised, in small units and from what is left of the last build
 # that is quickest.
 export CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_DEV_CODEGEN_UNITS=256 CARGO_INCREMENTAL=1
 dependencies=profile.dev.package.\"*\".opt-level=2
-log=$work/log.txt
+LANES=${LANES:-$(nproc)}
 kept=$work/noticed
-mkdir -p "$kept"
+queue=$work/queue
+rm -rf "$queue"
+mkdir -p "$kept" "$queue"
 
 # Only files that differ are replaced, and those get a new time: what was last built may have been a mutant.
 copy_tree() {
   mkdir -p "$tree"
   [ -d "$tree/.git" ] || git -C "$tree" init -q
-  local file
-  (cd "$root" && git ls-files -z --cached --others --exclude-standard) >"$work/files"
+  local file files=$lane/files
+  (cd "$root" && git ls-files -z --cached --others --exclude-standard) >"$files"
   while IFS= read -r -d '' file; do
     [ -e "$root/$file" ] || continue
     cmp -s "$root/$file" "$tree/$file" && continue
     mkdir -p "$tree/$(dirname "$file")"
     cp "$root/$file" "$tree/$file"
-  done <"$work/files"
-  (cd "$tree" && find . -name .git -prune -o -type f -printf '%P\0') | sort -z >"$work/there"
-  sort -z "$work/files" | comm -z -13 - "$work/there" | (cd "$tree" && xargs -0 -r rm -f)
+  done <"$files"
+  (cd "$tree" && find . -name .git -prune -o -type f -printf '%P\0') | sort -z >"$lane/there"
+  sort -z "$files" | comm -z -13 - "$lane/there" | (cd "$tree" && xargs -0 -r rm -f)
 }
 
 # The value of header field $2 in patch $1.
@@ -79,7 +80,7 @@ explain() {
 package_of() {
   local words
   read -ra words <<<"$(field "$1" Test)"
-  [ "${words[0]}" = -p ] && echo "${words[1]}"
+  if [ "${words[0]:-}" = -p ]; then echo "${words[1]}"; else echo none; fi
 }
 
 declare -A sources
@@ -91,10 +92,9 @@ state_of() { cat "$1" - <<<"${sources[$(package_of "$1")]}" | sha256sum; }
 # Whether patch $1 was noticed in just this state.
 is_kept() { [ "$(cat "$kept/$(basename "$1" .patch)" 2>/dev/null)" = "$(state_of "$1")" ]; }
 
-bad=0 good=0 before=0
 report_bad() {
   echo "BAD   $1: $2"
-  bad=$((bad + 1))
+  echo "$1" >>"$queue/bad"
 }
 
 # The named tests pass in the tree as it is: one run for all that share a binary.
@@ -140,36 +140,75 @@ verdict() {
   git -C "$tree" apply --reverse "$root/$1"
 }
 
-patches=()
+# All patches of one package, $1, in this lane.
+run_package() {
+  local patches patch name wrong began
+  mapfile -t patches <"$1"
+  run_untouched
+  for patch in "${patches[@]}"; do
+    began=$SECONDS
+    wrong=$(verdict "$patch")
+    name=$(basename "$patch" .patch)
+    if [ -n "$wrong" ]; then
+      report_bad "$name" "$wrong"
+      explain
+    else
+      echo "ok    $name: $(test_name "$patch") turns red ($((SECONDS - began)) s)"
+      echo "$name" >>"$queue/good"
+      state_of "$patch" >"$kept/$name"
+    fi
+  done
+}
+
+# Lane $1: the largest package that nobody has taken, as long as there is one.
+run_lane() {
+  lane=$work/lane-$1
+  tree=$lane/tree
+  log=$lane/log.txt
+  export CARGO_TARGET_DIR=$lane/target
+  mkdir -p "$lane"
+  copy_tree
+  local package
+  while read -r package; do
+    mv "$package" "$package.$1" 2>/dev/null || continue
+    run_package "$package.$1"
+  done < <(wc -l "$queue"/*.list | grep -v ' total$' | sort -rn | awk '{ print $2 }')
+}
+
+before=0
+touch "$queue/bad" "$queue/good"
 for pattern in "${@:-}"; do
   for patch in mutants/*"$pattern"*.patch; do
     [ -e "$patch" ] || { echo "mutants: no patch is named like '$pattern'" >&2; exit 2; }
+    package=$(package_of "$patch")
     if [ -z "$(field "$patch" Guarantee)" ] || [ -z "$(field "$patch" Test)" ]; then
       report_bad "$patch" "its header lacks Guarantee or Test"
-    elif [ -z "${sources[$(package_of "$patch")]:-}" ]; then
+    elif [ -z "${sources[$package]:-}" ]; then
       report_bad "$patch" "its Test does not begin with -p and a package of this workspace"
     elif [ "${ANEW:-}" != 1 ] && is_kept "$patch"; then
       before=$((before + 1))
     else
-      patches+=("$patch")
+      list=$queue/$package.list
+      # Two patterns may name one patch.
+      grep -qsxF "$patch" "$list" || echo "$patch" >>"$list"
     fi
   done
 done
 
-copy_tree
-run_untouched
-for patch in "${patches[@]}"; do
-  began=$SECONDS
-  wrong=$(verdict "$patch")
-  name=$(basename "$patch" .patch)
-  if [ -n "$wrong" ]; then
-    report_bad "$name" "$wrong"
-    explain
-  else
-    echo "ok    $name: $(test_name "$patch") turns red ($((SECONDS - began)) s)"
-    good=$((good + 1))
-    state_of "$patch" >"$kept/$name"
-  fi
-done
+if compgen -G "$queue/*.list" >/dev/null; then
+  # Each lane is the leader of a process group, which ends as a whole.
+  lanes=()
+  trap 'for pid in "${lanes[@]}"; do kill -- "-$pid" 2>/dev/null || true; done' EXIT
+  trap 'exit 130' INT TERM
+  set -m
+  for ((i = 1; i <= LANES; i++)); do
+    run_lane "$i" &
+    lanes+=($!)
+  done
+  set +m
+  for pid in "${lanes[@]}"; do wait "$pid" || report_bad "lane of process $pid" "ended with status $?"; done
+  lanes=()
+fi
+bad=$(wc -l <"$queue/bad") good=$(wc -l <"$queue/good")
 echo "mutants: $((good + before)) noticed ($before of them before, on the same sources), $bad bad"
-[ $bad = 0 ]
+[ "$bad" = 0 ]

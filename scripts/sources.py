@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """For each package of the workspace a line: its name and a hash of all that its tests are built from: the sources of the package and
-of every package of the workspace that it depends on (in tests too), the versions of all other packages below it, and what is said to
-the compiler. A package whose tests read more of the tree (the binary, the library for C) counts as all of it."""
+of every package of the workspace that it depends on (in tests too) but for what is only that one's tests, the versions of all other
+packages below it, and what is said to the compiler. A package whose tests read more of the tree (the binary, the library for C) counts
+as all of it."""
 import hashlib
 import json
 import os
@@ -14,6 +15,12 @@ READS_ALL = {"yagura", "capi"}
 NEVER = ("mutants/", "CHANGELOG.md")
 # Folders outside the packages that tests of several read.
 SHARED = (".cargo/", "fuzz/", "crates/cache/tests/all/port.rs")
+
+
+def only_tests(name):
+    """Whether file `name` is built for the tests of its own package alone."""
+    folders, file = name.split("/")[:-1], name.split("/")[-1]
+    return not {"tests", "benches", "examples"}.isdisjoint(folders) or file == "tests.rs" or file.endswith("_tests.rs")
 
 
 def output(*command):
@@ -53,7 +60,9 @@ def main():
     for package in sorted(folders):
         below = closure(package, needs)
         inside = {folders[name] for name in below & folders.keys()}
-        files = set(digests) if package in READS_ALL else {n for n in digests if owner[n] in inside} | set(shared)
+        own = folders[package]
+        built = {n for n in digests if owner[n] == own or owner[n] in inside and not only_tests(n)}
+        files = set(digests) if package in READS_ALL else built | set(shared)
         asked = {name: spec for name, spec in workspace["workspace"]["dependencies"].items() if name in below}
         said = [compiler, asked, sorted((n, versions[n]) for n in below), sorted((n, digests[n]) for n in files)]
         print(package, hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest())
