@@ -81,10 +81,11 @@ impl Meta for Slow {
     }
 }
 
-/// A file whose map is in its inode, or in records of its own.
+/// A file whose map is in its inode, or in records of its own. Of so many stripes that marks are cleared as soon as these are free:
+/// what waits for that is dropped once its client has found out that it was taken for dead.
 async fn written(files: &Rc<Files>, is_long: bool) -> Rc<OpenFile> {
     let file = make(files, "a").await;
-    for piece in 0..if is_long { 120 } else { 10 } {
+    for piece in 0..if is_long { 120 } else { 40 } {
         file.write(piece * 9000, &[1; 5000]).await.unwrap();
         file.flush().await.unwrap();
     }
