@@ -1,6 +1,6 @@
 //! Volumes that a host has attached: what is wanted of the host, and hosts that are gone or say nothing.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use control::catalogue::{Dump, Restore};
@@ -35,6 +35,7 @@ pub struct Host {
     attachment: Uuid,
     ended: Option<Ended>,
     working: Option<Working>,
+    world: Weak<()>,
 }
 
 impl Host {
@@ -49,7 +50,8 @@ impl Host {
         world.drives.in_use.lock().unwrap().insert(volume);
         world.drives.used.lock().unwrap().insert(volume, Usage::Now);
         let provisioner = Provisioner::new(world.catalogue.clone(), world.drives.clone());
-        Host { provisioner, drives: world.drives.clone(), volume, attachment, ended: None, working: None }
+        let (drives, world) = (world.drives.clone(), Arc::downgrade(&world.here));
+        Host { provisioner, drives, volume, attachment, ended: None, working: None, world }
     }
 
     pub async fn ask(&mut self) -> Result<Option<Noted>, Error> {
@@ -84,7 +86,7 @@ impl Host {
     /// Asks for as long as it lives.
     pub fn live(mut self) -> JoinHandle<()> {
         tokio::spawn(async move {
-            loop {
+            while self.world.strong_count() > 0 {
                 self.ask().await.expect("it has the volume");
                 sleep(Duration::from_secs(2)).await;
             }

@@ -47,6 +47,8 @@ pub struct World {
     pub faults: Arc<Faults>,
     pub drives: Arc<SimDrives>,
     pub provisioner: Provisioner,
+    /// What lives in this world ends with it: a test makes hundreds of worlds, and each would go on beside the next ones.
+    pub here: Arc<()>,
 }
 
 impl World {
@@ -62,7 +64,7 @@ impl World {
         let drives = Arc::new(SimDrives::new(faults.clone()));
         let faulty = Arc::new(Faulty::new(&catalogue, &faults));
         let provisioner = Provisioner::new(faulty, drives.clone());
-        let world = World { catalogue, faults, drives, provisioner };
+        let world = World { catalogue, faults, drives, provisioner, here: Arc::default() };
         for (index, gib) in sizes.iter().enumerate() {
             world.add_drive(&format!("d{index}"), &format!("n{index}"), SimDrive::new(*gib)).await;
         }
