@@ -33,7 +33,7 @@ use fabric::host::AnyRemote;
 
 use crate::SecurityOptions;
 use crate::error::Error;
-use crate::reach::Way;
+use crate::way::Way;
 
 mod place;
 

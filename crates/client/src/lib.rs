@@ -46,6 +46,7 @@ mod client;
 mod conditional;
 mod error;
 pub mod files;
+mod find;
 mod item;
 pub mod members;
 mod options;
@@ -56,6 +57,7 @@ mod scan;
 mod security;
 mod source;
 pub mod testing;
+mod way;
 mod worker;
 
 pub use client::Client;

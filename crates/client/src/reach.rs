@@ -5,7 +5,6 @@
 //! their NGUID, never by their address, and pools by their UUID: ballots of one say nothing of another's.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use device::Namespace;
 use engine::backoff::jittered;
 use engine::task::LocalFuture;
 
-use fabric::host::{AnyRemote, ConnectError, Discovered, Discovery, HostIdentity, Options, RemoteNamespace, Security};
+use fabric::host::{AnyRemote, RemoteNamespace};
 use kv::resp::execute::together;
 use kv::store::{LEASE_DEFAULT, Store};
 use nvme::Nqn;
@@ -21,13 +20,7 @@ use pool::search::Found as Heard;
 use pool::{Map, Proposer, Report, Search, Uuid, Word};
 
 use crate::error::Error;
-use crate::resolve::{check, resolve};
-use crate::security::SecurityOptions;
-
-/// Namespaces that are looked for in one subsystem. Chosen: what a target of ours serves.
-const NSID_MAX: u32 = 1024;
-/// Time to connect to one member, and to ask it for what it serves. Chosen: several tries of a lost SYN.
-pub const CONNECT_TIME: Duration = Duration::from_secs(5);
+use crate::resolve::check;
 
 /// Looks at a map that too few voters carry before it is proposed again: somebody may be in the middle of proposing it, and a
 /// higher ballot only makes that take longer. Guessed.
@@ -39,20 +32,10 @@ const SETTLE_PAUSE: Duration = Duration::from_millis(500);
 /// Maps that are followed from one to the next before it is given up. Guessed: more changes than an outdated address misses.
 const MAPS_MAX: usize = 16;
 
+pub use crate::find::{Finding, Found, find};
+pub use crate::resolve::resolve;
 pub use crate::source::Source;
-
-/// A namespace that was found, and where.
-#[derive(Clone)]
-pub struct Found {
-    /// Its connection.
-    pub namespace: AnyRemote,
-    /// The address.
-    pub address: String,
-    /// The subsystem.
-    pub nqn: Nqn,
-    /// Its id there.
-    pub nsid: u32,
-}
+pub use crate::way::{CONNECT_TIME, Way};
 
 /// A pool whose members are connected, as far as they answer.
 pub struct Reached {
@@ -63,90 +46,6 @@ pub struct Reached {
     pub members: Vec<Option<Found>>,
     /// What did not answer, or could not be used, in words.
     pub troubles: Vec<String>,
-}
-
-/// Who connects to members, and what that needs: flags read, key files too, once.
-#[derive(Clone)]
-pub struct Way {
-    host: HostIdentity,
-    security: Security,
-}
-
-impl Way {
-    /// With these names and keys; their files are read here.
-    ///
-    /// # Errors
-    /// A name is none, or a key file can't be used.
-    pub fn new(security: &SecurityOptions) -> Result<Way, Error> {
-        // Where it leads is filled in for each connection.
-        let mut options = Options::discovery(SocketAddr::from(([127, 0, 0, 1], 0)));
-        security.apply(&mut options)?;
-        Ok(Way { host: options.host, security: options.security })
-    }
-
-    /// By a random name and without keys.
-    pub fn plain() -> Way {
-        Way { host: HostIdentity::random(), security: Security::default() }
-    }
-
-    /// Options for a namespace.
-    pub(crate) fn options(&self, address: SocketAddr, nqn: Nqn, nsid: u32) -> Options {
-        let (host, security) = (self.host.clone(), self.security.clone());
-        Options { connect_timeout: CONNECT_TIME, host, security, ..Options::new(address, nqn, nsid) }
-    }
-
-    /// What the discovery service at `address` offers.
-    async fn discover(&self, address: SocketAddr) -> Result<Vec<Discovered>, Error> {
-        let options = self.options(address, Nqn::discovery(), 0);
-        let options = Options { command_timeout: CONNECT_TIME, keep_alive: Duration::ZERO, ..options };
-        let discovery = Discovery::connect(&options).await.map_err(unavailable)?;
-        let log = discovery.log().await.map_err(unavailable);
-        discovery.leave().await;
-        Ok(log?.entries)
-    }
-
-    /// Names of the subsystems that are discovered at `address`.
-    pub(crate) async fn subsystems(&self, address: SocketAddr) -> Result<Vec<Nqn>, Error> {
-        let entries = self.discover(address).await?;
-        let is_subsystem = |entry: &Discovered| !entry.subsystem.is_discovery() && entry.socket_address().is_some();
-        let mut found: Vec<_> = entries.into_iter().filter(is_subsystem).map(|entry| entry.subsystem).collect();
-        found.sort();
-        found.dedup();
-        Ok(found)
-    }
-}
-
-/// Every namespace at `address`: of subsystem `nqn` or of all that are discovered; `nsid` or all.
-pub fn find<'a>(
-    way: &'a Way,
-    address: &'a str,
-    nqn: Option<Nqn>,
-    nsid: Option<u32>,
-) -> LocalFuture<'a, Result<Vec<Found>, Error>> {
-    Box::pin(async move {
-        let socket = resolve(address).await?;
-        let subsystems = match nqn {
-            Some(nqn) => vec![nqn],
-            // A subsystem that is served at several addresses is used at the one we were told.
-            None => way.subsystems(socket).await?,
-        };
-        let mut found = Vec::new();
-        for nqn in subsystems {
-            let ids = nsid.map_or(1..=NSID_MAX, |nsid| nsid..=nsid);
-            for id in ids {
-                match RemoteNamespace::connect(way.options(socket, nqn.clone(), id)).await {
-                    Ok(namespace) => {
-                        let namespace = AnyRemote::from(namespace);
-                        found.push(Found { namespace, address: address.to_string(), nqn: nqn.clone(), nsid: id });
-                    }
-                    // Ids count from 1 without gaps.
-                    Err(ConnectError::NoNamespace { .. }) if nsid.is_none() => break,
-                    Err(error) => return Err(unavailable(error)),
-                }
-            }
-        }
-        Ok(found)
-    })
 }
 
 /// Which map of a pool is wanted.
@@ -195,12 +94,19 @@ fn reach_by<'a>(
                     only_blank = false;
                     troubles.push(at(address, &failure));
                 }
-                Ok(found) => given.extend(found),
+                Ok(Finding { found, troubles: others }) => {
+                    only_blank &= others.is_empty();
+                    troubles.extend(others.iter().map(|trouble| at(address, trouble)));
+                    given.extend(found);
+                }
             }
         }
-        for found in &given {
+        for found in &mut given {
             match pool::inspect(&found.namespace, &found.address).await {
-                Ok(report) => reports.push((found.clone(), report)),
+                Ok(report) => {
+                    found.part(way, reports.iter().map(|(found, _)| found)).await;
+                    reports.push((found.clone(), report));
+                }
                 Err(error) => {
                     only_blank &= matches!(error, pool::Error::Superblock { source: pool::SuperblockError::Blank, .. });
                     troubles.push(error.to_string());
@@ -474,10 +380,6 @@ async fn member_at(
     let Some((socket, address)) = waited_for else { return Ok((None, trouble)) };
     let options = way.options(socket, nqn.clone(), member.nsid);
     Ok((found(RemoteNamespace::expecting(options, map.expected_info(index)), address), trouble))
-}
-
-pub(crate) fn unavailable(error: impl std::fmt::Display) -> Error {
-    Error::Unavailable(error.to_string())
 }
 
 #[cfg(test)]

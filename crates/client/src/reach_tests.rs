@@ -1,11 +1,12 @@
 //! Real targets on loopback, which serve members of more than one pool.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use device::Memory;
 use engine::{Reactor, ReactorConfig, task};
-use fabric::subsystem::{Target, listen};
+use fabric::auth::{DhchapKey, Hash, HostKeys};
+use fabric::subsystem::{HostConfig, Target, listen};
 use pool::{CreateOptions, HalfLeft, NewMember, Request, Word};
 
 use super::*;
@@ -185,5 +186,47 @@ fn whoever_runs_learns_of_a_map_that_was_agreed_on_without_all_its_voters() {
             answered = store.get(b"key").await;
         }
         assert!(answered.expect("served by the map of those that are left").is_some());
+    });
+}
+
+/// A drive's subsystem whose first namespace was deleted, or is another host's: who asked for one number after the other, as far as
+/// the first that is not there, found no pool. What did not let this host in hid all else at the address, and each namespace that
+/// was looked at cost an association, of which a target has so many for one address.
+#[test]
+fn a_pool_is_found_behind_a_gap_and_beside_what_refuses() {
+    run(async {
+        let (way, target) = (Way::plain(), Rc::new(Target::default()));
+        let listener = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await.expect("a port");
+        let address = listener.local_addr().to_string();
+        let [drive, strict]: [Nqn; 2] =
+            ["drive", "a-strict-one"].map(|name| format!("nqn.2026-11.io.yagura:{name}").parse().expect("a name"));
+        let memory = |byte| Arc::new(Memory::new(8 << 20, 4096, [byte; 16]).expect("memory"));
+        for nqn in [&drive, &strict] {
+            target.add_subsystem(nqn.clone(), "memory").expect("a subsystem");
+        }
+        let key = Arc::new(DhchapKey::generate(Some(Hash::Sha256), None).expect("random bytes"));
+        let keys = Some(HostKeys { host: key, controller: None });
+        target.allow_any_host(&strict, false).expect("it is there");
+        let config = HostConfig { keys, ..HostConfig::default() };
+        target.allow_host(&strict, &way.host.nqn, config).expect("it is there");
+        target.add_namespace(&strict, 1, memory(200)).expect("a namespace");
+        let all: Vec<Place> = (1..=40u8)
+            .map(|nsid| {
+                let place = NewMember::at(memory(nsid), drive.to_string(), nsid.into(), vec![address.clone()]);
+                target.add_namespace(&drive, nsid.into(), place.namespace.clone()).expect("a namespace");
+                place
+            })
+            .collect();
+        target.remove_namespace(&drive, 1).expect("it was there");
+        let serving = Rc::clone(&target);
+        task::spawn(async move { serving.serve(listener, Vec::new()).await }).detach();
+        let map = create(&[&all[20], &all[39]]).await;
+        let reached = reach(&way, &[address], None).await.expect("two members are there");
+        assert_eq!(reached.map, map);
+        assert!(reached.members.iter().all(Option::is_some), "{:?}", reached.troubles);
+        let strict = |trouble: &String| trouble.contains("authenticat");
+        assert!(reached.troubles.iter().any(strict), "{:?}", reached.troubles);
+        let connections = target.stats().connections();
+        assert!(connections <= 6, "{connections} for two members and one look at all");
     });
 }

@@ -15,7 +15,7 @@ use crate::error::Error;
 /// one of these for half a minute at most.
 const LOOKUPS_MAX: usize = 32;
 /// How long a name is waited for. Chosen: as a connection.
-const LOOKUP_TIME: Duration = crate::reach::CONNECT_TIME;
+const LOOKUP_TIME: Duration = crate::way::CONNECT_TIME;
 
 static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
 
@@ -31,11 +31,11 @@ pub(crate) fn check(text: &str) -> Result<(), Error> {
     }
 }
 
-/// The socket address in `text`.
+/// The socket address in `text`: HOST:PORT, where HOST may be a name.
 ///
 /// # Errors
 /// It is no address; the name in it is not known.
-pub(crate) async fn resolve(text: &str) -> Result<SocketAddr, Error> {
+pub async fn resolve(text: &str) -> Result<SocketAddr, Error> {
     resolve_by(text, |text| text.to_socket_addrs()?.next().ok_or_else(|| std::io::Error::other("it has no IP address")))
         .await
 }

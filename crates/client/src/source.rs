@@ -10,7 +10,9 @@ use pool::rebalance::{carry_out, is_free};
 use pool::{AgreeError, Change, HalfLeft, Map, MemberId, Proposer, Request};
 
 use crate::Error;
-use crate::reach::{Found, Way, connect, settle, settle_of_all};
+use crate::find::Found;
+use crate::reach::{connect, settle, settle_of_all};
+use crate::way::Way;
 
 /// A pool as its voters know it.
 pub struct Source {

@@ -18,7 +18,8 @@ use crate::Store;
 use crate::error::Error;
 use crate::options::Options;
 use crate::pending::{Answer, Pending, pending};
-use crate::reach::{Way, reach};
+use crate::reach::reach;
+use crate::way::Way;
 
 /// Requests on their way to one thread. Chosen: enough that a busy thread finds the next one there, few beside the queue.
 const MAILBOX_MAX: usize = 64;

@@ -1,12 +1,13 @@
 //! gRPC over a socket of this machine: so many connections and calls at a time.
 
 use std::io;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::net::serving::ACCEPT_PAUSE;
+use engine::net::{listen_privately, remove_stale_socket};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -29,8 +30,8 @@ const HEADER_BYTES_MAX: u32 = 16 << 10;
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// See [`PING_INTERVAL`].
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// A pause after a failed accept. Chosen: descriptors are short, and that passes in its own time.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Connections that wait to be accepted. Chosen: as many as are served.
+const WAITING_MAX: i32 = CONNECTIONS_MAX as i32;
 
 /// Why nothing is served.
 #[derive(Debug, thiserror::Error)]
@@ -69,14 +70,14 @@ impl Endpoint {
         }
         let path = PathBuf::from(path);
         let failed = |source| EndpointError::Io { path: path.clone(), source };
-        match std::fs::symlink_metadata(&path) {
-            Ok(found) if !found.file_type().is_socket() => return Err(EndpointError::Foreign(path)),
-            Ok(_) if std::os::unix::net::UnixStream::connect(&path).is_ok() => return Err(EndpointError::InUse(path)),
-            Ok(_) => std::fs::remove_file(&path).map_err(failed)?,
-            Err(_) => {}
+        match remove_stale_socket(&path).map_err(|error| (error.kind(), error)) {
+            Err((io::ErrorKind::AlreadyExists, _)) => return Err(EndpointError::Foreign(path)),
+            Err((io::ErrorKind::AddrInUse, _)) => return Err(EndpointError::InUse(path)),
+            removed => removed.map_err(|(_, error)| failed(error))?,
         }
-        let listener = UnixListener::bind(&path).map_err(failed)?;
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+        let listener = listen_privately(&path, WAITING_MAX).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let listener = UnixListener::from_std(listener).map_err(failed)?;
         Ok(Endpoint { listener, path })
     }
 
@@ -142,7 +143,30 @@ async fn converse<M: Machine>(stream: UnixStream, services: Arc<Services<M>>) ->
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    /// The driver's start hung for as long as the other one took nobody in.
+    #[test]
+    fn a_driver_that_is_busy_is_there_still_and_a_socket_is_its_owners_alone() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let _entered = runtime.enter();
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        let endpoint = format!("unix://{}", path.display());
+        let bound = Endpoint::bind(&endpoint).expect("bound");
+        let mode = std::fs::symlink_metadata(&path).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        drop(bound);
+        let busy = listen_privately(&path, 1).expect("bound");
+        let waiting: Vec<_> =
+            (0..2).map(|_| std::os::unix::net::UnixStream::connect(&path).expect("it waits")).collect();
+        let (told, heard) = std::sync::mpsc::channel();
+        std::thread::spawn(move || told.send(matches!(Endpoint::bind(&endpoint), Err(EndpointError::InUse(_)))));
+        assert_eq!(heard.recv_timeout(Duration::from_secs(10)), Ok(true), "it does not wait for its turn");
+        drop((waiting, busy));
+    }
 
     #[test]
     fn an_endpoint_that_was_left_is_replaced_and_nothing_else_is() {
@@ -157,6 +181,11 @@ mod tests {
         assert!(!path.exists());
         drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
         drop(Endpoint::bind(&endpoint).expect("one that was left"));
+        // In use, though no stream: that connecting fails says nothing else of it.
+        let log = std::os::unix::net::UnixDatagram::bind(&path).expect("bound");
+        assert!(matches!(Endpoint::bind(&endpoint), Err(EndpointError::Io { .. })) && path.exists());
+        drop(log);
+        std::fs::remove_file(&path).expect("there");
         std::fs::write(&path, "somebody's").expect("written");
         assert!(matches!(Endpoint::bind(&endpoint), Err(EndpointError::Foreign(_))));
         for wrong in ["tcp://127.0.0.1:1", "unix://socket", ""] {

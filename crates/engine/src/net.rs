@@ -18,7 +18,7 @@ pub mod serving;
 mod unix;
 
 pub use batch::{HEAD_BYTES_MAX, SEGMENTS_MAX, SendBatch};
-pub use unix::{UnixListener, UnixStream, remove_stale_socket};
+pub use unix::{UnixListener, UnixStream, listen_privately, remove_stale_socket};
 
 /// Such a receive would end with a zero, which looks like the peer's end.
 fn no_spare_capacity() -> io::Error {

@@ -12,9 +12,12 @@ pub fn way(flags: &NvmeHost) -> Result<Way, Failure> {
     Ok(Way::new(&crate::nvme::keys::security(flags))?)
 }
 
-/// Every namespace at `address`: of subsystem `nqn` or of all that are discovered; `nsid` or all.
+/// Every namespace at `address`: of subsystem `nqn` or of all that are discovered; `nsid` or all. What else is there and can't be
+/// used is said in the log.
 pub async fn find(way: &Way, address: &str, nqn: Option<Nqn>, nsid: Option<u32>) -> Result<Vec<Found>, Failure> {
-    Ok(::client::reach::find(way, address, nqn, nsid).await?)
+    let found = ::client::reach::find(way, address, nqn, nsid).await?;
+    found.troubles.iter().for_each(|trouble| tracing::warn!("{address}: {trouble}"));
+    Ok(found.found)
 }
 
 /// Reaches the pool that the flags mean.

@@ -215,13 +215,15 @@ pub fn found_by_scrub(json: bool, report: &Scrubbed) -> Result<(), Failure> {
     output::report(json, report, |report| {
         let mut text: String =
             report.damage.iter().map(|(name, lba, what)| format!("{name}: block {lba} {what}\n")).collect();
-        text += &format!("{} verified, {damaged} blocks damaged, {uncorrectable} marked uncorrectable", Size(bytes));
+        let damaged = output::many(damaged, "block");
+        text += &format!("{} verified, {damaged} damaged, {uncorrectable} marked uncorrectable", Size(bytes));
         text
     })?;
     match damaged {
         0 => Ok(()),
-        _ => {
-            Err(Failure::check(format!("{damaged} blocks are damaged; restore them from a copy by writing them anew")))
+        damaged => {
+            let damaged = output::many(damaged, "damaged block");
+            Err(Failure::check(format!("{damaged}: restore what stood there from a copy by writing it anew")))
         }
     }
 }
@@ -255,13 +257,15 @@ async fn check(args: &DriveArgs) -> Result<(), Failure> {
     output::report(args.common.json, &report, |report| {
         let mut text: String = report.faults.iter().map(|fault| format!("{fault}\n")).collect();
         let (used, free) = (report.extents_used, report.extents_free);
-        text += &format!("{} namespaces, {used} extents in use, {free} free, ", report.namespaces);
-        text += &format!("{} checksum pages; {} faults", report.pages, report.faults.len());
+        let used = output::many(used, "extent");
+        text += &format!("{}, {used} in use, {free} free, ", output::many(report.namespaces, "namespace"));
+        let pages = output::many(report.pages, "checksum page");
+        text += &format!("{pages}; {}", output::many(report.faults.len() as u64, "fault"));
         text
     })?;
     match report.faults.len() {
         0 => Ok(()),
-        faults => Err(Failure::check(format!("the drive has {faults} faults"))),
+        faults => Err(Failure::check(format!("the drive has {}", output::many(faults as u64, "fault")))),
     }
 }
 

@@ -215,9 +215,12 @@ impl Info {
         let (chunk, unit) = (Size(self.chunk_bytes), Size(self.write_unit_bytes));
         let (name, what) = self.preset.map_or(("zoned block device", "zones"), |name| (name, "flash"));
         let mut text = format!("{name}: a namespace of {bytes} on {all} of {what}, {used} of it used\n");
-        text += &format!("{units} parallel units in {groups} groups, {chunks} chunks of {chunk} each, ");
+        let [units, groups, chunks] = [(units, "parallel unit"), (groups, "group"), (chunks, "chunk")]
+            .map(|(count, what)| output::many(u64::from(*count), what));
+        text += &format!("{units} in {groups}, {chunks} of {chunk} each, ");
         text += &format!("written in units of {unit}\n");
-        text += &format!("hosts have written {host_sectors} sectors, for which {programmed_sectors} were programmed ");
+        let written = output::many(*host_sectors, "sector");
+        text += &format!("hosts have written {written}, for which {programmed_sectors} were programmed ");
         text += &format!("({} moved, {} padding)\n", self.moved_sectors, self.padding_sectors);
         text += &format!("{} of {} lines free", self.lines_free, self.lines);
         if self.preset.is_some() {
@@ -257,11 +260,12 @@ async fn check(args: &FlashFileArgs) -> Result<(), Failure> {
             text += &format!("{}\n", unknown(report.unknown_sectors));
         }
         let (sectors, pages) = (output::many(report.sectors, "sector"), output::many(report.pages, "page"));
-        text += &format!("{sectors} and {pages} of the map looked at, {} faults", report.faults.len());
+        let faults = output::many(report.faults.len() as u64, "fault");
+        text += &format!("{sectors} and {pages} of the map looked at, {faults}");
         text
     })?;
     match report.faults.len() {
         0 => Ok(()),
-        faults => Err(Failure::check(format!("the flash device has {faults} faults"))),
+        faults => Err(Failure::check(format!("the flash device has {}", output::many(faults as u64, "fault")))),
     }
 }

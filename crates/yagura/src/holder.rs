@@ -10,8 +10,9 @@ const KEYS: [&str; 2] = ["nqn", "nsid"];
 /// A holder as the command line says it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HolderSpec {
-    /// Where its target listens.
-    pub address: SocketAddr,
+    /// Where its target listens: an address, or, as a control plane says it, a name, which is looked up when the holder is reached.
+    /// One that nobody knows is a holder that is away.
+    pub address: String,
     /// Its subsystem; none: the only one that is discovered there.
     pub nqn: Option<String>,
     /// Its namespace there.
@@ -25,7 +26,7 @@ impl FromStr for HolderSpec {
         let mut parts = text.split(',');
         let address = parts.next().unwrap_or_default();
         let wrong = |_| format!("`{text}` does not begin with an address and a port, as in 10.0.0.1:4420,nsid=2");
-        let address = address.parse().map_err(wrong)?;
+        let address: SocketAddr = address.parse().map_err(wrong)?;
         let (mut nqn, mut nsid) = (None, None);
         for part in parts {
             match pair(part, &KEYS)? {
@@ -36,7 +37,7 @@ impl FromStr for HolderSpec {
                 }
             }
         }
-        Ok(HolderSpec { address, nqn, nsid: nsid.unwrap_or(1) })
+        Ok(HolderSpec { address: address.to_string(), nqn, nsid: nsid.unwrap_or(1) })
     }
 }
 

@@ -61,7 +61,8 @@ async fn create(args: &PoolCreateArgs) -> Result<(), Failure> {
         pool: status::report(&map, |_| (true, true), Vec::new()),
         room: lengths.collect::<BTreeSet<u64>>().into_iter().map(room).collect(),
     };
-    output::report(args.common.json, &report, describe_created)
+    let is_told = args.values.is_some() || args.table_share != pool::TABLE_SHARE_DEFAULT;
+    output::report(args.common.json, &report, |created| describe_created(created, is_told))
 }
 
 /// What was made.
@@ -81,10 +82,15 @@ struct Room {
     bytes: u64,
 }
 
-fn describe_created(created: &Created) -> String {
+/// `is_told`: how the members are divided is what was asked for.
+fn describe_created(created: &Created, is_told: bool) -> String {
     let room = created.room.iter().map(|room| format!("{} of {} each", Size(room.bytes), Size(room.value_bytes)));
     let room: Vec<String> = room.collect();
-    format!("{}room for values, about: {}\n", status::describe(&created.pool), room.join(", or "))
+    let mut text = format!("{}room for values, about: {}\n", status::describe(&created.pool), room.join(", or "));
+    if !is_told {
+        text += "members stay divided so, half and half; --values SIZE divides them for values of one length\n";
+    }
+    text
 }
 
 /// Makes a pool of all namespaces at `addresses`, if every one of them is blank; else changes nothing and says `false`.

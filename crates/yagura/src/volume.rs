@@ -209,9 +209,10 @@ async fn verify(args: &VolumeVerifyArgs) -> Result<(), Failure> {
 fn describe_verified(verified: &Verified) -> String {
     let Verified { regions, compared, differing, unreadable, damaged, .. } = verified;
     let (differ, unread) = (differing.len(), unreadable.len());
-    let mut text = format!("{regions} regions compared, {differ} differ, {unread} unreadable\n");
+    let regions = output::many(*regions, "region");
+    let mut text = format!("{regions} compared, {differ} differ, {unread} unreadable\n");
     for (slot, compared) in compared.iter().enumerate() {
-        text += &format!("slot {slot}: {compared} regions read as a whole\n");
+        text += &format!("slot {slot}: {} read as a whole\n", output::many(*compared, "region"));
     }
     for slot in damaged {
         text += &format!("slot {slot}: its label, record or log is damaged: replace the holder\n");

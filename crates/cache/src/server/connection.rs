@@ -253,9 +253,10 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
             Awaits::Nothing => Activity::Swallows,
         });
         seen.set_waits((!rests).then(|| self.thread.now.get().at));
-        let holding = if rests && self.has_spoken { self.thread.resting.hold() } else { None };
-        if rests && holding.is_none() {
-            readable(&self.open.stream).await?;
+        let may_rest = if rests { self.has_spoken } else { self.session.may_condense() };
+        let holding = if may_rest { self.thread.resting.hold() } else { None };
+        if holding.is_none() {
+            without_buffer((&*self.thread.slots, &mut self.session, &self.open.stream), rests).await?;
         }
         let buf = self.session.lend(self.thread.slots.may_hold(RECEIVE_BYTES));
         let (result, buf) = self.open.stream.recv(buf).await;
@@ -285,6 +286,23 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
         }
         Ok(())
     }
+}
+
+/// Waits for bytes without a buffer: at rest, and where little has come of a command, of which many would else hold one each.
+async fn without_buffer<S: Slots + Holdings>(
+    (slots, session, stream): (&S, &mut Session<S>, &Transport),
+    rests: bool,
+) -> io::Result<()> {
+    if matches!(stream, Transport::Tls(_)) {
+        return Ok(());
+    }
+    let kept = match session.condense() {
+        Some(kept) => kept,
+        None if rests => 0,
+        None => return Ok(()),
+    };
+    let _kept = room::keep(slots.budget(), kept);
+    readable(stream).await
 }
 
 /// Waits until there is something to be received, without a buffer. What TLS has decrypted already is not seen at the socket: there

@@ -267,7 +267,7 @@ async fn serve<S: Slots + Holdings + 'static, V: Server + 'static>(
 
 impl<S, V> Thread<S, V> {
     /// Ends some of the connections that hold memory for a peer that does not go on: that does not read what it asked for, or has
-    /// stopped in the middle of a command. Nothing else is left to give up.
+    /// stopped in the middle of a command. Nothing else is left to give up, or only items, which are not to leave for them.
     fn close_stuck(&self) {
         let now = self.now.get().at;
         let open = self.open.borrow();
@@ -309,12 +309,12 @@ impl Open {
 }
 
 /// Moves the thread's clock on, and ends connections that have rested for too long.
-async fn tick<S, V>(thread: Rc<Thread<S, V>>) {
+async fn tick<S: Holdings, V>(thread: Rc<Thread<S, V>>) {
     loop {
         time::sleep(TICK).await;
         let now = thread.shared.now();
         let is_new = now != thread.now.replace(now);
-        if thread.shared.is_short() {
+        if thread.shared.is_short() || room::is_over_part(thread.slots.budget()) {
             thread.close_stuck();
         }
         if is_new {

@@ -136,8 +136,20 @@ pub(super) async fn hold<S: Slots + Holdings>(slots: &S, bytes: usize) -> Option
     })
 }
 
-/// Connections of one thread that rest with a buffer to receive into: what comes is theirs by one call of the system, where the
-/// others need two. So many may hold one that all of them are a little part of the memory, however many connections there are.
+/// Counts bytes that are there already, until it is dropped.
+pub(super) fn keep(budget: &Arc<Budget>, bytes: usize) -> Held {
+    budget.take(Kind::Connections, bytes);
+    Held { budget: budget.clone(), bytes }
+}
+
+/// Whether connections hold more than their part: by what has come of commands that do not go on, as nobody else is let in then.
+pub(super) fn is_over_part(budget: &Budget) -> bool {
+    budget.held(Kind::Connections) > budget.limit() / CONNECTIONS_PART
+}
+
+/// Connections of one thread that rest, or wait for the rest of a command, with a buffer to receive into: what comes is theirs by
+/// one call of the system, where the others need two. So many may hold one that all of them are a little part of the memory,
+/// however many connections there are.
 #[derive(Debug)]
 pub(super) struct Resting {
     count: Cell<usize>,

@@ -12,11 +12,17 @@ const LITTLE_BYTES: usize = engine::buf::ALIGN;
 /// send a head each would push all items out. Chosen: a value of 60 KiB is received in three pieces.
 const GROWTH: usize = 4;
 
+/// So much of a command is kept without a buffer while the rest is waited for: a peer that sends one byte and no more would cost
+/// eight thousand times as much. Chosen: with more than that a buffer costs little beside what was sent.
+const CONDENSED_BYTES_MAX: usize = LITTLE_BYTES * 3 / 4;
+
 /// What was received: `used` bytes of the buffer are done with.
 #[derive(Debug, Default)]
 pub struct Input {
     buf: Buf,
     used: usize,
+    /// What is not yet used, where there is no buffer.
+    condensed: Vec<u8>,
     /// Bytes behind `used` that hold no newline, as far as was looked.
     pub scanned: usize,
     /// The last buffer was filled: more may have come already.
@@ -46,7 +52,19 @@ impl Input {
 
     /// What is not yet used.
     pub fn bytes(&self) -> &[u8] {
-        &self.buf[self.used..]
+        if self.condensed.is_empty() { &self.buf[self.used..] } else { &self.condensed }
+    }
+
+    /// Whether what is not yet used is little enough for [`Input::condense`].
+    pub fn is_little(&self) -> bool {
+        self.bytes().len() <= CONDENSED_BYTES_MAX
+    }
+
+    /// Keeps what is not yet used without a buffer; tells its bytes. Until [`Input::lend`], which comes before anything is used.
+    pub fn condense(&mut self) -> usize {
+        self.condensed = self.bytes().to_vec();
+        (self.buf, self.used) = (Buf::default(), 0);
+        self.condensed.len()
     }
 
     /// Uses the first `count` bytes.
@@ -87,10 +105,16 @@ impl Input {
     /// The buffer, with what is not yet used at its beginning and room for more: for all of the `wanted` bytes only when a part of
     /// them has come. `is_roomy`: for a busy peer it may be a longer one.
     pub fn lend(&mut self, wanted: usize, is_roomy: bool) -> Buf {
-        let left = self.buf.len() - self.used;
+        let left = self.bytes().len();
         let usual = if self.is_busy && is_roomy { RECEIVE_BYTES } else { LITTLE_BYTES };
         let capacity = self.capacity(wanted, usual);
         let mut buf = std::mem::take(&mut self.buf);
+        let condensed = std::mem::take(&mut self.condensed);
+        if !condensed.is_empty() {
+            buf = Buf::with_capacity(capacity);
+            buf.extend_from_slice(&condensed);
+            return buf;
+        }
         // A longer one, for a long line or value that is over, need not stay.
         if buf.capacity() < capacity || buf.capacity() > 2 * capacity {
             let mut other = Buf::with_capacity(capacity);
@@ -119,10 +143,37 @@ impl Input {
 
     /// Whether nothing waits, and then drops the buffer: a connection that rests has none.
     pub fn shrink(&mut self) -> bool {
-        let is_empty = self.buf.len() == self.used;
+        let is_empty = self.bytes().is_empty();
         if is_empty {
             *self = Input { is_busy: self.is_busy, ..Input::default() };
         }
         is_empty
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_without_a_buffer_goes_on_in_the_next_one() {
+        let mut input = Input::default();
+        let come = |input: &mut Input, bytes: &[u8]| {
+            let mut buf = input.lend(0, true);
+            buf.extend_from_slice(bytes);
+            input.give_back(buf);
+        };
+        come(&mut input, b"get a\r\nge");
+        input.consume(7);
+        assert_eq!((input.newline(), input.is_little()), (None, true));
+        assert_eq!((input.condense(), input.buf.capacity()), (2, 0));
+        assert_eq!(input.bytes(), b"ge");
+        assert!(!input.shrink(), "something waits");
+        come(&mut input, b"t b\r\n");
+        assert_eq!((input.newline(), input.bytes()), (Some(6), &b"get b\r\n"[..]));
+        input.consume(7);
+        assert_eq!(input.condense(), 0);
+        come(&mut input, &[b'k'; LITTLE_BYTES]);
+        assert!(!input.is_little());
     }
 }

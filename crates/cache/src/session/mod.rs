@@ -266,6 +266,16 @@ impl<S: Slots> Session<S> {
         None
     }
 
+    /// Keeps what has come of a command without a buffer until the next [`Session::lend`], if that is little; tells its bytes.
+    pub fn condense(&mut self) -> Option<usize> {
+        self.may_condense().then(|| self.input.condense())
+    }
+
+    /// Whether [`Session::condense`] would.
+    pub fn may_condense(&self) -> bool {
+        !matches!(&self.state, State::Body(body) if body.lends()) && self.input.is_little()
+    }
+
     /// A buffer to receive into, behind what it holds; to be handed back to [`Session::receive`] before the next step. Whoever has
     /// sent much gets a longer one if it `is_roomy`: if [`RECEIVE_BYTES`] may be held.
     pub fn lend(&mut self, is_roomy: bool) -> Buf {

@@ -9,8 +9,8 @@ use nvme::Nqn;
 use volume::{NvmeReach, Reach, Volume};
 
 use crate::error::Error;
-use crate::reach::{Way, unavailable};
 use crate::resolve::{check, resolve};
+use crate::way::{Way, unavailable};
 
 /// Which device is meant. As text: `namespace HOLDER`, or `volume HOLDER HOLDER HOLDER`, where a holder is
 /// `HOST:PORT[,nqn=NQN][,nsid=N]`. Without `nqn` the only subsystem that is discovered at the address is meant, without `nsid` 1.

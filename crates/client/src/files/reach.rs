@@ -11,7 +11,8 @@ use fabric::host::AnyRemote;
 use file::{Files, Roster};
 use kv::resp::execute::together;
 
-use crate::reach::{Found, Way, find};
+use crate::find::{Found, find};
+use crate::way::Way;
 
 /// How this machine is called, for whoever looks at clients.
 pub fn host_name() -> String {
@@ -153,7 +154,7 @@ pub async fn find_at(way: &Way, place: &str) -> Result<Found, String> {
             _ => return Err(strange()),
         }
     }
-    let found = find(way, address, nqn, nsid).await.map_err(|error| error.to_string())?;
+    let found = find(way, address, nqn, nsid).await.map_err(|error| error.to_string())?.found;
     let [found] = <[_; 1]>::try_from(found).map_err(|found| format!("{} namespaces at {place}", found.len()))?;
     Ok(found)
 }

@@ -16,8 +16,8 @@ use super::reach::{connect_all, host_name};
 use super::told::{FileInfo, Owner, Wanted};
 use crate::Store;
 use crate::error::Error;
-use crate::reach::Way;
 use crate::security::SecurityOptions;
+use crate::way::Way;
 
 /// Files that are read at once by one request. Chosen: what keeps a fast network busy.
 const READ_AT_ONCE: usize = 32;

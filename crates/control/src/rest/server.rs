@@ -1,14 +1,14 @@
 //! Connections: so many at a time, each for so long, with TLS or from this machine alone.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use engine::net::peers::Peers;
+use engine::net::serving::ACCEPT_PAUSE;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -27,7 +27,8 @@ use super::api::{self, REQUEST_TIME};
 
 /// Connections at a time. Chosen: more than the programs of a large site keep open; beyond it the kernel's queue holds them.
 const CONNECTIONS_MAX: usize = 512;
-/// Of these, connections of one address. Chosen: an eighth, so that nobody takes all places by himself.
+/// Of these, connections of one address, and of one network of IPv6, which a machine is often given whole. Chosen: an eighth, so
+/// that nobody takes all places by himself.
 const CONNECTIONS_OF_ONE_MAX: usize = 64;
 /// After how long a connection takes no more requests. Chosen: many fit in, and who reads nothing gives up his place.
 const CONNECTION_TIME: Duration = Duration::from_secs(600);
@@ -36,8 +37,6 @@ const CONNECTION_TIME: Duration = Duration::from_secs(600);
 const HEAD_TIME: Duration = Duration::from_secs(20);
 /// Bytes of a request's head. Chosen: hyper's least is 8 KiB.
 const HEAD_BYTES: usize = 16 << 10;
-/// Pause after a failed accept. Chosen: descriptors are short, and that passes in its own time.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How the interface is served.
 #[derive(Clone, Debug, Default)]
@@ -96,7 +95,7 @@ impl Server {
 
     async fn accept(self, listener: TcpListener) -> ! {
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        let callers = Callers::default();
+        let callers = callers();
         let mut connections = JoinSet::new();
         loop {
             // Nobody closes the semaphore.
@@ -104,7 +103,7 @@ impl Server {
             match listener.accept().await {
                 Ok((stream, address)) => {
                     // Who has too many already is not answered: whoever is to be served would wait for the answer.
-                    if let Some(caller) = callers.admit(address.ip()) {
+                    if let Some(caller) = callers.count(address.ip()) {
                         let (router, tls) = (self.router.clone(), self.tls.clone());
                         connections.spawn(async move {
                             // Who does not speak HTTP, or leaves, is nobody's concern; a request's failure is in its answer.
@@ -123,38 +122,9 @@ impl Server {
     }
 }
 
-/// How many connections each address has.
-#[derive(Clone, Default)]
-struct Callers(Arc<Mutex<HashMap<IpAddr, usize>>>);
-
-impl Callers {
-    fn admit(&self, address: IpAddr) -> Option<Caller> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let connections = all.entry(address).or_default();
-        if *connections >= CONNECTIONS_OF_ONE_MAX {
-            return None;
-        }
-        *connections += 1;
-        Some(Caller { callers: self.clone(), address })
-    }
-}
-
-/// A connection of an address.
-struct Caller {
-    callers: Callers,
-    address: IpAddr,
-}
-
-impl Drop for Caller {
-    fn drop(&mut self) {
-        let mut all = self.callers.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Entry::Occupied(mut connections) = all.entry(self.address) {
-            *connections.get_mut() -= 1;
-            if *connections.get() == 0 {
-                connections.remove();
-            }
-        }
-    }
+/// Who has how many connections.
+fn callers() -> Peers {
+    Peers::new(CONNECTIONS_OF_ONE_MAX, CONNECTIONS_OF_ONE_MAX)
 }
 
 async fn converse(stream: TcpStream, tls: Option<CertificateContext>, router: Router) -> io::Result<()> {
@@ -180,4 +150,23 @@ async fn answer(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, ro
     }
     // The request that is under way is answered; who does not read the answer has had his time.
     timeout(REQUEST_TIME, connection).await?.map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Eight addresses of one machine's network took all places, and every host's question waited.
+    #[test]
+    fn a_machine_with_a_network_of_addresses_has_the_places_of_one() {
+        let callers = callers();
+        let address = |host: usize| format!("2001:db8:0:1::{host:x}").parse().expect("an address");
+        let held: Vec<_> = (0..=CONNECTIONS_OF_ONE_MAX).map_while(|host| callers.count(address(host))).collect();
+        assert_eq!(held.len(), CONNECTIONS_OF_ONE_MAX);
+        assert!(callers.count("2001:db8:0:2::1".parse().expect("an address")).is_some(), "others have theirs");
+        let mapped: Vec<_> =
+            ["192.0.2.1", "::ffff:192.0.2.1"].iter().cycle().take(CONNECTIONS_OF_ONE_MAX + 1).collect();
+        let held: Vec<_> = mapped.iter().map_while(|peer| callers.count(peer.parse().expect("an address"))).collect();
+        assert_eq!(held.len(), CONNECTIONS_OF_ONE_MAX, "the same one");
+    }
 }

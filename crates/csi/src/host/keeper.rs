@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - There is one process at a time. It holds the read end of a pipe from us, and ends when we are gone, however.
-//! - One that ends unasked is started again after a pause that doubles. Where it never served, that is told and given up, unless
-//!   somebody used the volume before this driver was started.
+//! - One that ends unasked is started again after a pause that doubles, and that chance shortens: not all of a machine at once.
+//!   Where it never served, that is told and given up, unless somebody used the volume before this driver was started.
 //! - One that ends because another host has the volume is the last: started again, it would have the volume as soon as that host
 //!   lets go of it, and keep it from the host that is to have it next.
 //! - All processes have the volume in one tenure: none goes on with it where another host may have had it since.
@@ -17,6 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use engine::backoff::{Backoff, jittered};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::Deserialize;
 
@@ -155,12 +156,12 @@ struct Kept {
 
 impl Kept {
     fn run(mut self) {
-        let (mut pause, mut ended) = (PAUSE_MIN, Ok(()));
+        let (mut backoff, mut ended) = (Backoff::new(PAUSE_MIN, PAUSE_MAX), Ok(()));
         while !self.shared.seen().is_stopping {
             let began = Instant::now();
             ended = self.serve();
             if began.elapsed() >= STEADY {
-                pause = PAUSE_MIN;
+                backoff.reset();
             }
             let is_stopping = self.shared.seen().is_stopping;
             let unasked = || MachineError::Failed("the volume's process has ended unasked".into());
@@ -175,8 +176,7 @@ impl Kept {
             if is_over {
                 break;
             }
-            drop(self.shared.wait(pause, |seen| seen.is_stopping));
-            pause = (pause * 2).min(PAUSE_MAX);
+            drop(self.shared.wait(jittered(backoff.pause()), |seen| seen.is_stopping));
         }
         self.shared.change(|seen| seen.ended = Some(ended));
     }

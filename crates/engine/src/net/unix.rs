@@ -27,6 +27,16 @@ pub fn remove_stale_socket(path: &Path) -> io::Result<()> {
     uring::unix::remove_stale(path)
 }
 
+/// Listens at `path`, where there must be nothing, for a server that another runtime drives. Only the owner may connect, from the
+/// first moment on: the file gets its permissions from the socket, which has them before there is a file. Set afterwards, by the
+/// path, they would come late, and be those of whatever a link there leads to.
+///
+/// # Errors
+/// What the system says.
+pub fn listen_privately(path: &Path, waiting_max: i32) -> io::Result<std::os::unix::net::UnixListener> {
+    uring::unix::listen_privately(path, waiting_max)
+}
+
 /// Accepts connections at a path. Dropping it removes the path.
 pub struct UnixListener {
     inner: uring::unix::Listener,

@@ -86,6 +86,15 @@ pub(crate) fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
+/// See [`crate::net::listen_privately`].
+pub(crate) fn listen_privately(path: &Path, waiting_max: i32) -> io::Result<std::os::unix::net::UnixListener> {
+    let socket = stream_socket(SocketFlags::empty())?;
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    net::listen(&socket, waiting_max)?;
+    Ok(socket.into())
+}
+
 /// Connects to `path`, at once: the connection is made, or refused, or the listener's queue is full (`WouldBlock`).
 pub(crate) fn connect(path: &Path) -> io::Result<Connection> {
     let told = |error: io::Error| io::Error::new(error.kind(), format!("connecting to {}: {error}", path.display()));
@@ -120,6 +129,20 @@ mod tests {
         assert_eq!(mode(&socket), 0o600);
         permit(&socket, Mode::from_raw_mode(0o666)).expect("changed");
         assert_eq!(mode(&socket), 0o666);
+    }
+
+    #[test]
+    fn a_private_socket_is_its_owners_from_the_first_moment_on() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [socket, file, link] = ["socket", "file", "link"].map(|name| folder.path().join(name));
+        let _listener = listen_privately(&socket, 1).expect("bound");
+        let mode = |path: &Path| std::fs::symlink_metadata(path).expect("there").mode() & 0o777;
+        assert_eq!(mode(&socket), 0o600);
+        std::fs::write(&file, "somebody's").expect("written");
+        fchmod(std::fs::File::open(&file).expect("there"), Mode::from_raw_mode(0o644)).expect("changed");
+        symlink(&file, &link).expect("linked");
+        assert_eq!(listen_privately(&link, 1).expect_err("there is one").kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(mode(&file), 0o644);
     }
 
     #[test]

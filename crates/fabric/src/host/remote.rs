@@ -28,6 +28,9 @@ use super::options::Options;
 use super::session::{Attached, Session, Up};
 use super::shape;
 
+/// A namespace that a subsystem lists, by its identifier, or why it can't be used.
+type Listed = (u32, Result<RemoteNamespace, ConnectError>);
+
 /// A namespace of a target. It belongs to the reactor thread that made it.
 pub struct RemoteNamespace {
     pub(super) session: Rc<Session>,
@@ -53,6 +56,31 @@ impl RemoteNamespace {
     /// There is no connection now, or no such namespace that can be used.
     pub fn sibling(&self, nsid: u32) -> LocalFuture<'_, Result<RemoteNamespace, ConnectError>> {
         Box::pin(async move { RemoteNamespace::on(Rc::clone(&self.session), nsid, Notify::new()).await })
+    }
+
+    /// All namespaces of `options`' subsystem, whatever identifier these say, over one association; with each that can't be used
+    /// why that is. Ascending.
+    ///
+    /// # Errors
+    /// The target can't be reached, refuses, or does not say which there are.
+    pub fn connect_all(options: Options) -> LocalFuture<'static, Result<Vec<Listed>, ConnectError>> {
+        Box::pin(async move {
+            let session = Rc::new(Session::connect(options).await?);
+            let inner = Rc::clone(&session.inner);
+            let association = inner.association.borrow().clone();
+            let lost = ConnectError::NoAnswer { step: "list namespaces", ended: "there is no connection" };
+            let association = association.ok_or_else(|| lost.clone())?;
+            let admin = association.admin().ok_or(lost)?;
+            let mut all = Vec::new();
+            for nsid in shape::active(&admin, &inner.options, &association.controller).await? {
+                match RemoteNamespace::on(Rc::clone(&session), nsid, Notify::new()).await {
+                    // Deleted since the list was read.
+                    Err(ConnectError::NoNamespace { .. }) => {}
+                    found => all.push((nsid, found)),
+                }
+            }
+            Ok(all)
+        })
     }
 
     /// The same with the notice of change that a multipath namespace gives all its paths.

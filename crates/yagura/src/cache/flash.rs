@@ -19,6 +19,7 @@ use serde::Serialize;
 use super::namespace::{FlashSpec, leave};
 use crate::cli::{FlashAdmission, FlashArgs};
 use crate::exit::Failure;
+use crate::output::many;
 use crate::race::{First, first_of};
 use crate::size::Size;
 
@@ -255,8 +256,8 @@ impl Found {
     pub fn describe(&self) -> String {
         let Found { namespace, capacity_bytes, items, segments_lost, begun_anew } = self;
         let found = match begun_anew {
-            None if *segments_lost == 0 => format!("{items} items found"),
-            None => format!("{items} items found, {segments_lost} segments lost"),
+            None if *segments_lost == 0 => format!("{} found", many(*items, "item")),
+            None => format!("{} found, {} lost", many(*items, "item"), many(u64::from(*segments_lost), "segment")),
             Some(why) => why.clone(),
         };
         format!("flash of {} in {namespace}: {found}\n", Size(*capacity_bytes))

@@ -113,7 +113,7 @@ pub async fn listed(manager: &Manager) -> Result<Vec<Namespace>, DriveError> {
     }
     if all.len() > NAMESPACES_MAX {
         return Err(DriveError::Refused(format!(
-            "it has {} namespaces, {NAMESPACES_MAX} at most are managed",
+            "of namespaces it has {}, {NAMESPACES_MAX} at most are managed",
             all.len()
         )));
     }

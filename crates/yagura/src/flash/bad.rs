@@ -82,8 +82,8 @@ async fn set(args: &FlashBadSetArgs) -> Result<(), Failure> {
         }
         let sectors = valid[chunk.0 as usize];
         if sectors > 0 && !args.force {
-            let mend = "say --force to lose them";
-            return Err(Failure::refused(format!("chunk {text} has {sectors} sectors that are in use; {mend}")));
+            let (sectors, mend) = (output::many(sectors.into(), "sector"), "say --force to lose what is there");
+            return Err(Failure::refused(format!("chunk {text} has {sectors} in use; {mend}")));
         }
     }
     for chunk in chunks {

@@ -122,9 +122,11 @@ impl Report {
             text.push('\n');
         }
         if self.wrapped_commands > 0 {
-            text += &format!("{} commands reached beyond the end, and went on at the begin\n", self.wrapped_commands);
+            let commands = output::many(self.wrapped_commands, "command");
+            text += &format!("{commands} reached beyond the end, and went on at the begin\n");
         }
-        text += &format!("{} sectors written by the trace, {} programmed ", self.host_sectors, self.programmed_sectors);
+        let written = output::many(self.host_sectors, "sector");
+        text += &format!("{written} written by the trace, {} programmed ", self.programmed_sectors);
         text += &format!("({} moved, {} padding): ", self.moved_sectors, self.padding_sectors);
         text += &format!("write amplification {:.3}\n", self.write_amplification);
         text + &format!("{} erases; lines reset {} to {} times", self.erases, self.wear_least, self.wear_most)

@@ -17,6 +17,7 @@ use serde::Serialize;
 use super::timed::{Latency, Timed};
 use super::{object_failure, store_failure};
 use crate::exit::Failure;
+use crate::output::many;
 use crate::tree::{Tree, TreeFile};
 
 /// Differing files that are named; more are only counted.
@@ -176,10 +177,12 @@ async fn compare_file<B: Backend>(store: &B, file: &TreeFile) -> Result<(u64, Op
 pub fn describe_import(imported: &Imported) -> String {
     let Imported { files, bytes, parts, skipped, seconds, put } = imported;
     let mut text = format!(
-        "{files} files, {} in {} ({} a second), {parts} parts\nput: {}\n",
+        "{}, {} in {} ({} a second), {}\nput: {}\n",
+        many(*files, "file"),
         crate::size::Size(*bytes),
         crate::output::duration(Duration::from_secs_f64(*seconds)),
         crate::size::Size((*bytes as f64 / seconds.max(1e-9)) as u64),
+        many(*parts, "part"),
         put.describe()
     );
     if *skipped > 0 {
@@ -192,7 +195,8 @@ pub fn describe_import(imported: &Imported) -> String {
 pub fn describe_comparison(compared: &Compared) -> String {
     let Compared { files, bytes, different, differences, seconds, get } = compared;
     let mut text = format!(
-        "{files} files, {} compared in {}: {}\nget: {}\n",
+        "{}, {} compared in {}: {}\nget: {}\n",
+        many(*files, "file"),
         crate::size::Size(*bytes),
         crate::output::duration(Duration::from_secs_f64(*seconds)),
         if *different == 0 { "every byte is right".into() } else { format!("{different} differ") },

@@ -195,9 +195,14 @@ fn describe_repair(repaired: &Repaired) -> String {
     let RepairReport { keys, stored, expired, copies_replaced, pages_rebuilt, .. } = &repaired.report;
     let RepairReport { groups_rebuilt, extents_claimed, pages_stale, failed, .. } = &repaired.report;
     let mut text = format!(
-        "repair: {keys} keys seen, {stored} replicas stored, {copies_replaced} damaged values replaced, \
-         {expired} keys that had ended deleted, {pages_rebuilt} pages and {groups_rebuilt} allocation pages rebuilt, \
-         {extents_claimed} extents claimed again, {failed} failed\n"
+        "repair: {} seen, {} stored, {} replaced, {} that had ended deleted, {} and {} rebuilt, {} claimed again, {failed} failed\n",
+        many(*keys, "key"),
+        many(*stored, "replica"),
+        many(*copies_replaced, "damaged value"),
+        many(*expired, "key"),
+        many(*pages_rebuilt, "page"),
+        many(*groups_rebuilt, "allocation page"),
+        many(*extents_claimed, "extent"),
     );
     if *pages_stale > 0 {
         let pages = many(*pages_stale, "page");
@@ -244,10 +249,10 @@ pub fn describe_scrub(scrubbed: &Scrubbed) -> String {
     });
     if let Some(collected) = &scrubbed.collected {
         text += &format!(
-            "freed:    {} of {} extents ({} pages), {} of {} guests; {} may be of stores under way (--wait), {} failed\n",
+            "freed:    {} of {} extents ({}), {} of {} guests; {} may be of stores under way (--wait), {} failed\n",
             collected.extents_freed,
             collected.extents,
-            collected.heap_pages_freed,
+            many(collected.heap_pages_freed, "page"),
             collected.guests_freed,
             collected.guests,
             collected.young,
@@ -256,7 +261,7 @@ pub fn describe_scrub(scrubbed: &Scrubbed) -> String {
         collected.reasons.iter().for_each(|line| text += &format!("  {line}\n"));
     }
     if let Some(ForgetReport { dropped, hindered, .. }) = &scrubbed.forgotten {
-        text += &format!("forgot:   {dropped} replicas of deleted keys\n");
+        text += &format!("forgot:   {} of deleted keys\n", many(*dropped, "replica"));
         hindered.iter().for_each(|why| text += &format!("  not all that could be: {why}\n"));
     }
     text

@@ -34,7 +34,7 @@ fn text(field: &[u8]) -> String {
 
 /// A zero based number of blocks.
 fn blocks(zero_based: u16) -> String {
-    format!("{} blocks", u32::from(zero_based) + 1)
+    output::many(u64::from(zero_based) + 1, "block")
 }
 
 fn lines(fields: &[Field]) -> String {
@@ -246,13 +246,13 @@ pub async fn controller(args: &NvmeIdentifyArgs) -> Result<(), Failure> {
     output::report(args.common.json, &identified, |found| {
         let atomic = match found.compare_and_write_blocks_max {
             0 => "no fused compare and write: cannot be a pool's member".into(),
-            blocks => format!("compare and write up to {blocks} blocks"),
+            blocks => format!("compare and write up to {}", output::many(blocks.into(), "block")),
         };
         let (size, namespaces) = (Size(found.bytes), &found.namespaces);
         format!(
-            "{}\n{size}: {} blocks of {} bytes\nnguid {}\n{atomic}\nnamespaces {namespaces:?}\n\n{}",
+            "{}\n{size}: {} of {} bytes\nnguid {}\n{atomic}\nnamespaces {namespaces:?}\n\n{}",
             found.name,
-            found.blocks,
+            output::many(found.blocks, "block"),
             found.block_size,
             found.nguid,
             lines(&fields)

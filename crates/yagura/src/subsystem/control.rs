@@ -149,22 +149,10 @@ fn bind(path: &Path) -> Result<UnixListener, Failure> {
         ErrorKind::AddrInUse => refused("in use by another process; stop it first, or choose another path".into()),
         _ => refused(format!("is there, and cannot be replaced: {error}; choose another path")),
     })?;
-    listen_privately(path).map_err(|error| match error.kind() {
+    engine::net::listen_privately(path, CLIENTS_MAX).map_err(|error| match error.kind() {
         ErrorKind::NotFound => refused("its directory does not exist; make it first".into()),
         _ => refused(error.to_string()),
     })
-}
-
-/// Who may write to the socket's file may connect. The mode is set before there is a file (Linux takes the file's from the
-/// socket's): set afterwards, there would be a moment in which the umask alone keeps strangers out.
-fn listen_privately(path: &Path) -> std::io::Result<UnixListener> {
-    use rustix::{fs, net};
-    let flags = net::SocketFlags::CLOEXEC;
-    let socket = net::socket_with(net::AddressFamily::UNIX, net::SocketType::STREAM, flags, None)?;
-    fs::fchmod(&socket, fs::Mode::RUSR | fs::Mode::WUSR)?;
-    net::bind(&socket, &net::SocketAddrUnix::new(path)?)?;
-    net::listen(&socket, CLIENTS_MAX)?;
-    Ok(socket.into())
 }
 
 type Response = (StatusCode, [(HeaderName, &'static str); 1], String);

@@ -211,7 +211,8 @@ impl Summary {
     pub fn verdict(&self) -> Result<(), Failure> {
         let different = self.read_during_kill.different + self.read_without_node.different;
         if different > 0 {
-            return Err(Failure::check(format!("{different} files did not come back as they were stored")));
+            let files = output::many(different, "file");
+            return Err(Failure::check(format!("{files} did not come back as stored")));
         }
         if !self.replicas.equal {
             return Err(Failure::check("the replicas are not equal after the repair"));
@@ -222,31 +223,35 @@ impl Summary {
     /// For people.
     pub fn describe(&self) -> String {
         let Summary { import, read_during_kill, read_without_node, replicas, .. } = self;
-        let parts = if import.parts > 0 { format!(", {} parts of larger ones", import.parts) } else { String::new() };
+        let parts = if import.parts > 0 {
+            format!(", {} of larger ones", output::many(import.parts, "part"))
+        } else {
+            String::new()
+        };
         let compared = |compared: &Compared| match compared.different {
             0 => format!("{} read, every byte right", Size(compared.bytes)),
-            different => format!("{different} files DIFFER: {}", compared.differences.join("; ")),
+            different => format!("{} WRONG: {}", output::many(different, "file"), compared.differences.join("; ")),
         };
         let verdict = if self.verdict().is_ok() { "passed" } else { "FAILED" };
         format!(
             "drill {verdict}\n\
-             objects:   {} files, {}{parts}\n\
+             objects:   {}, {}{parts}\n\
              put:       {}\n\
              get:       {}\n\
              node {} killed while reading: {}\n\
-             without the node: {} keys written; {}\n\
+             without the node: {} written; {}\n\
              get:       {}\n\
-             repair:    {} replicas in {:.2} s from the node's restart\n{}{}{}",
-            import.files,
+             repair:    {} in {:.2} s from the node's restart\n{}{}{}",
+            output::many(import.files, "file"),
             Size(import.bytes),
             import.put.describe(),
             read_during_kill.get.describe(),
             self.killed_node,
             compared(read_during_kill),
-            self.written_while_down,
+            output::many(self.written_while_down.into(), "key"),
             compared(read_without_node),
             read_without_node.get.describe(),
-            self.repaired_replicas,
+            output::many(self.repaired_replicas, "replica"),
             self.repair_seconds,
             scrub::describe_scrub(replicas),
             self.volume.describe(),

@@ -1,7 +1,5 @@
 //! A volume by its name at a control plane.
 
-use std::net::{SocketAddr, ToSocketAddrs};
-
 use ::control::provision::{Limits, Moment};
 use hyper::Method;
 use serde_json::{Value, json};
@@ -11,6 +9,8 @@ use crate::cli::{VolumeHolders, VolumeOf};
 use crate::control::{Client, path_of};
 use crate::exit::Failure;
 use crate::holder::HolderSpec;
+
+use super::reach;
 
 /// Where the holders are, and which namespaces, where that is known.
 pub struct Found {
@@ -118,7 +118,14 @@ pub fn attach(of: &VolumeOf, take: bool) -> Result<(Found, Option<Attachment>), 
         id: uuid(&written["id"])?.to_string(),
         is_instead: !written["instead_of"].is_null(),
     };
-    Ok((found(of, &volume)?, Some(attachment)))
+    // The catalogue has it from now on that this host uses the volume. Who can't reach it by what is said there does not.
+    match found(of, &volume).and_then(|found| reach::named(&found.holders, &found.uids).map(|_| found)) {
+        Ok(found) => Ok((found, Some(attachment))),
+        Err(failure) => {
+            failed(of, Some(&attachment));
+            Err(failure)
+        }
+    }
 }
 
 /// The volume could not be attached. Where the attachment is in another one's place it stays: that host, or process, may have the
@@ -173,8 +180,101 @@ fn spec(holder: &Value) -> Result<HolderSpec, Failure> {
     let text = |part: &str| holder[part].as_str().ok_or_else(strange);
     let (address, nqn) = (text("address")?, text("nqn")?);
     let nsid = holder["namespace"]["nsid"].as_u64().and_then(|nsid| u32::try_from(nsid).ok()).ok_or_else(strange)?;
-    let unresolved = |why: &dyn std::fmt::Display| Failure::unavailable(format!("{address}: {why}"));
-    let mut found = address.to_socket_addrs().map_err(|error| unresolved(&error))?;
-    let address: SocketAddr = found.next().ok_or_else(|| unresolved(&"the name has no address"))?;
-    Ok(HolderSpec { address, nqn: Some(nqn.to_owned()), nsid })
+    Ok(HolderSpec { address: address.to_owned(), nqn: Some(nqn.to_owned()), nsid })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::fs::PermissionsExt;
+    use std::thread::JoinHandle;
+
+    use clap::Parser;
+
+    use super::*;
+
+    const ID: &str = "01234567-89ab-4def-8123-456789abcdef";
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        of: VolumeOf,
+    }
+
+    /// A control plane that answers each request with the next of `answers`, and then tells how each began.
+    fn control_plane(answers: Vec<Value>) -> (String, JoinHandle<Vec<String>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+        let at = format!("http://{}", listener.local_addr().expect("an address"));
+        let served = std::thread::spawn(move || {
+            let answer = |answer: Value| {
+                let (mut stream, _) = listener.accept().expect("a question");
+                let (mut head, mut bytes, body) = (String::new(), [0; 4096], answer.to_string());
+                while !head.contains("\r\n\r\n") {
+                    let read = stream.read(&mut bytes).expect("read");
+                    if read == 0 {
+                        return "nothing".to_owned();
+                    }
+                    head += std::str::from_utf8(&bytes[..read]).expect("text");
+                }
+                let length = body.len();
+                let says = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/json";
+                write!(stream, "{says}\r\ncontent-length: {length}\r\n\r\n{body}").expect("written");
+                head.split(' ').next().unwrap_or_default().to_owned()
+            };
+            answers.into_iter().map(answer).collect()
+        });
+        (at, served)
+    }
+
+    /// A volume that this host has just been written down for, with holders at these addresses.
+    fn attached(addresses: &[&str]) -> Value {
+        let holder = |address: &&str| {
+            let namespace = json!({"nsid": 1, "uid": ID});
+            json!({"kind": "replica", "address": address, "nqn": "nqn.2026-11.io.yagura:a", "namespace": namespace})
+        };
+        let holders: Vec<Value> = addresses.iter().map(holder).collect();
+        json!({"id": ID, "holders": holders, "attachment": {"id": ID, "tenure": ID}})
+    }
+
+    /// Attaches at a control plane that answers so.
+    fn attach_by(answers: Vec<Value>) -> (Result<Vec<String>, String>, Vec<String>) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let token_file = folder.path().join("token");
+        std::fs::write(&token_file, "secret").expect("written");
+        std::fs::set_permissions(&token_file, PermissionsExt::from_mode(0o600)).expect("private");
+        let (at, served) = control_plane(answers);
+        let token_file = format!("--token-file={}", token_file.display());
+        let flags = ["test", "--name=db", "--host-nqn=nqn.2026-11.io.yagura:host", "--control", &at, &token_file];
+        let attached = attach(&Flags::parse_from(flags).of, false);
+        // Where it waits for more than was asked it gets that.
+        while !served.is_finished() {
+            drop(at.strip_prefix("http://").map(TcpStream::connect));
+        }
+        let addresses = |(found, _): (Found, _)| found.holders.replicas.into_iter().map(|spec| spec.address).collect();
+        let attached = attached.map(addresses).map_err(|failure| failure.sentence().to_string());
+        (attached, served.join().expect("it was asked"))
+    }
+
+    /// One that nobody knew let the host have nothing of a volume that was well, and kept it from all others.
+    #[test]
+    fn a_holder_whose_name_nobody_knows_is_away() {
+        let addresses = ["10.0.0.1:4420", "no-such-name.invalid:4420", "10.0.0.3:4420"];
+        let (attached, asked) = attach_by(vec![attached(&addresses)]);
+        assert_eq!(attached.expect("two holders are known"), addresses);
+        assert_eq!(asked, ["PUT"]);
+    }
+
+    #[test]
+    fn what_cannot_be_attached_is_not_written_down_as_attached() {
+        let two = ["10.0.0.1:4420", "10.0.0.2:4420"];
+        let mut strange = attached(&two);
+        strange["holders"][1]["address"] = Value::Null;
+        for (volume, why) in [(strange, "without address"), (attached(&two), "--witness")] {
+            let (attached, asked) = attach_by(vec![volume, json!({})]);
+            let said = attached.expect_err("it can't be used");
+            assert!(said.contains(why), "{said}");
+            assert_eq!(asked, ["PUT", "DELETE"]);
+        }
+    }
 }

@@ -59,20 +59,17 @@ pub async fn check_untaken(reaches: &[Rc<dyn Reach>]) -> Result<(), Failure> {
 }
 
 fn holder(spec: &HolderSpec, host: &NvmeHost, uid: Option<[u8; 16]>) -> Holder {
-    let HolderSpec { address, nqn, nsid } = spec.clone();
-    let (header_digest, data_digest, keep_alive, timeout) = (false, false, None, None);
-    let host = host.clone();
-    let namespace = NvmeNamespace { address, nqn, nsid, header_digest, data_digest, keep_alive, timeout, host };
-    Holder { namespace, uid, known: RefCell::default() }
+    Holder { spec: spec.clone(), host: host.clone(), uid, known: RefCell::default() }
 }
 
 fn hex(uid: &[u8; 16]) -> String {
     name(u128::from_be_bytes(*uid))
 }
 
-/// Its subsystem is discovered when the target answers for the first time.
+/// Its address and subsystem are found out when the target answers for the first time.
 struct Holder {
-    namespace: NvmeNamespace,
+    spec: HolderSpec,
+    host: NvmeHost,
     /// Which namespace it is (NGUID), where that is known.
     uid: Option<[u8; 16]>,
     known: RefCell<Option<Rc<NvmeReach>>>,
@@ -85,7 +82,12 @@ impl Holder {
         }
         let unreachable =
             |failure: Failure| Error::Unreachable { holder: self.name(), reason: failure.sentence().into() };
-        let known = Rc::new(NvmeReach::new(nvme::options(&self.namespace).await.map_err(unreachable)?));
+        let HolderSpec { address, nqn, nsid } = self.spec.clone();
+        let address = ::client::reach::resolve(&address).await.map_err(|error| unreachable(error.into()))?;
+        let (header_digest, data_digest, keep_alive, timeout) = (false, false, None, None);
+        let host = self.host.clone();
+        let namespace = NvmeNamespace { address, nqn, nsid, header_digest, data_digest, keep_alive, timeout, host };
+        let known = Rc::new(NvmeReach::new(nvme::options(&namespace).await.map_err(unreachable)?));
         // Before anything is taken from whoever has it.
         if let Some(uid) = self.uid {
             let found = known.look().await?.info().nguid;
@@ -101,7 +103,7 @@ impl Holder {
 
 impl Reach for Holder {
     fn name(&self) -> String {
-        format!("namespace {} at {}", self.namespace.nsid, self.namespace.address)
+        format!("namespace {} at {}", self.spec.nsid, self.spec.address)
     }
 
     fn look(&self) -> LocalFuture<'_, Result<AnyRemote, Error>> {
@@ -136,6 +138,17 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_nobody_knows_is_a_holder_that_is_away() {
+        let host = Flags::parse_from(["test", "--host-nqn=nqn.2026-11.io.yagura:host"]).host;
+        let nqn = Some("nqn.2026-11.io.yagura:a".to_owned());
+        let spec = HolderSpec { address: "no-such-name.invalid:4420".to_owned(), nqn, nsid: 1 };
+        let looked =
+            Reactor::run(ReactorConfig::default(), async move { holder(&spec, &host, None).look().await.err() });
+        let away = looked.expect("a reactor").expect("nobody knows it");
+        assert!(matches!(away, Error::Unreachable { .. }), "{away}");
+    }
+
+    #[test]
     fn a_number_that_is_another_namespace_by_now_is_not_taken() {
         let ran = Reactor::run(ReactorConfig::default(), async {
             let (target, nqn) = (Target::default(), "nqn.2026-11.io.yagura:a");
@@ -146,7 +159,7 @@ mod tests {
             let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
             let address = listener.local_addr();
             let _serving = engine::task::spawn(async move { match target.serve(listener, Vec::new()).await {} });
-            let spec = HolderSpec { address, nqn: Some(nqn.to_owned()), nsid: 1 };
+            let spec = HolderSpec { address: address.to_string(), nqn: Some(nqn.to_owned()), nsid: 1 };
             let host = Flags::parse_from(["test", "--host-nqn=nqn.2026-11.io.yagura:host"]).host;
             holder(&spec, &host, Some([7; 16])).look().await.expect("it is the one");
             for refused in [holder(&spec, &host, Some([8; 16])).take(Takes::Holder).await.err(), {

@@ -4,7 +4,6 @@
 //! Invariant: no I/O waits for the control plane. Questions are asked on a thread of their own; a control plane that is away, or
 //! slow, is asked again later, and the volume is used meanwhile as it was.
 
-use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -31,11 +30,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// What asks, on a thread of its own.
 struct Asking {
     reports: mpsc::SyncSender<Report>,
-    wishes: MailReceiver<Result<Wanted, String>>,
+    wishes: MailReceiver<Result<Wish, String>>,
 }
-
-/// What is wanted, and where a new holder is: its name is resolved where nobody waits for that but who asks.
-type Wanted = (Wish, Option<SocketAddr>);
 
 impl Asking {
     /// Asks at that path.
@@ -56,23 +52,17 @@ impl Asking {
     }
 
     /// None: the thread has ended.
-    async fn ask(&self, report: Report) -> Option<Result<Wanted, String>> {
+    async fn ask(&self, report: Report) -> Option<Result<Wish, String>> {
         self.reports.try_send(report).ok()?;
         self.wishes.recv().await
     }
 }
 
-fn ask(client: &Client, path: &str, report: &Report) -> Result<Wanted, String> {
+fn ask(client: &Client, path: &str, report: &Report) -> Result<Wish, String> {
     let report = serde_json::to_value(report).map_err(|fault| fault.to_string())?;
     let said = client.ask(Method::POST, path, Some(&report)).map_err(|failure| failure.sentence().to_string())?;
-    let wish: Wish = serde_json::from_value(said)
-        .map_err(|fault| format!("the control plane says what this program does not know: {fault}"))?;
-    let Some(Assigned { work: Work::Replace(Replacement { address, .. }), .. }) = &wish.work else {
-        return Ok((wish, None));
-    };
-    let found = address.as_str().to_socket_addrs().map(|mut found| found.next());
-    let at = found.map_err(|error| format!("{}: {error}", address.as_str()))?;
-    Ok((wish, at))
+    serde_json::from_value(said)
+        .map_err(|fault| format!("the control plane says what this program does not know: {fault}"))
 }
 
 /// How a host reaches holders, and which namespaces it reaches (NGUID), by slot.
@@ -86,17 +76,21 @@ pub struct Holding {
 impl Holding {
     /// Reaches the new holder from now on, when the volume can do without the former one. The control plane has seen to that: it is
     /// looked at once more because the former one may be the last in sync by now.
-    fn use_new(&mut self, volume: &Volume, replacement: &Replacement, at: Option<SocketAddr>) {
+    async fn use_new(&mut self, volume: &Volume, replacement: &Replacement) {
         let (slot, uid) = (replacement.slot, replacement.namespace.uid.into_bytes());
-        let (Some(at), Some(reached)) = (at, self.uids.get_mut(slot).filter(|reached| **reached != uid)) else {
+        let Some(reached) = self.uids.get_mut(slot).filter(|reached| **reached != uid) else { return };
+        let Replacement { address, nqn, namespace, .. } = replacement;
+        let address = address.as_str().to_owned();
+        // One that nobody knows is away: the former one is of more use. It is asked first: what is looked at then is so now.
+        if let Err(error) = ::client::reach::resolve(&address).await {
+            tracing::warn!(slot, "a holder is not replaced yet: {error}");
             return;
-        };
+        }
         if !is_dispensable((volume.in_sync(), volume.holding()), &volume.shape(), slot) {
             tracing::warn!(slot, "a holder is not replaced yet: others are not in sync, or are away");
             return;
         }
-        let Replacement { nqn, namespace, .. } = replacement;
-        let spec = HolderSpec { address: at, nqn: Some(nqn.to_string()), nsid: namespace.nsid };
+        let spec = HolderSpec { address, nqn: Some(nqn.to_string()), nsid: namespace.nsid };
         tracing::info!(slot, "a new holder takes the place of the former one");
         volume.set_reach(slot, reach::known(&spec, &self.host, uid));
         *reached = uid;
@@ -138,7 +132,7 @@ pub fn follow(
             });
             match asking.ask(Report { snapshots: moments(&volume), ended: ended.clone(), working }).await {
                 None => return,
-                Some(Ok((mut wish, at))) => {
+                Some(Ok(mut wish)) => {
                     complaint = None;
                     limiter.set(wish.limits);
                     // It is done for as long as it is wanted, and what is asked for is said in the reports.
@@ -149,7 +143,7 @@ pub fn follow(
                         _ => None,
                     };
                     if let Some((_, replacement)) = replaced.as_ref().filter(|(_, replacement)| replacement.go) {
-                        holding.use_new(&volume, replacement, at);
+                        holding.use_new(&volume, replacement).await;
                     }
                     ended = heed(&volume, ended, wish, &grown).await;
                 }

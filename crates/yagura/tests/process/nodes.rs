@@ -192,8 +192,9 @@ fn a_pool_is_made_once_and_members_in_use_are_not_taken() {
     // Nor are they given to another pool, and nobody is taken twice.
     let others = ["other", "more"].map(|name| node(directory.path(), name, "32MiB"));
     let [other, more] = others.each_ref().map(|node| node.address("listening").to_string());
-    let (status, _, stderr) = run(&["pool", "create", &format!("--member={other}"), "--replicas=1"]);
+    let (status, stdout, stderr) = run(&["pool", "create", &format!("--member={other}"), "--replicas=1"]);
     assert_eq!(status, 0, "{stderr}");
+    assert!(stdout.contains("room for values") && stdout.contains("--values SIZE"), "{stdout}");
     let (other, more) = (format!("--pool={other}"), format!("--member={more}"));
     let (status, _, stderr) = run(&["pool", "add", &other, &member]);
     let told = ["is in use (a member of pool", "left as it is", "--force"];

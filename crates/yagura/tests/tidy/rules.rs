@@ -160,6 +160,37 @@ fn says_why(source: &Source, at: usize) -> bool {
     constant || message.split_whitespace().count() >= 3
 }
 
+/// What the binary counts for people, as it stands behind a number.
+const COUNTED: &[&str] = &[
+    "blocks",
+    "chunks",
+    "extents",
+    "faults",
+    "files",
+    "groups",
+    "items",
+    "keys",
+    "namespaces",
+    "pages",
+    "parts",
+    "regions",
+    "replicas",
+    "sectors",
+    "segments",
+];
+
+/// Whether `line` puts a plural of [`COUNTED`] behind a number that may be one: `1 files`. Behind "of", as in `2 of 8 chunks`, it
+/// may stand.
+pub fn counts_by_hand(line: &str) -> bool {
+    line.match_indices("} ").any(|(close, _)| {
+        let (before, behind) = (&line[..close], &line[close + 2..]);
+        let word = behind.split(|c: char| !c.is_ascii_lowercase()).next().unwrap_or_default();
+        let Some(open) = before.rfind('{') else { return false };
+        let is_name = before[open + 1..].chars().all(|c| crate::source::is_word(c) || c == '.');
+        is_name && COUNTED.contains(&word) && !before[..open].ends_with("of ")
+    })
+}
+
 /// The part of `line` that names a place of one machine: a checkout, a home, a private mirror.
 pub fn machine_path(line: &str) -> Option<String> {
     // Written in two halves, so that this file does not break its own rule.

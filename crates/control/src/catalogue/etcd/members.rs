@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::sync::{MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use engine::backoff::{Backoff, jittered};
 use http::Uri;
 use openssl::ssl::SslConnector;
 use prost::Message;
@@ -27,7 +28,8 @@ const CALLS_MAX: usize = 64;
 const CONNECT_LIMIT: Duration = Duration::from_secs(4);
 /// Time for one try. Derived: etcd answers within seven seconds, if only that it could not.
 const TRY_LIMIT: Duration = Duration::from_secs(9);
-/// Pause between tries: it begins with the first, and doubles up to the last. Chosen: an election takes a second.
+/// Pause between tries: it begins with the first, and doubles up to the last; chance shortens it, so that control planes that lost
+/// an etcd together do not come back in step. Chosen: an election takes a second.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 /// See [`PAUSE_FIRST`]. Chosen, as said there.
 const PAUSE_LAST: Duration = Duration::from_millis(500);
@@ -267,17 +269,17 @@ impl Members {
     {
         let turn = timeout_at(until, self.calls.acquire()).await;
         let _turn = turn.map_err(|_| Fault::Error(self.no_answer("too many operations are under way".into())))?;
-        let mut pause = PAUSE_FIRST;
+        let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_LAST);
         loop {
             let why = match self.try_once(&attempt, until, again).await? {
                 Ok(answer) => return Ok(answer),
                 Err(why) => why,
             };
-            if Instant::now() + pause >= until {
+            let again = Instant::now() + jittered(backoff.pause());
+            if again >= until {
                 return Err(Fault::Error(self.no_answer(why)));
             }
-            sleep_until(Instant::now() + pause).await;
-            pause = (pause * 2).min(PAUSE_LAST);
+            sleep_until(again).await;
         }
     }
 

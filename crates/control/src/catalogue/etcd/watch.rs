@@ -19,6 +19,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::backoff::{Backoff, jittered};
 use prost::Message;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -38,7 +39,8 @@ use crate::catalogue::types::{Changed, Commit, Prefix, Revision};
 const COMMITS_WAITING_MAX: usize = 64;
 /// Time until a watch is begun. Chosen: more than etcd takes to say that it cannot.
 const BEGIN_LIMIT: Duration = Duration::from_secs(9);
-/// Pause before the next member is asked: it begins with the first, and doubles up to the last. Chosen: an election takes a second.
+/// Pause before the next member is asked: it begins with the first, and doubles up to the last; chance shortens it. Chosen: an
+/// election takes a second.
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
 /// See [`PAUSE_FIRST`]. Chosen, as said there.
 const PAUSE_LAST: Duration = Duration::from_secs(1);
@@ -100,7 +102,7 @@ struct Follower {
 
 impl Follower {
     async fn run(mut self) {
-        let mut pause = PAUSE_FIRST;
+        let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_LAST);
         for turn in 0.. {
             let place = self.place;
             match self.follow(turn).await {
@@ -115,8 +117,10 @@ impl Follower {
                 End::Unwanted => return,
             }
             // One that was followed for a while begins anew at once.
-            pause = if self.place > place { PAUSE_FIRST } else { (pause * 2).min(PAUSE_LAST) };
-            sleep(pause).await;
+            if self.place > place {
+                backoff.reset();
+            }
+            sleep(jittered(backoff.pause())).await;
         }
     }
 

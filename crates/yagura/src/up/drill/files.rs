@@ -192,9 +192,10 @@ impl Summary {
                 Err(Failure::check("files were written without a node, and none of their stripes was rebuilt"))
             }
             Summary { different: 0, .. } => Ok(()),
-            Summary { different, .. } => Err(Failure::check(format!(
-                "{different} files did not come back from the file system as they were copied"
-            ))),
+            Summary { different, .. } => {
+                let files = many(*different, "file");
+                Err(Failure::check(format!("{files} did not come back from the file system as copied")))
+            }
         }
     }
 
@@ -203,7 +204,7 @@ impl Summary {
         let Summary { data, parity, files, bytes, copy_seconds, reads, rebuilt_stripes, rebuild_seconds, .. } = self;
         let right = match self.different {
             0 => "every byte right".to_owned(),
-            different => format!("{different} files DIFFER"),
+            different => format!("{} WRONG", many(different, "file")),
         };
         format!(
             "files:     {}, {} copied in, {data} + {parity} columns, in {copy_seconds:.2} s; read {} around the node's end\n\

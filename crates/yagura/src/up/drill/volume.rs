@@ -290,13 +290,15 @@ impl Summary {
             different => format!("{different} bytes DIFFER"),
         };
         format!(
-            "volume:    ext4 of {files} files written while the node was killed: {}\n\
+            "volume:    ext4 of {} written while the node was killed: {}\n\
              \x20          read without the node: {}, {right}\n\
-             \x20          resynchronised {} in {resync_seconds:.2} s from the node's restart, {equal_regions} regions equal on \
+             \x20          resynchronised {} in {resync_seconds:.2} s from the node's restart, {} equal on \
              all replicas\n",
+            output::many(*files, "file"),
             write.describe(),
             read.describe(),
             Size(*resynced_bytes),
+            output::many(*equal_regions, "region"),
         )
     }
 }

@@ -49,3 +49,20 @@ fn connections_that_rest_cost_little_and_stop_at_their_share() {
     assert!(after * 5 > before * 4, "{after} of {before} items are left");
     client.expect(b"set a 0 0 1\r\nx\r\nget a\r\n", b"STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
 }
+
+/// One byte of a command from each of 5,000 took 40 MiB of buffers, and with them all items of 64 MiB.
+#[test]
+fn one_byte_of_a_command_costs_as_little() {
+    let (server, mut client) = full();
+    let before = client.figure("curr_items");
+    let mut others: Vec<_> = (0..1900).map(|_| Text::connect(server.address("listening"))).collect();
+    others.iter_mut().for_each(|other| other.send(b"g"));
+    super::operation::eventually("all are in the middle of a command", || {
+        let conns = client.ask(b"stats conns\r\n", "END");
+        conns.iter().filter(|line| line.ends_with(":state conn_waiting")).count() == 1900
+    });
+    let after = client.figure("curr_items");
+    assert!(after * 5 > before * 4, "{after} of {before} items are left");
+    client.expect(b"set a 0 0 1\r\nx\r\nget a\r\n", b"STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
+    others.iter_mut().step_by(100).for_each(|other| other.expect(b"et a\r\n", b"VALUE a 0 1\r\nx\r\nEND\r\n"));
+}
