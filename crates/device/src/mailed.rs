@@ -3,6 +3,7 @@
 //! Invariants:
 //! - The namespace is used by the thread that has it, and by no other: what another thread gives goes to that thread by mail, and
 //!   the answer comes back by mail. No lock is held while a command runs.
+//! - What other threads are told without asking is never older than the last answer that they got.
 //! - What was mailed runs to its end, also when its caller has gone: then its outcome is open, as with any dropped command.
 //!
 //! Downside: a command of another thread costs two boxes and two wakes, and all commands end on one core. A namespace that every
@@ -100,7 +101,7 @@ impl Mailed {
         let told = Arc::new(Mutex::new(Told::by(&*held)));
         let (mail, letters) = mailbox(MAIL_MAX);
         HELD.with_borrow_mut(|all| all.insert(number, held.clone()));
-        task::spawn(serve(held, letters, told.clone())).detach();
+        task::spawn(serve(held, letters)).detach();
         Mailed(Arc::new(Inner { number, mail, told }))
     }
 
@@ -127,10 +128,14 @@ impl Mailed {
         command: impl FnOnce(Held) -> LocalFuture<'static, T> + Send + 'static,
     ) -> Option<T> {
         let (reply, answer) = mailbox(1);
+        let told = self.0.told.clone();
         let command: Command = Box::new(move |namespace| {
             Box::pin(async move {
+                let result = command(namespace.clone()).await;
+                // Before the answer: who gets an error looks at once at what the namespace has become.
+                *lock(&told) = Told::by(&*namespace);
                 // Nobody waits any more: the outcome is open to them.
-                let _ = reply.try_send(command(namespace).await);
+                let _ = reply.try_send(result);
             })
         });
         self.0.mail.send(command).await.ok()?;
@@ -139,14 +144,9 @@ impl Mailed {
 }
 
 /// Runs what is mailed, as long as somebody can mail.
-async fn serve(namespace: Held, letters: MailReceiver<Command>, told: Arc<Mutex<Told>>) {
+async fn serve(namespace: Held, letters: MailReceiver<Command>) {
     while let Some(command) = letters.recv().await {
-        let (command, namespace, told) = (command(namespace.clone()), namespace.clone(), told.clone());
-        task::spawn(async move {
-            command.await;
-            *lock(&told) = Told::by(&*namespace);
-        })
-        .detach();
+        task::spawn(command(namespace.clone())).detach();
     }
 }
 
@@ -287,12 +287,68 @@ impl Namespace for Mailed {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::rc::Rc;
+    use std::time::Duration;
 
-    use engine::{Buf, Reactor, ReactorConfig};
+    use engine::{Buf, Reactor, ReactorConfig, View};
 
     use super::{Mailed, gone};
-    use crate::{Durability, Error, Lba, Memory, Namespace};
+    use crate::{Durability, Error, Lba, Memory, Namespace, Writability};
+
+    /// Memory that fails at its first write, and takes none from then on. Once it has failed it takes its time to say so.
+    struct Failing {
+        memory: Memory,
+        failed: Cell<bool>,
+    }
+
+    impl Namespace for Failing {
+        crate::delegate_namespace!(this => { Failing { memory, .. } => memory };
+            info, read, flush, compare, compare_and_write, write_zeroes, deallocate, verify, write_uncorrectable,
+            hint_lifetime, used_blocks, link, attribute, set_attribute, zones);
+
+        async fn write(&self, _lba: Lba, _data: View, _durability: Durability) -> Result<(), Error> {
+            self.failed.set(true);
+            Err(Error::WriteFault("told to".into()))
+        }
+
+        fn writability(&self) -> Writability {
+            if !self.failed.get() {
+                return Writability::Writable;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            Writability::Failed
+        }
+    }
+
+    /// The answer went out before what other threads are told was renewed: a target on another thread that got the error found the
+    /// namespace writable, and told its hosts nothing until the next command failed.
+    #[test]
+    fn who_gets_the_error_finds_what_the_namespace_has_become() {
+        let (sender, namespaces) = std::sync::mpsc::channel::<Mailed>();
+        let other = std::thread::spawn(move || {
+            let mailed = namespaces.recv().expect("it is sent");
+            let write = async move {
+                let data = Buf::copy_from(&[7; 4096]).freeze();
+                let before = mailed.writability();
+                let written = mailed.write(Lba(0), data, Durability::Stable).await;
+                (before, written, mailed.writability())
+            };
+            Reactor::run(ReactorConfig::default(), write).expect("a reactor")
+        });
+        let body = async move {
+            let memory = Memory::new(16 * 4096, 4096, [1; 16]).expect("it fits");
+            let mailed = Mailed::new(Rc::new(Failing { memory, failed: Cell::new(false) }));
+            sender.send(mailed).expect("the thread waits");
+            while !other.is_finished() {
+                engine::time::sleep(Duration::from_millis(1)).await;
+            }
+            other.join().expect("it did not panic")
+        };
+        let told = Reactor::run(ReactorConfig::default(), body).expect("a reactor");
+        let fault = Err(Error::WriteFault("told to".into()));
+        assert_eq!(told, (Writability::Writable, fault, Writability::Failed));
+    }
 
     #[test]
     fn another_thread_reads_what_this_one_has() {

@@ -72,6 +72,8 @@ pub struct ControllerSide {
     names: Names,
     /// The host has one of these.
     keys: Vec<HostKeys>,
+    /// Those of them that it has shown to know, in the latest transaction.
+    shown: Option<HostKeys>,
     policy: Policy,
     concatenation: ConcatenationPolicy,
     expected: Expected,
@@ -92,6 +94,7 @@ impl ControllerSide {
         ControllerSide {
             names,
             keys: keys.into_iter().collect(),
+            shown: None,
             policy,
             concatenation,
             expected: Expected::Negotiate,
@@ -103,6 +106,11 @@ impl ControllerSide {
     /// Other keys, for transactions that begin from now on.
     pub fn set_keys(&mut self, keys: impl IntoIterator<Item = HostKeys>) {
         self.keys = keys.into_iter().collect();
+    }
+
+    /// The keys by which the host has authenticated last. They were its keys when that began.
+    pub fn shown(&self) -> Option<&HostKeys> {
+        self.shown.as_ref()
     }
 
     /// Whether a transaction has begun and is not over.
@@ -272,12 +280,13 @@ impl ControllerSide {
         let answer = match reply.challenge.filter(|_| reply.sequence != 0) {
             None => None,
             Some(c2) => {
-                let key = keys.controller.ok_or(Failure::FAILED)?;
+                let key = keys.controller.as_ref().ok_or(Failure::FAILED)?;
                 let names = &self.names;
-                let answer = derive::response(transaction, Role::Controller, &key, names, c2, reply.sequence, session);
+                let answer = derive::response(transaction, Role::Controller, key, names, c2, reply.sequence, session);
                 Some(answer.map_err(library_failed)?)
             }
         };
+        self.shown = Some(keys);
         self.succeed(transaction, answer, psk);
         Ok(())
     }

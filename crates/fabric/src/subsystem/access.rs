@@ -93,7 +93,7 @@ impl Access {
 
 impl Shared {
     /// Changes who is let in, and ends the controllers of those who are not any more, and of `host` if its configuration is
-    /// another now: what it was let in by may be what was taken from it.
+    /// another now: what it was let in by may be what was taken from it. What authentication has made for `host` is forgotten.
     fn change_access(
         &self,
         nqn: &Nqn,
@@ -105,6 +105,9 @@ impl Shared {
         let before = host.map(|host| access.config(host));
         change(access)?;
         let reconfigured = host.map(|host| access.config(host)) != before;
+        // Under the lock under which controllers are listed and such keys are put in: nobody comes in by one of them who is
+        // overlooked below, and none is made by what was taken away.
+        host.into_iter().for_each(|host| self.secure.forget_generated(host, nqn));
         self.changed(&mut state, &Change::Discovery(host));
         let Some(subsystem) = state.subsystems.get(nqn) else { return Ok(()) };
         for controller in state.controllers.values().filter(|controller| controller.subsystem() == nqn) {
@@ -137,8 +140,6 @@ impl Shared {
     pub fn allow_host(&self, nqn: &Nqn, host: &Nqn, config: HostConfig) -> Result<(), ConfigError> {
         let keys = config.tls_keys.clone();
         let others = self.host_config(nqn, host).tls_keys != keys;
-        // First, so that nobody who comes in by one of them is overlooked when the controllers are ended.
-        self.secure.forget_generated(host, nqn);
         self.change_access(nqn, Some(host), |access| access.allow(host.clone(), config))?;
         if others { self.replace_tls_keys(nqn, host, keys) } else { Ok(()) }
     }
@@ -154,7 +155,6 @@ impl Shared {
     }
 
     pub fn deny_host(&self, nqn: &Nqn, host: &Nqn) -> Result<(), ConfigError> {
-        self.secure.forget_generated(host, nqn);
         self.change_access(nqn, Some(host), |access| {
             let listed = access.deny(host);
             let missing = || ConfigError::NoHost { subsystem: nqn.clone(), host: host.clone(), any: access.any() };

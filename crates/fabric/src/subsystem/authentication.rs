@@ -6,6 +6,8 @@
 //!   on it: everything else gets Authentication Required. That holds for every queue on its own.
 //! - A controller has nothing of its host's before its admin queue has authenticated: it is let in by that.
 //! - An authentication that fails, or takes too long, ends the connection; also a repeated one on a queue in use.
+//! - It counts only if the keys that it was begun with are the host's still when it is over: who has a key that was taken away
+//!   gets nothing by a transaction that was begun before, neither a controller nor a key for TLS.
 //! - What is computed for an authentication keeps no reactor from its other connections ([`engine::offload`]); a queue has one
 //!   computation at a time.
 //! - While the word of a failure is held back nothing else is done for its queue: it has an end that no message moves.
@@ -32,7 +34,8 @@ use super::secure::REFUSED;
 use super::shared::{Refused, Shared};
 use super::slots::Stage;
 use super::terms::Terms;
-use crate::auth::{ConcatenationPolicy, ControllerSide, HostKeys, Names, Verdict};
+use crate::auth::{ConcatenationPolicy, ControllerSide, GeneratedPsk, HostKeys, Names, Verdict};
+use crate::psk::TlsPsk;
 
 /// How long the word that an authentication failed is held back. Chosen: no host notices it, and a guesser has one try a
 /// second for each connection.
@@ -114,10 +117,23 @@ impl Shared {
             let own = state.controllers.values().filter(|own| own.subsystem() == subsystem && own.host() == host);
             own.for_each(|controller| controller.end());
         }
-        drop(state);
-        // A key for TLS that the old ones have made and nobody uses yet would begin an association all the same.
+        // A key for TLS that the old ones have made and nobody uses yet would begin an association all the same. Under the lock, so
+        // that none is put in afterwards, nor a controller listed by one in between.
         self.secure.forget_unused(host, subsystem);
         Ok(())
+    }
+
+    /// Whether the keys that a controller's host has shown are its keys still; if so, the key for TLS that was made by them is
+    /// kept. One step, under the lock under which keys are changed: whoever changes them forgets what the old ones have made, and
+    /// must not find it put in afterwards.
+    fn accept(&self, controller: &Controller, shown: Option<&HostKeys>, made: Option<TlsPsk>, now: Instant) -> bool {
+        let state = self.lock();
+        let keys = state.host_keys(controller.subsystem(), controller.host());
+        let accepted = !controller.is_ended() && shown.is_some_and(|shown| keys.contains(shown));
+        if let Some(made) = made.filter(|_| accepted) {
+            self.secure.keep_generated(made, now);
+        }
+        accepted
     }
 
     pub fn host_config(&self, subsystem: &Nqn, host: &Nqn) -> HostConfig {
@@ -295,14 +311,17 @@ impl Connection {
         match verdict {
             Verdict::Pending => {}
             Verdict::Authenticated { bidirectional, psk } => {
+                let Some(controller) = &self.controller else { return };
+                let shown = authentication.side.as_ref().and_then(ControllerSide::shown);
+                let made = psk.and_then(|psk| psk_for_tls(&psk, controller));
+                if !self.shared.accept(controller, shown, made, now) {
+                    return self.fail_authentication(End::AuthenticationFailed(Failure::FAILED), now);
+                }
                 // Where there must be a secure channel this queue is of no more use: its host has the time that is left.
                 if !self.concatenation_required {
                     authentication.required = None;
                     authentication.time_limit = None;
                     self.let_in(now);
-                }
-                if let Some(psk) = psk {
-                    self.keep_generated(&psk, now);
                 }
                 self.shared.stats.authenticated.fetch_add(1, Relaxed);
                 tracing::debug!(qid = self.queue.qid, bidirectional, "the host has authenticated itself");
@@ -345,6 +364,13 @@ impl Connection {
 pub(super) fn kind(command: &Submission) -> Option<FabricsType> {
     let authentication = [FabricsType::AUTHENTICATION_SEND, FabricsType::AUTHENTICATION_RECEIVE];
     command.fabrics_type().filter(|kind| authentication.contains(kind))
+}
+
+/// A key that authentication has made, as the host comes back with it.
+fn psk_for_tls(made: &GeneratedPsk, controller: &Controller) -> Option<TlsPsk> {
+    let names = Names { host: controller.host().clone(), subsystem: controller.subsystem().clone() };
+    // The host finds no key when it comes back, and says so.
+    made.tls_psk(&names).inspect_err(|error| tracing::warn!(%error, "no key for the secure channel")).ok()
 }
 
 fn fields(command: &Submission) -> Fields {

@@ -23,7 +23,7 @@ use tls::{ServerContext, TlsError, TlsStream, Transport};
 use super::config::{ConfigError, PortId};
 use super::connection::Connection;
 use super::shared::{Refused, Shared};
-use crate::auth::{ConcatenationPolicy, GeneratedPsk, Names};
+use crate::auth::ConcatenationPolicy;
 use crate::psk::{Hold, Keyring, Origin, RetainedPsk, TlsPsk, mend};
 
 /// What the first byte of a TLS connection is (RFC 8446 §5.1: a handshake record). A plain one begins with the type of
@@ -89,6 +89,11 @@ impl Secure {
     #[cfg(test)]
     pub fn keyring(&self) -> &Arc<Keyring> {
         &self.keyring
+    }
+
+    /// Keeps a key that authentication has made, for the host to come back with.
+    pub fn keep_generated(&self, psk: TlsPsk, now: Instant) {
+        self.keyring.add_generated(psk, now);
     }
 
     /// Forgets every key of a host for a subsystem that authentication has made.
@@ -205,17 +210,6 @@ impl Connection {
             true if self.concatenation_required => ConcatenationPolicy::Required,
             true => ConcatenationPolicy::Allowed,
             false => ConcatenationPolicy::Refused,
-        }
-    }
-
-    /// Keeps a key that authentication has made, for the host to come back with.
-    pub(super) fn keep_generated(&self, psk: &GeneratedPsk, now: Instant) {
-        let Some(controller) = &self.controller else { return };
-        let names = Names { host: controller.host().clone(), subsystem: controller.subsystem().clone() };
-        match psk.tls_psk(&names) {
-            Ok(psk) => self.shared.secure.keyring.add_generated(psk, now),
-            // The host finds no key when it comes back, and says so.
-            Err(error) => tracing::warn!(%error, "no key for the secure channel"),
         }
     }
 

@@ -7,6 +7,7 @@ mod association;
 mod attachment;
 mod authentication;
 mod capsules;
+mod changed_keys;
 mod changes;
 mod copy;
 mod effects;

@@ -28,7 +28,7 @@ fn suite() -> Policy {
     Policy::new(vec![Hash::Sha256], vec![Group::Null]).expect("not empty")
 }
 
-fn host_side(keys: &HostKeys) -> HostSide {
+pub(super) fn host_side(keys: &HostKeys) -> HostSide {
     side_of(host(), keys)
 }
 
@@ -47,7 +47,7 @@ pub(super) fn allow(target: &Target, keys: &HostKeys) {
 }
 
 /// A connection to a target that has `keys` of the session's host, past ICReq.
-fn session(keys: &HostKeys) -> RawHost {
+pub(super) fn session(keys: &HostKeys) -> RawHost {
     let mut session = RawHost::new(memory());
     allow(&session.target, keys);
     session.open(false, false);
@@ -64,7 +64,7 @@ pub(super) fn login_to_discovery(session: &mut RawHost, keys: &HostKeys) -> Resu
     run_login(session, side_for(Nqn::discovery(), session.host.clone(), keys))
 }
 
-fn run_login(session: &mut RawHost, mut side: HostSide) -> Result<(), AuthError> {
+pub(super) fn run_login(session: &mut RawHost, mut side: HostSide) -> Result<(), AuthError> {
     loop {
         match side.step() {
             Step::Send(message) => {
@@ -86,7 +86,7 @@ fn run_login(session: &mut RawHost, mut side: HostSide) -> Result<(), AuthError>
     }
 }
 
-fn connect(session: &mut RawHost, qid: u16) -> Completion {
+pub(super) fn connect(session: &mut RawHost, qid: u16) -> Completion {
     session.connect(qid, &subsystem(), |_, _| {}).expect("answered")
 }
 
@@ -107,7 +107,7 @@ fn admin(keys: &HostKeys) -> RawHost {
 }
 
 /// I/O queue 1 of such a controller, connected and not authenticated.
-fn io_queue(keys: &HostKeys) -> RawHost {
+pub(super) fn io_queue(keys: &HostKeys) -> RawHost {
     let admin = admin(keys);
     let mut session = RawHost::on(&admin.target);
     session.open(false, false);
@@ -381,7 +381,7 @@ fn commands_that_are_not_of_in_band_authentication_are_refused() {
 // Secure channel concatenation (NVMe Base 2.0c §8.13.5.9).
 
 /// A session by a port that requires TLS, of a host that may make its key by authentication.
-fn concatenating(keys: &HostKeys) -> RawHost {
+pub(super) fn concatenating(keys: &HostKeys) -> RawHost {
     let session = RawHost::new(memory());
     let secure = PortConfig { tls: TlsPolicy::Required, ..PortConfig::new(PortId(2)) };
     session.target.add_port(secure).expect("new");
@@ -393,9 +393,13 @@ fn concatenating(keys: &HostKeys) -> RawHost {
 }
 
 pub(super) fn login_for_a_channel(session: &mut RawHost, keys: &HostKeys) -> Result<(), AuthError> {
+    run_login(session, side_for_a_channel(keys))
+}
+
+pub(super) fn side_for_a_channel(keys: &HostKeys) -> HostSide {
     let names = Names { host: host(), subsystem: subsystem() };
     let suite = Policy::new(vec![Hash::Sha256], vec![Group::Ffdhe2048]).expect("not empty");
-    run_login(session, HostSide::new(names, keys.clone(), suite, 7, Concatenation::NEW_TLS_PSK))
+    HostSide::new(names, keys.clone(), suite, 7, Concatenation::NEW_TLS_PSK)
 }
 
 #[test]
