@@ -55,6 +55,7 @@ mod resolve;
 mod scan;
 mod security;
 mod source;
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod worker;
 

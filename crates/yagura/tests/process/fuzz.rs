@@ -78,7 +78,7 @@ targets! {
     flash_open: flash::fuzz::flash_open,
     host_session: fabric::host::fuzz_session,
     map_decode: pool::fuzz::map_decode,
-    nbd_options: nbd::fuzz_negotiation,
+    nbd_options: nbd::fuzz::negotiation,
     page_decode: kv::fuzz::page_decode,
     pdu_decode: fabric::fuzz::pdu_decode,
     resp_hash: kv::fuzz::resp_hash,
