@@ -78,6 +78,7 @@ targets! {
     cache_session: cache::fuzz::session,
     drive_open: device::drive::fuzz::drive_open,
     erasure_losses: erasure::fuzz::losses,
+    file_map: file::fuzz::file_map,
     file_records: file::fuzz::records,
     flash_open: flash::fuzz::flash_open,
     host_session: fabric::host::fuzz_session,
