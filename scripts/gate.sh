@@ -100,6 +100,8 @@ run format cargo fmt --manifest-path fuzz/Cargo.toml --check
 run tidy scripts/tidy.sh
 run deny cargo deny --offline --locked check --hide-inclusion-graph licenses bans sources
 run clippy cargo clippy --workspace --all-targets --locked -- -D warnings
+# All that is tested has the feature `testing`; what is given away must compile without it.
+run product cargo clippy --workspace --locked -- -D warnings
 run build "${tests[@]}" --no-run
 ! wanted build || export YAGURA=$target/debug/yagura
 begin_beside guest scripts/guest.sh gate

@@ -19,10 +19,11 @@ if ! cmp -s "$pins" "$venv/pins" 2>/dev/null; then
   cp "$pins" "$venv/pins"
 fi
 
-profile=dev
-[ "${1:-}" != wheel ] || profile=dist
+# What is tested shares the crates below with all other tests, which have the feature.
+build=(--profile dev --features testing)
+[ "${1:-}" != wheel ] || build=(--profile dist)
 rm -rf "$place/wheels"
-CARGO_TARGET_DIR=$target "$venv/bin/maturin" build --quiet --locked --manifest-path python/Cargo.toml --profile "$profile" \
+CARGO_TARGET_DIR=$target "$venv/bin/maturin" build --quiet --locked --manifest-path python/Cargo.toml "${build[@]}" \
   --interpreter "$venv/bin/python" --compatibility linux --out "$place/wheels"
 wheels=("$place"/wheels/yagura-*.whl)
 if [ "${1:-}" = wheel ]; then

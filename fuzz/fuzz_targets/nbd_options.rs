@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| nbd::fuzz_negotiation(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| nbd::fuzz::negotiation(bytes));

@@ -8,6 +8,7 @@
 
 pub mod commands;
 pub mod flash;
+#[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
 pub mod hash;
 pub mod index;
@@ -20,6 +21,7 @@ pub mod session;
 mod shard;
 pub mod slot;
 pub mod store;
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
 /// Bytes of a key, as in memcached (`KEY_MAX_LENGTH`).

@@ -56,6 +56,7 @@ mod resolve;
 mod scan;
 mod security;
 mod source;
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod way;
 mod worker;

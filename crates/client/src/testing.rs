@@ -1,5 +1,5 @@
 //! A pool, or a volume, in this process's memory, for the tests of programs that use one: real targets on loopback, no files, no
-//! root.
+//! root. It is there with the crate's feature `testing`.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};

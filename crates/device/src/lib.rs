@@ -6,18 +6,20 @@
 //! | [`FileNamespace`] | a file or block device, by direct I/O | everything else |
 //! | [`DriveNamespace`] | a part of a [`Drive`], thin, with checksums, snapshots and clones | media that many share |
 //! | [`ZonedFile`] | a zoned block device of Linux | what writes in order, as the media manager of `flash` |
-//! | [`ZonedMemory`] | zones in this process's memory | tests |
-//! | [`Fault`] | another namespace, failing as told | tests |
+//! | `ZonedMemory` | zones in this process's memory | tests, with the feature `testing` |
+//! | `Fault` | another namespace, failing as told | tests, with the feature `testing` |
 //!
 //! A remote namespace behind NVMe/TCP implements the same trait, in `fabric`.
 
 mod any;
 mod attributes;
 mod claim;
+#[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 mod delegate;
 pub mod drive;
 mod erased;
+#[cfg(any(test, feature = "testing"))]
 mod fault;
 mod file;
 mod grow;
@@ -35,12 +37,14 @@ mod sidecar;
 mod uncorrectable;
 mod zone;
 mod zoned_file;
+#[cfg(any(test, feature = "testing"))]
 mod zoned_memory;
 
 pub use any::AnyNamespace;
 pub use attributes::{Attributes, COPY_BYTES as ATTRIBUTES_BYTES_MAX};
 pub use drive::{Drive, DriveError, DriveNamespace, DriveOptions, FormatOptions, NamespaceSpec};
 pub use erased::{Erased, ErasedMethods, Known};
+#[cfg(any(test, feature = "testing"))]
 pub use fault::{Fault, FaultConfig};
 pub use file::{FileNamespace, FileOptions, OpenError};
 pub use grow::GrowError;
@@ -56,4 +60,5 @@ pub use namespace::{
 pub use range_lock::{Lock, Mode, RangeGuard, RangeLocks};
 pub use zone::{Zone, ZoneAction, ZoneError, ZoneState, ZonedInfo};
 pub use zoned_file::{ZonedFile, is_zoned};
+#[cfg(any(test, feature = "testing"))]
 pub use zoned_memory::ZonedMemory;

@@ -10,6 +10,7 @@
 mod code;
 mod error;
 mod field;
+#[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
 mod kernel;
 mod matrix;

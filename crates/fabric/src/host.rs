@@ -25,6 +25,7 @@ mod error;
 mod events;
 mod extension;
 mod fence;
+#[cfg(any(test, feature = "testing"))]
 mod fuzz;
 mod identity;
 mod io;
@@ -57,6 +58,7 @@ pub use discovery::{
 pub use error::ConnectError;
 pub use extension::{CopyTag, DIFFERENCES_MAX, NamespaceCopy};
 pub use fence::QUIESCE_TIME;
+#[cfg(any(test, feature = "testing"))]
 pub use fuzz::session as fuzz_session;
 pub use identity::HostIdentity;
 pub use joining::Joiner;

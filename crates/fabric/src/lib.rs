@@ -3,6 +3,7 @@
 //! [`tcp`] is the PDU codec that both ends share, [`target`] serves namespaces, [`host`] uses those of others.
 
 pub mod auth;
+#[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
 pub mod host;
 #[cfg(test)]

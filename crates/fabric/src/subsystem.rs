@@ -53,6 +53,7 @@ mod manage;
 mod newcomers;
 mod ports;
 mod queue;
+#[cfg(any(test, feature = "testing"))]
 mod raw_host;
 mod report;
 mod reservation;
@@ -70,6 +71,7 @@ mod transfers;
 mod zns;
 
 pub use ana::ANA_GROUP_DEFAULT;
+#[cfg(any(test, feature = "testing"))]
 pub(crate) use authentication::UNAUTHENTICATED_TIME_MAX;
 pub use config::{ConfigError, HostConfig, PortConfig, PortId, Profile, TargetConfig};
 pub use figures::TargetMetrics;
@@ -78,6 +80,7 @@ pub use limits::{
     PORTS_MAX, REACTORS_MAX, SUBSYSTEMS_MAX, TRANSFER_BYTES_MAX,
 };
 pub use manage::{AdoptError, DeleteError};
+#[cfg(any(test, feature = "testing"))]
 pub(crate) use raw_host::{RawHost, subsystem as raw_subsystem};
 pub use report::{AnaReport, ControllerReport, HostReport, NamespaceReport, PortReport, SubsystemReport, TargetReport};
 pub use secure::TlsPolicy;

@@ -13,6 +13,7 @@ mod draft;
 mod error;
 mod files;
 mod fs;
+#[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
 mod lying;
 pub mod mend;

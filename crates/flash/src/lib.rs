@@ -31,6 +31,7 @@ pub use self::device::{ChunkReport, ChunkState, FlashDevice, FlashError, Read};
 pub use self::geometry::{
     Geometry, GeometryError, OOB_BYTES_MAX, OOB_BYTES_MIN, SECTOR_BYTES, UNITS_MAX, WRITE_UNIT_MAX,
 };
+#[cfg(any(test, feature = "testing"))]
 pub use self::manager::fuzz;
 pub use self::manager::{
     CheckReport, Figures, FormatOptions, Heat, Manager, ManagerError, ManagerOptions, Policy, Room,

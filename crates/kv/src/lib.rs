@@ -8,6 +8,7 @@
 //! - [`table`]: one member's table: an atomic register per key.
 //! - [`store`]: the quorum over the members: get, put, delete, list, verify, repair.
 
+#[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
 pub mod object;
 pub mod page;

@@ -8,6 +8,8 @@
 mod connection;
 mod export;
 mod figures;
+#[cfg(any(test, feature = "testing"))]
+pub mod fuzz;
 mod negotiation;
 mod server;
 #[cfg(test)]
@@ -16,6 +18,5 @@ mod wire;
 
 pub use export::Export;
 pub use figures::{Figures, NbdMetrics};
-pub use negotiation::fuzz as fuzz_negotiation;
 pub use server::{CONNECTIONS_MAX, Server, ServerError};
 pub use wire::{NAME_BYTES_MAX, PAYLOAD_BYTES_MAX};

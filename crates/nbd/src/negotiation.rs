@@ -4,8 +4,6 @@
 
 use std::rc::Rc;
 
-use device::Memory;
-
 use crate::export::Export;
 use crate::wire::{IHAVEOPT, NBDMAGIC, OPTION_BYTES_MAX};
 use crate::wire::{NAME_BYTES_MAX, answer, eight, four, handshake, info, option, option_reply};
@@ -177,34 +175,4 @@ fn context_query(data: &[u8]) -> Result<&str, &'static str> {
         (_, rest) = text(rest).ok_or(MALFORMED)?;
     }
     if rest.is_empty() { Ok(name) } else { Err(MALFORMED) }
-}
-
-/// Answers options as they stand in `bytes`: for fuzzing. What is asked for is answered, whatever it is.
-///
-/// # Panics
-/// An option was not answered.
-pub fn fuzz(bytes: &[u8]) {
-    let export = |name: &str, blocks: u64| {
-        let memory = Memory::new(blocks * 4096, 4096, [1; 16]).expect("invariant: a size that can be");
-        Rc::new(Export::new(name, "", memory.into(), false))
-    };
-    let exports = [export("a", 16), export("b", 1)];
-    let Some((&first, mut rest)) = bytes.split_first() else { return };
-    let Some(mut negotiation) = Negotiation::new(&exports, u32::from(first & 3), first & 4 != 0) else { return };
-    while let Some((head, more)) = rest.split_first_chunk::<OPTION_HEAD_BYTES>() {
-        // The magic number would be found by no chance.
-        let (option, length) = (four(&head[8..]) & 15, four(&head[12..]));
-        if length > OPTION_BYTES_MAX {
-            assert!(!negotiation.too_big(option).is_empty());
-            return;
-        }
-        let (data, more) = more.split_at(more.len().min(length as usize));
-        let (reply, next) = negotiation.answer(option, data);
-        match next {
-            Next::Option => assert!(reply.len() >= 20, "every option is answered"),
-            Next::Tls => negotiation.secured(),
-            Next::Commands(_) | Next::End => return,
-        }
-        rest = more;
-    }
 }

@@ -27,6 +27,7 @@ mod create;
 pub mod domain;
 mod enough;
 pub mod error;
+#[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
 pub mod geometry;
 mod id;

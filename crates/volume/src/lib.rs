@@ -19,6 +19,7 @@ mod export;
 mod fan_out;
 mod figures;
 mod format;
+#[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
 mod garbage;
 mod grow;

@@ -12,6 +12,7 @@ mod control;
 mod csi;
 mod descriptors;
 mod drive;
+mod exchange;
 mod exit;
 mod file;
 mod flash;

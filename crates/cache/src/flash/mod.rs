@@ -23,6 +23,7 @@ mod append;
 pub(crate) mod buffer;
 mod collect;
 mod counters;
+#[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
 pub(crate) mod item;
 pub(crate) mod journal;

@@ -39,6 +39,7 @@ pub use counters::{Counters, Totals};
 pub use desk::Desk;
 pub use figures::CacheMetrics;
 pub use holdings::{Figures, FlashFigures, Holdings, Listed, Tiered};
+#[cfg(any(test, feature = "testing"))]
 pub(crate) use prefixes::Prefixes;
 pub use room::keep_memory;
 pub use shared::{Clock, Options, Program, Said, Shared};

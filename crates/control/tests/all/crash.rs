@@ -8,6 +8,7 @@ use std::io::{Error as IoError, Result as IoResult};
 use std::sync::{Arc, Mutex};
 
 use control::catalogue::{Catalogue, Embedded, EmbeddedOptions, Error, Outcome, Prefix, Range, Revision, Transaction};
+use engine::rng::SplitMix;
 use redb::StorageBackend;
 
 use crate::words::*;
@@ -41,13 +42,13 @@ impl Medium {
     }
 
     /// What is there after the crash; `seed` chooses what of the unsynced.
-    fn image(&self, mut seed: u64) -> Vec<u8> {
+    fn image(&self, seed: u64) -> Vec<u8> {
         let state = self.0.lock().unwrap();
         let mut image = state.stable.clone();
         image.resize(image.len().max(state.seen.len()), 0);
+        let mut random = SplitMix(seed);
         for (at, sector) in &state.unsynced {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            if seed >> 63 == 1 && at + sector.len() <= image.len() {
+            if random.draw() >> 63 == 1 && at + sector.len() <= image.len() {
                 image[*at..at + sector.len()].copy_from_slice(sector);
             }
         }

@@ -25,6 +25,7 @@ mod dump;
 mod error;
 mod frame;
 #[doc(hidden)]
+#[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
 mod layout;
 mod manage;

@@ -1,3 +1,5 @@
+use engine::rng::SplitMix;
+
 use super::*;
 use crate::matrix::{PARITY_MAX, UNITS_MAX};
 
@@ -5,14 +7,8 @@ use crate::matrix::{PARITY_MAX, UNITS_MAX};
 const GUARD: usize = 64;
 
 fn bytes(length: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let byte = |_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32) as u8
-    };
-    (0..length).map(byte).collect()
+    let mut random = SplitMix(seed);
+    (0..length).map(|_| random.draw() as u8).collect()
 }
 
 fn others() -> impl Iterator<Item = Chosen> {

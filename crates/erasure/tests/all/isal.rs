@@ -2,9 +2,10 @@
 
 use std::ffi::c_int;
 
+use engine::rng::SplitMix;
 use erasure::Code;
 
-use crate::stripe::{Random, Stripe, shapes};
+use crate::stripe::{Stripe, shapes};
 
 #[link(name = "isal")]
 unsafe extern "C" {
@@ -41,9 +42,9 @@ fn parity_by_isal(data: &[&[u8]], parity: usize) -> Vec<Vec<u8>> {
 /// All shapes but those of one unit of parity, which is another multiple of each unit there.
 #[test]
 fn parity_is_that_of_isal() {
-    let mut random = Random(21);
+    let mut random = SplitMix(21);
     for (data, parity) in shapes().filter(|&(_, parity)| parity > 1) {
-        for length in [random.below(64), 64 + random.below(1000), 4096] {
+        for length in [random.index(64), 64 + random.index(1000), 4096] {
             let stripe = Stripe::new(&Code::new(data, parity).unwrap(), length, &mut random);
             assert!(stripe.parity() == parity_by_isal(&stripe.data(), parity), "{data}+{parity}, {length} bytes");
         }
@@ -52,6 +53,6 @@ fn parity_is_that_of_isal() {
 
 #[test]
 fn parity_of_long_units_is_that_of_isal() {
-    let stripe = Stripe::new(&Code::new(10, 4).unwrap(), (1 << 20) + 13, &mut Random(22));
+    let stripe = Stripe::new(&Code::new(10, 4).unwrap(), (1 << 20) + 13, &mut SplitMix(22));
     assert!(stripe.parity() == parity_by_isal(&stripe.data(), 4));
 }

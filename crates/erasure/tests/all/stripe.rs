@@ -1,25 +1,11 @@
 //! Stripes to lose units of.
 
+use engine::rng::SplitMix;
 use erasure::{Code, Kernel};
 
-/// Numbers by a seed (xorshift).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn draw(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.draw() >> 33) as usize % bound
-    }
-
-    pub fn unit(&mut self, length: usize) -> Vec<u8> {
-        (0..length).map(|_| (self.draw() >> 40) as u8).collect()
-    }
+/// A unit of any bytes.
+pub fn drawn(random: &mut SplitMix, length: usize) -> Vec<u8> {
+    (0..length).map(|_| random.draw() as u8).collect()
 }
 
 /// All units of one stripe, encoded.
@@ -30,8 +16,8 @@ pub struct Stripe {
 }
 
 impl Stripe {
-    pub fn new(code: &Code, length: usize, random: &mut Random) -> Stripe {
-        let units = (0..code.data()).map(|_| random.unit(length)).collect();
+    pub fn new(code: &Code, length: usize, random: &mut SplitMix) -> Stripe {
+        let units = (0..code.data()).map(|_| drawn(random, length)).collect();
         let mut stripe = Stripe { code: code.clone(), units };
         stripe.encode();
         stripe

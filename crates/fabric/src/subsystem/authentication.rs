@@ -42,6 +42,7 @@ use crate::psk::TlsPsk;
 const FAILURE_PAUSE: Duration = Duration::from_secs(1);
 /// How long a queue may be there whose host does not authenticate. Derived: a failure at the last moment, its pause, and the time
 /// that the host has to close.
+#[cfg(any(test, feature = "testing"))]
 pub(crate) const UNAUTHENTICATED_TIME_MAX: Duration =
     AUTHENTICATION_TIME_MAX.saturating_add(FAILURE_PAUSE).saturating_add(TERM_TIME_MAX);
 /// Bytes that an Authentication Receive is answered with at most, padding included. Chosen: what the Linux host asks for.

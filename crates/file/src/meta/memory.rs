@@ -1,4 +1,5 @@
-//! [`MemoryMeta`]: a map in memory as [`Meta`], for tests and models. Its faults, all by the seed of the world that it runs in:
+//! [`MemoryMeta`]: a map in memory as [`Meta`], for tests and models, and for the row of `yagura bench` that models a node which
+//! all hosts want: by it the product has this module. Its faults, all by the seed of the world that it runs in:
 //!
 //! - every call takes up to a time, so that those of several clients interleave;
 //! - a swap may answer "unknown" and have taken effect, or not, or take effect later, as long as nothing else has changed its key;

@@ -10,6 +10,7 @@ mod core;
 mod error;
 mod find;
 mod format;
+#[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
 mod join;
 mod lines;

@@ -219,6 +219,7 @@ impl Codec {
     }
 
     /// Makes the checks of all tags right, whatever they say: for what looks at them behind the check.
+    #[cfg(any(test, feature = "testing"))]
     pub fn match_tags(&self, data: &mut [u8], oob: &mut [u8]) {
         for index in 0..self.payload() as usize {
             let at = (usize::from(self.in_band()) + index) * SECTOR_BYTES;

@@ -9,6 +9,7 @@ mod faults;
 mod model;
 mod timing;
 
+#[cfg(any(test, feature = "testing"))]
 pub(crate) use content::{bytes_on_namespace, decode_head, encode_head};
 pub use faults::{Chances, Fault};
 pub use model::{Counts, Nand, NandConfig, NandError, Powered};

@@ -27,6 +27,7 @@ pub mod decode;
 pub mod execute;
 pub mod figures;
 pub mod float;
+#[cfg(any(test, feature = "testing"))]
 pub mod fuzz;
 pub mod glob;
 pub mod hash;

@@ -1,14 +1,11 @@
 //! `yagura target VERB`: asks a target that serves, by its control socket.
 
-use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use axum::body::Bytes;
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HOST};
 use fabric::subsystem::{SubsystemReport, TargetReport};
-use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::UnixStream;
 
@@ -16,14 +13,14 @@ use super::control::{ROUTE, Refusal, Request};
 use super::drives::{DriveAction, ScrubState};
 use crate::cli::{TargetAllowHostArgs, TargetControl, TargetDriveArgs, TargetDriveVerb, TargetHostArgs, TargetVerb};
 use crate::drive::{Listed, Used, describe_list, found_by_scrub};
+use crate::exchange::{self, Bounds};
 use crate::exit::Failure;
 use crate::output;
 use crate::size::Size;
 
-/// How long an answer may take. Chosen: opening a large file on a slow disk, and some more.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(60);
-/// Bytes of an answer. Derived: every subsystem with all its namespaces, hosts and controllers, and room to spare.
-const ANSWER_BYTES_MAX: usize = 64 << 20;
+/// What an answer may take. Chosen: opening a large file on a slow disk, and some more. Derived: every subsystem with all its
+/// namespaces, hosts and controllers, and room to spare.
+const ANSWER_MAX: Bounds = Bounds { time: Duration::from_secs(60), bytes: 64 << 20 };
 
 /// How often a scrub is asked how far it is. Chosen: a bar that moves.
 const WATCH_PAUSE: Duration = Duration::from_millis(100);
@@ -157,11 +154,8 @@ fn foreign(error: impl std::fmt::Display) -> Failure {
 /// One request, one answer.
 fn ask(path: &Path, request: &Request) -> Result<Value, Failure> {
     let body = serde_json::to_string(request).map_err(foreign)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let exchanged = runtime.block_on(async {
-        let late = || format!("no answer within {} s", ANSWER_TIME_MAX.as_secs());
-        tokio::time::timeout(ANSWER_TIME_MAX, exchange(path, body)).await.unwrap_or_else(|_| Err(late().into()))
-    });
+    let post = axum::http::Request::post(ROUTE).header(HOST, "target").header(CONTENT_TYPE, "application/json");
+    let exchanged = exchange::ask(UnixStream::connect(path), post, body, &ANSWER_MAX);
     let (status, answer) = exchanged.map_err(|error| {
         let mend = "is the target running, with --control and this path?";
         Failure::unavailable(format!("control socket {}: {error} ({mend})", path.display()))
@@ -171,18 +165,6 @@ fn ask(path: &Path, request: &Request) -> Result<Value, Failure> {
     }
     let refusal: Refusal = serde_json::from_slice(&answer).map_err(|_| foreign(String::from_utf8_lossy(&answer)))?;
     Err(Failure::with_status(refusal.exit, refusal.error))
-}
-
-async fn exchange(path: &Path, body: String) -> Result<(StatusCode, Bytes), Box<dyn Error + Send + Sync>> {
-    let stream = UnixStream::connect(path).await?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    // What goes wrong with the connection is told to whoever waits for the answer.
-    let served = tokio::spawn(connection);
-    let request = hyper::Request::post(ROUTE).header(HOST, "target").header(CONTENT_TYPE, "application/json");
-    let (head, answer) = sender.send_request(request.body(body)?).await?.into_parts();
-    let answer = axum::body::to_bytes(axum::body::Body::new(answer), ANSWER_BYTES_MAX).await?;
-    served.abort();
-    Ok((head.status, answer))
 }
 
 fn describe(report: &TargetReport) -> String {

@@ -3,8 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rand::rngs::StdRng;
-use rand::{Rng, RngExt, SeedableRng};
+use engine::rng::SplitMix;
 
 /// Inputs of each target beside the seeds.
 const INPUTS: u64 = 3000;
@@ -25,22 +24,27 @@ fn seeds(target: &str) -> Vec<Vec<u8>> {
     paths.iter().map(|path| std::fs::read(path).expect("a stored seed")).collect()
 }
 
+fn bytes(random: &mut SplitMix) -> Vec<u8> {
+    let length = random.index(INPUT_BYTES_MAX + 1);
+    (0..length).map(|_| random.draw() as u8).collect()
+}
+
 /// A seed with some places changed or its end cut off; or, where there is none, any bytes.
-fn input(seeds: &[Vec<u8>], random: &mut StdRng) -> Vec<u8> {
-    if seeds.is_empty() || random.random_ratio(1, 4) {
-        let mut bytes = vec![0; random.random_range(0..=INPUT_BYTES_MAX)];
-        random.fill_bytes(&mut bytes);
-        return bytes;
+fn input(seeds: &[Vec<u8>], random: &mut SplitMix) -> Vec<u8> {
+    if seeds.is_empty() || random.below(4) == 0 {
+        return bytes(random);
     }
-    let mut bytes = seeds[random.random_range(0..seeds.len())].clone();
-    for _ in 0..random.random_range(1..=CHANGES_MAX) {
-        let Some(last) = bytes.len().checked_sub(1) else { break };
-        let at = random.random_range(0..=last);
-        match random.random_range(0..4) {
-            0 => bytes[at] ^= 1 << random.random_range(0..8),
-            1 => bytes[at] = [0, 1, 127, 128, 255][random.random_range(0..5)],
+    let mut bytes = seeds[random.index(seeds.len())].clone();
+    for _ in 0..random.index(CHANGES_MAX) + 1 {
+        if bytes.is_empty() {
+            break;
+        }
+        let at = random.index(bytes.len());
+        match random.below(4) {
+            0 => bytes[at] ^= 1 << random.below(8),
+            1 => bytes[at] = [0, 1, 127, 128, 255][random.index(5)],
             2 => bytes.truncate(at),
-            _ => bytes.insert(at, random.random()),
+            _ => bytes.insert(at, random.draw() as u8),
         }
     }
     bytes
@@ -50,7 +54,7 @@ fn replay(name: &str, target: fn(&[u8])) {
     let seeds = seeds(name);
     seeds.iter().for_each(|seed| target(seed));
     for number in 0..INPUTS {
-        let bytes = input(&seeds, &mut StdRng::seed_from_u64(number));
+        let bytes = input(&seeds, &mut SplitMix(number));
         // What it panics on is found again by its number.
         if std::panic::catch_unwind(|| target(&bytes)).is_err() {
             panic!("{name}: input {number}: {}", bytes.escape_ascii());
@@ -74,11 +78,12 @@ targets! {
     cache_session: cache::fuzz::session,
     drive_open: device::drive::fuzz::drive_open,
     erasure_losses: erasure::fuzz::losses,
+    file_map: file::fuzz::file_map,
     file_records: file::fuzz::records,
     flash_open: flash::fuzz::flash_open,
     host_session: fabric::host::fuzz_session,
     map_decode: pool::fuzz::map_decode,
-    nbd_options: nbd::fuzz_negotiation,
+    nbd_options: nbd::fuzz::negotiation,
     page_decode: kv::fuzz::page_decode,
     pdu_decode: fabric::fuzz::pdu_decode,
     resp_hash: kv::fuzz::resp_hash,

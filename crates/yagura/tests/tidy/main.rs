@@ -136,6 +136,11 @@ fn panics_errors_and_limits_are_explained() {
 }
 
 #[test]
+fn what_only_tests_use_is_in_no_product() {
+    check(Tree::get().sources.iter().flat_map(rules::find_ungated).collect());
+}
+
+#[test]
 fn unsafe_code_lives_in_the_engine() {
     let mut faults = Vec::new();
     for source in &Tree::get().sources {
@@ -302,6 +307,13 @@ fn the_rules_can_fail() {
     {
         assert_eq!(rules::counts_by_hand(line), is_fault, "{line}");
     }
+    let gate = "#[cfg(any(test, feature = \"testing\"))]";
+    let modules = format!(
+        "pub mod fuzz;\n{gate}\npub mod testing;\nmod conformance {{}}\n#[cfg(test)]\nmod fuzz {{}}\nmod fuzzy;"
+    );
+    let ungated = rules::find_ungated(&Source::new("crates/kv/src/lib.rs", modules, false));
+    let lines: Vec<&str> = ungated.iter().filter_map(|fault| fault.split(':').nth(1)).collect();
+    assert_eq!(lines, ["1", "4"], "{ungated:#?}");
     assert!(rules::machine_path(&["see /wo", "rk/notes"].concat()).is_some());
     assert!(rules::machine_path("a /working set").is_none());
     let parent = Source::new("x.rs", "mod a;\n#[cfg(test)]\n#[path = \"t/b.rs\"]\nmod b;\nmod c {}".to_owned(), false);

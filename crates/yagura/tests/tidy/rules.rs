@@ -1,6 +1,6 @@
 //! The rules on words. Each has a name (for exemptions), a scope and a reason that stands in its message.
 
-use crate::source::Source;
+use crate::source::{Source, is_word};
 
 /// Folders of the code that runs on the engine, for real and in the simulated world, where one seed must be one run: all crates of
 /// `ARCHITECTURE.md`'s map above the library for programs. Of the engine itself it is the simulated world.
@@ -104,6 +104,33 @@ pub fn find_banned(source: &Source, ban: &Ban, engine_driven: &[String]) -> Vec<
     places.dedup_by_key(|at| source.line_of(*at));
     let fault = |at: usize| format!("{}:{}: {}: {}", source.path, source.line_of(at), ban.rule, ban.reason);
     places.into_iter().map(fault).collect()
+}
+
+/// Modules of these names serve tests: of other crates, of fuzzers.
+const FOR_TESTS: &[&str] = &["conformance", "fuzz", "testing"];
+
+/// Modules for tests that the product is built with.
+pub fn find_ungated(source: &Source) -> Vec<String> {
+    if source.is_test || !source.path.contains("/src/") {
+        return Vec::new();
+    }
+    let is_named = |at: &usize| {
+        let name: String = source.code[at + 3..].trim_start().chars().take_while(|&c| is_word(c)).collect();
+        FOR_TESTS.contains(&&*name)
+    };
+    let is_gated = |at: &usize| {
+        let head = source.code[..*at].rfind([';', '}', '{']).map_or(0, |end| end + 1);
+        source.in_test(*at) || source.text[head..*at].contains("#[cfg(any(test, feature = \"testing\"))]")
+    };
+    let ungated = source.find("mod").into_iter().filter(is_named).filter(|at| !is_gated(at));
+    let told = |at| {
+        format!(
+            "{}:{}: the product has what only tests use: #[cfg(any(test, feature = \"testing\"))]",
+            source.path,
+            source.line_of(at)
+        )
+    };
+    ungated.map(told).collect()
 }
 
 /// Product code whose safety the reader must be told: places that can panic, that drop a result, that bound something.

@@ -47,7 +47,7 @@ fn faults(package: &Package, rank: &BTreeMap<&str, usize>, proof: &BTreeSet<&str
             }
         } else if is_proof_crate && dependency.kind != DependencyKind::Development {
             faults.push(format!("{name} depends on {on} outside its tests: {on} is no part of the product"));
-        } else if !is_proof_crate && rank[on] >= rank[name] {
+        } else if !is_proof_crate && rank[on] >= rank[name] && on != name {
             faults.push(format!("{name} depends on {on}, which is not above it in ARCHITECTURE.md §1"));
         }
     }
@@ -75,6 +75,69 @@ fn crates_depend_only_on_crates_above_them() {
         }
     }
     assert!(faults_all.is_empty(), "\n{}\n", faults_all.join("\n"));
+}
+
+/// The feature of a crate that has what only tests use.
+const TESTING: &str = "testing";
+
+/// The crates of the house below `package` that have [`TESTING`], itself among them; those of its tests too, if it has any.
+fn with_testing<'a>(package: &'a Package, by_name: &BTreeMap<&'a str, &'a Package>) -> BTreeSet<&'a str> {
+    let (mut found, mut waiting) = (BTreeSet::new(), vec![package.name.as_str()]);
+    while let Some(name) = waiting.pop() {
+        let Some(&at) = by_name.get(name) else { continue };
+        if !found.insert(at.name.as_str()) {
+            continue;
+        }
+        let of_tests = at.name == package.name && package.targets.iter().any(|target| target.test);
+        let needed = at.dependencies.iter().filter(|on| of_tests || on.kind == DependencyKind::Normal);
+        waiting.extend(needed.filter_map(|on| by_name.get_key_value(on.name.as_str())).map(|(name, _)| *name));
+    }
+    found.retain(|name| by_name[name].features.contains_key(TESTING));
+    found
+}
+
+/// The crates that [`TESTING`] is asked of where `package` is built for tests.
+fn asked_for<'a>(package: &'a Package, by_name: &BTreeMap<&'a str, &'a Package>) -> BTreeSet<&'a str> {
+    let mut waiting: Vec<&str> = Vec::new();
+    if package.targets.iter().any(|target| target.test) {
+        let of_tests = package.dependencies.iter().filter(|on| on.kind == DependencyKind::Development);
+        waiting.extend(of_tests.filter(|on| on.features.iter().any(|name| name == TESTING)).map(|on| on.name.as_str()));
+    } else {
+        // A library that cargo doesn't test is built for its tests with its own feature.
+        waiting.push(package.name.as_str());
+    }
+    let mut found = BTreeSet::new();
+    while let Some(name) = waiting.pop() {
+        let Some(at) = by_name.get(name).filter(|_| found.insert(name)) else { continue };
+        let asked = at.features.get(TESTING).into_iter().flatten();
+        waiting.extend(asked.filter_map(|asked| asked.strip_suffix("/testing")));
+    }
+    found
+}
+
+/// If the product had it, what injects faults would be a call away; and if one selection of crates asked for it where another
+/// doesn't, everything between would be compiled once for each of them.
+#[test]
+fn what_only_tests_use_is_built_for_all_tests_and_for_no_product() {
+    let (metadata, _) = workspace();
+    let by_name: BTreeMap<&str, &Package> = metadata.packages.iter().map(|p| (p.name.as_str(), p)).collect();
+    let mut faults = Vec::new();
+    for package in &metadata.packages {
+        let name = &package.name;
+        let in_product = package.dependencies.iter().filter(|on| on.kind != DependencyKind::Development);
+        for on in in_product.filter(|on| on.features.iter().any(|feature| feature == TESTING)) {
+            faults.push(format!("{name} depends on {} with `{TESTING}` outside its tests", on.name));
+        }
+        if package.features.get("default").is_some_and(|names| !names.is_empty()) {
+            faults.push(format!("{name} has features by default: `{TESTING}` would be one of them some day"));
+        }
+        for missing in with_testing(package, &by_name).difference(&asked_for(package, &by_name)) {
+            faults.push(format!(
+                "{name}: its tests build {missing} without `{TESTING}`: name it in [dev-dependencies], or in the feature of a crate there"
+            ));
+        }
+    }
+    assert!(faults.is_empty(), "\n{}\n", faults.join("\n"));
 }
 
 #[test]
@@ -118,7 +181,8 @@ fn every_dependency_is_used() {
     for package in &metadata.packages {
         let root = package.manifest_path.parent().expect("a manifest lies in a folder");
         let text = sources_below(root.as_std_path());
-        for dependency in &package.dependencies {
+        // On itself a package depends for a feature in its tests.
+        for dependency in package.dependencies.iter().filter(|dependency| dependency.name != *package.name) {
             let name = dependency.name.replace('-', "_");
             let is_word = |c: char| c.is_alphanumeric() || c == '_';
             let used = text

@@ -1,15 +1,17 @@
 //! What the process that has a volume attached tells of the replicas, in its metrics.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use axum::http::header::HOST;
+use axum::http::{Request, StatusCode};
+use tokio::net::TcpStream;
+
+use crate::exchange::{self, Bounds};
 use crate::exit::Failure;
 
-/// How long the process may take to answer.
-const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
-/// Bytes of an answer, at most. Chosen: some hundred times what it has.
-const ANSWER_BYTES_MAX: u64 = 1 << 20;
+/// What the process may take to answer. Chosen: in bytes, some hundred times what it has.
+const ANSWER_MAX: Bounds = Bounds { time: Duration::from_secs(10), bytes: 1 << 20 };
 /// The state of a replica that is in sync.
 const IN_SYNC: u64 = 3;
 
@@ -24,12 +26,13 @@ pub struct Replica {
 
 /// Asks for them; this blocks.
 pub fn ask(at: SocketAddr) -> Result<Vec<Replica>, Failure> {
-    let mut said = String::new();
-    let mut stream = TcpStream::connect_timeout(&at, ANSWER_TIME_MAX)?;
-    stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
-    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
-    stream.take(ANSWER_BYTES_MAX).read_to_string(&mut said)?;
-    match replicas(&said) {
+    let request = Request::get("/metrics").header(HOST, at.to_string());
+    let (status, said) = exchange::ask(TcpStream::connect(at), request, String::new(), &ANSWER_MAX)
+        .map_err(|error| Failure::unavailable(format!("the metrics of a volume's host at {at}: {error}")))?;
+    if status != StatusCode::OK {
+        return Err(Failure::refused(format!("the metrics of a volume's host at {at}: {status}")));
+    }
+    match replicas(&String::from_utf8_lossy(&said)) {
         replicas if replicas.is_empty() => Err(Failure::refused("the host of a volume tells of no replicas")),
         replicas => Ok(replicas),
     }
