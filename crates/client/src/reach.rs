@@ -17,7 +17,7 @@ use kv::resp::execute::together;
 use kv::store::{LEASE_DEFAULT, Store};
 use nvme::Nqn;
 use pool::search::Found as Heard;
-use pool::{Map, Proposer, Report, Search, Uuid, Word};
+use pool::{Map, Proposer, Report, Search, SuperblockError, Uuid, Word};
 
 use crate::error::Error;
 use crate::resolve::check;
@@ -83,7 +83,7 @@ fn reach_by<'a>(
             return Err(Error::Usage("which pool? give the address of a member".to_owned()));
         }
         addresses.iter().try_for_each(|address| check(address))?;
-        let mut troubles = Vec::new();
+        let (mut troubles, mut strangers) = (Vec::new(), Vec::new());
         let (mut given, mut reports): (Vec<Found>, Vec<(Found, Report)>) = (Vec::new(), Vec::new());
         let mut only_blank = true;
         for (address, found) in
@@ -107,13 +107,22 @@ fn reach_by<'a>(
                     found.part(way, reports.iter().map(|(found, _)| found)).await;
                     reports.push((found.clone(), report));
                 }
+                // Of no pool: that counts only where there is none.
+                Err(error @ pool::Error::Superblock { source: SuperblockError::Blank, .. }) => {
+                    strangers.push(error.to_string());
+                }
+                Err(error @ pool::Error::Superblock { source: SuperblockError::Foreign(_), .. }) => {
+                    only_blank = false;
+                    strangers.push(error.to_string());
+                }
                 Err(error) => {
-                    only_blank &= matches!(error, pool::Error::Superblock { source: pool::SuperblockError::Blank, .. });
+                    only_blank = false;
                     troubles.push(error.to_string());
                 }
             }
         }
         if reports.is_empty() {
+            troubles.append(&mut strangers);
             let troubles = troubles.join("; ");
             if given.is_empty() && only_blank {
                 return Err(Error::Unavailable(format!("no namespace at {}", addresses.join(", "))));
