@@ -48,6 +48,32 @@ pub struct Reached {
     pub troubles: Vec<String>,
 }
 
+/// Members of pools among what was found; and why the others belong to none, which counts only where no pool is found, and whether
+/// they are blank.
+async fn look(
+    way: &Way,
+    given: &mut [Found],
+    troubles: &mut Vec<String>,
+) -> (Vec<(Found, Report)>, Vec<(String, bool)>) {
+    let (mut reports, mut strangers): (Vec<(Found, Report)>, _) = (Vec::new(), Vec::new());
+    for found in given {
+        match pool::inspect(&found.namespace, &found.address).await {
+            Ok(report) => {
+                found.part(way, reports.iter().map(|(found, _)| found)).await;
+                reports.push((found.clone(), report));
+            }
+            Err(error @ pool::Error::Superblock { source: SuperblockError::Blank, .. }) => {
+                strangers.push((error.to_string(), true));
+            }
+            Err(error @ pool::Error::Superblock { source: SuperblockError::Foreign(_), .. }) => {
+                strangers.push((error.to_string(), false));
+            }
+            Err(error) => troubles.push(error.to_string()),
+        }
+    }
+    (reports, strangers)
+}
+
 /// Which map of a pool is wanted.
 #[derive(Clone, Copy)]
 enum Wanted {
@@ -83,8 +109,7 @@ fn reach_by<'a>(
             return Err(Error::Usage("which pool? give the address of a member".to_owned()));
         }
         addresses.iter().try_for_each(|address| check(address))?;
-        let (mut troubles, mut strangers) = (Vec::new(), Vec::new());
-        let (mut given, mut reports): (Vec<Found>, Vec<(Found, Report)>) = (Vec::new(), Vec::new());
+        let (mut troubles, mut given) = (Vec::new(), Vec::new());
         let mut only_blank = true;
         for (address, found) in
             addresses.iter().zip(together(addresses.iter().map(|address| find(way, address, None, None))).await)
@@ -101,28 +126,10 @@ fn reach_by<'a>(
                 }
             }
         }
-        for found in &mut given {
-            match pool::inspect(&found.namespace, &found.address).await {
-                Ok(report) => {
-                    found.part(way, reports.iter().map(|(found, _)| found)).await;
-                    reports.push((found.clone(), report));
-                }
-                // Of no pool: that counts only where there is none.
-                Err(error @ pool::Error::Superblock { source: SuperblockError::Blank, .. }) => {
-                    strangers.push(error.to_string());
-                }
-                Err(error @ pool::Error::Superblock { source: SuperblockError::Foreign(_), .. }) => {
-                    only_blank = false;
-                    strangers.push(error.to_string());
-                }
-                Err(error) => {
-                    only_blank = false;
-                    troubles.push(error.to_string());
-                }
-            }
-        }
+        let (reports, mut strangers) = look(way, &mut given, &mut troubles).await;
+        only_blank &= strangers.iter().all(|(_, is_blank)| *is_blank) && troubles.is_empty();
         if reports.is_empty() {
-            troubles.append(&mut strangers);
+            troubles.extend(strangers.drain(..).map(|(why, _)| why));
             let troubles = troubles.join("; ");
             if given.is_empty() && only_blank {
                 return Err(Error::Unavailable(format!("no namespace at {}", addresses.join(", "))));

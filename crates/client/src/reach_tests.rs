@@ -210,7 +210,7 @@ fn a_pool_is_found_behind_a_gap_and_beside_what_refuses() {
         let config = HostConfig { keys, ..HostConfig::default() };
         target.allow_host(&strict, &way.host.nqn, config).expect("it is there");
         // Of no pool, and nothing that hinders anybody.
-        target.add_namespace(&drive, 7, memory(77)).expect("a namespace");
+        target.add_namespace(&drive, 70, memory(70)).expect("a namespace");
         target.add_namespace(&strict, 1, memory(200)).expect("a namespace");
         let all: Vec<Place> = (1..=40u8)
             .map(|nsid| {

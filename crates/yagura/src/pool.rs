@@ -93,8 +93,8 @@ fn describe_created(created: &Created, is_told: bool) -> String {
     text
 }
 
-/// Makes a pool of the first namespace at each of `addresses`, if every one of them is blank; else changes nothing and says `false`.
-/// What else is served there has other uses.
+/// Makes a pool of the first namespace at each of `addresses`, if every one of them is blank; else changes nothing and says
+/// `false`. What else is served there has other uses.
 pub async fn create_blank(addresses: &[String], replicas: u8, table_share: u32) -> Result<bool, Failure> {
     let spec = |address: &String| format!("{address},nsid=1").parse().map_err(Failure::usage);
     let specs: Vec<MemberSpec> = addresses.iter().map(spec).collect::<Result<_, _>>()?;
