@@ -38,11 +38,11 @@ for group in "$@"; do
     # pkg-config and libssl-dev together: the one names the other's place to the build.
     build) want cc=gcc ld=binutils git=git pkg-config=pkg-config
       pkg-config --exists openssl 2>/dev/null || packages+=(libssl-dev)
-      # The drill of `make run` makes and checks an ext4; these lie where not everybody's path leads.
+      # The drill of `make run`, and the guest's image, are ext4: what makes and checks that lies where not everybody's path leads.
       [ -x /sbin/mke2fs ] || want mke2fs=e2fsprogs ;;
     test)
-      # c++: libFuzzer is built from source. python3, mke2fs, zstd: the guest's image. redis-cli: the gateway's tests.
-      want c++=g++ python3=python3 mke2fs=e2fsprogs zstd=zstd qemu-system-x86_64=qemu-system-x86 redis-cli=redis-tools
+      # c++: libFuzzer is built from source. python3, zstd: the guest's image. redis-cli: the gateway's tests.
+      want c++=g++ python3=python3 zstd=zstd qemu-system-x86_64=qemu-system-x86 redis-cli=redis-tools
       # openssl: TLS that is not ours, at the other end of our connections.
       want redis-benchmark=redis-tools openssl=openssl
       # redis-server: what the gateway's answers are compared with. The client library, and the tests of our own for Python, live in

@@ -48,13 +48,8 @@ pub struct Reached {
     pub troubles: Vec<String>,
 }
 
-/// Members of pools among what was found; and why the others belong to none, which counts only where no pool is found, and whether
-/// they are blank.
-async fn look(
-    way: &Way,
-    given: &mut [Found],
-    troubles: &mut Vec<String>,
-) -> (Vec<(Found, Report)>, Vec<(String, bool)>) {
+/// Members of pools among what was found; and why the others belong to none, which counts only where no pool is found.
+async fn look(way: &Way, given: &mut [Found], troubles: &mut Vec<String>) -> (Vec<(Found, Report)>, Vec<pool::Error>) {
     let (mut reports, mut strangers): (Vec<(Found, Report)>, _) = (Vec::new(), Vec::new());
     for found in given {
         match pool::inspect(&found.namespace, &found.address).await {
@@ -62,12 +57,9 @@ async fn look(
                 found.part(way, reports.iter().map(|(found, _)| found)).await;
                 reports.push((found.clone(), report));
             }
-            Err(error @ pool::Error::Superblock { source: SuperblockError::Blank, .. }) => {
-                strangers.push((error.to_string(), true));
-            }
-            Err(error @ pool::Error::Superblock { source: SuperblockError::Foreign(_), .. }) => {
-                strangers.push((error.to_string(), false));
-            }
+            Err(
+                error @ pool::Error::Superblock { source: SuperblockError::Blank | SuperblockError::Foreign(_), .. },
+            ) => strangers.push(error),
             Err(error) => troubles.push(error.to_string()),
         }
     }
@@ -110,26 +102,23 @@ fn reach_by<'a>(
         }
         addresses.iter().try_for_each(|address| check(address))?;
         let (mut troubles, mut given) = (Vec::new(), Vec::new());
-        let mut only_blank = true;
         for (address, found) in
             addresses.iter().zip(together(addresses.iter().map(|address| find(way, address, None, None))).await)
         {
             match found {
-                Err(failure) => {
-                    only_blank = false;
-                    troubles.push(at(address, &failure));
-                }
+                Err(failure) => troubles.push(at(address, &failure)),
                 Ok(Finding { found, troubles: others }) => {
-                    only_blank &= others.is_empty();
                     troubles.extend(others.iter().map(|trouble| at(address, trouble)));
                     given.extend(found);
                 }
             }
         }
-        let (reports, mut strangers) = look(way, &mut given, &mut troubles).await;
-        only_blank &= strangers.iter().all(|(_, is_blank)| *is_blank) && troubles.is_empty();
+        let (reports, strangers) = look(way, &mut given, &mut troubles).await;
         if reports.is_empty() {
-            troubles.extend(strangers.drain(..).map(|(why, _)| why));
+            let is_blank =
+                |error: &pool::Error| matches!(error, pool::Error::Superblock { source: SuperblockError::Blank, .. });
+            let only_blank = troubles.is_empty() && strangers.iter().all(is_blank);
+            troubles.extend(strangers.iter().map(ToString::to_string));
             let troubles = troubles.join("; ");
             if given.is_empty() && only_blank {
                 return Err(Error::Unavailable(format!("no namespace at {}", addresses.join(", "))));

@@ -147,14 +147,20 @@ mod tests {
 
     use super::*;
 
+    /// A place for a socket, as long as its folder is there, and how it is said.
+    fn place() -> (tempfile::TempDir, PathBuf, String) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("socket");
+        let endpoint = format!("unix://{}", path.display());
+        (folder, path, endpoint)
+    }
+
     /// The driver's start hung for as long as the other one took nobody in.
     #[test]
     fn a_driver_that_is_busy_is_there_still_and_a_socket_is_its_owners_alone() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let _entered = runtime.enter();
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("socket");
-        let endpoint = format!("unix://{}", path.display());
+        let (_folder, path, endpoint) = place();
         let bound = Endpoint::bind(&endpoint).expect("bound");
         let mode = std::fs::symlink_metadata(&path).expect("there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
@@ -172,9 +178,7 @@ mod tests {
     fn an_endpoint_that_was_left_is_replaced_and_nothing_else_is() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let _entered = runtime.enter();
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("socket");
-        let endpoint = format!("unix://{}", path.display());
+        let (_folder, path, endpoint) = place();
         let bound = Endpoint::bind(&endpoint).expect("bound");
         assert!(matches!(Endpoint::bind(&endpoint), Err(EndpointError::InUse(_))));
         drop(bound);

@@ -256,7 +256,7 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
         let may_rest = if rests { self.has_spoken } else { self.session.may_condense() };
         let holding = if may_rest { self.thread.resting.hold() } else { None };
         if holding.is_none() {
-            without_buffer((&*self.thread.slots, &mut self.session, &self.open.stream), rests).await?;
+            without_buffer(&*self.thread.slots, &mut self.session, &self.open.stream).await?;
         }
         let buf = self.session.lend(self.thread.slots.may_hold(RECEIVE_BYTES));
         let (result, buf) = self.open.stream.recv(buf).await;
@@ -290,18 +290,16 @@ impl<S: Slots + Holdings, V: Server> Connection<S, V> {
 
 /// Waits for bytes without a buffer: at rest, and where little has come of a command, of which many would else hold one each.
 async fn without_buffer<S: Slots + Holdings>(
-    (slots, session, stream): (&S, &mut Session<S>, &Transport),
-    rests: bool,
+    slots: &S,
+    session: &mut Session<S>,
+    stream: &Transport,
 ) -> io::Result<()> {
     if matches!(stream, Transport::Tls(_)) {
         return Ok(());
     }
-    let kept = match session.condense() {
-        Some(kept) => kept,
-        None if rests => 0,
-        None => return Ok(()),
-    };
-    let _kept = room::keep(slots.budget(), kept);
+    let Some(kept) = session.condense() else { return Ok(()) };
+    // Of who rests there is nothing to count.
+    let _kept = (kept > 0).then(|| room::keep(slots.budget(), kept));
     readable(stream).await
 }
 

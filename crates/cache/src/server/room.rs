@@ -98,7 +98,7 @@ pub(super) async fn admit<S: Slots + Holdings>(slots: &S, shared: &Arc<Shared>, 
         return Some(admitted(Some(shared.clone())));
     }
     let bytes = place_bytes(with_tls);
-    let fits = budget.held(Kind::Connections) + bytes <= budget.limit() / CONNECTIONS_PART;
+    let fits = budget.held(Kind::Connections) + bytes <= part(budget);
     (fits && has_room(slots, bytes).await).then(|| admitted(None))
 }
 
@@ -129,11 +129,7 @@ impl Drop for Held {
 
 /// Counts so many bytes, and makes room for them; `None`: there is none to be made.
 pub(super) async fn hold<S: Slots + Holdings>(slots: &S, bytes: usize) -> Option<Held> {
-    let budget = slots.budget().clone();
-    has_room(slots, bytes).await.then(|| {
-        budget.take(Kind::Connections, bytes);
-        Held { budget, bytes }
-    })
+    has_room(slots, bytes).await.then(|| keep(slots.budget(), bytes))
 }
 
 /// Counts bytes that are there already, until it is dropped.
@@ -142,9 +138,14 @@ pub(super) fn keep(budget: &Arc<Budget>, bytes: usize) -> Held {
     Held { budget: budget.clone(), bytes }
 }
 
+/// So much of the memory connections may have, in bytes.
+fn part(budget: &Budget) -> usize {
+    budget.limit() / CONNECTIONS_PART
+}
+
 /// Whether connections hold more than their part: by what has come of commands that do not go on, as nobody else is let in then.
 pub(super) fn is_over_part(budget: &Budget) -> bool {
-    budget.held(Kind::Connections) > budget.limit() / CONNECTIONS_PART
+    budget.held(Kind::Connections) > part(budget)
 }
 
 /// Connections of one thread that rest, or wait for the rest of a command, with a buffer to receive into: what comes is theirs by

@@ -21,6 +21,7 @@ use nvme::AnaState;
 use nvme::identify::{Cns, IdentifyController, IdentifyNamespace};
 
 use super::admin::read_page;
+use super::association::Association;
 use super::error::ConnectError;
 use super::io::{Change, Io, Swap, check_length, check_range};
 use super::joining::Joiner;
@@ -30,6 +31,14 @@ use super::shape;
 
 /// A namespace that a subsystem lists, by its identifier, or why it can't be used.
 type Listed = (u32, Result<RemoteNamespace, ConnectError>);
+
+/// The active namespaces of an association's subsystem.
+async fn listed(association: Option<&Association>, options: &Options) -> Result<Vec<u32>, ConnectError> {
+    let lost = ConnectError::NoAnswer { step: "list namespaces", ended: "there is no connection" };
+    let Some(association) = association else { return Err(lost) };
+    let admin = association.admin().ok_or(lost)?;
+    shape::active(&admin, options, &association.controller).await
+}
 
 /// A namespace of a target. It belongs to the reactor thread that made it.
 pub struct RemoteNamespace {
@@ -68,11 +77,8 @@ impl RemoteNamespace {
             let session = Rc::new(Session::connect(options).await?);
             let inner = Rc::clone(&session.inner);
             let association = inner.association.borrow().clone();
-            let lost = ConnectError::NoAnswer { step: "list namespaces", ended: "there is no connection" };
-            let association = association.ok_or_else(|| lost.clone())?;
-            let admin = association.admin().ok_or(lost)?;
             let mut all = Vec::new();
-            for nsid in shape::active(&admin, &inner.options, &association.controller).await? {
+            for nsid in listed(association.as_deref(), &inner.options).await? {
                 match RemoteNamespace::on(Rc::clone(&session), nsid, Notify::new()).await {
                     // Deleted since the list was read.
                     Err(ConnectError::NoNamespace { .. }) => {}
@@ -169,10 +175,8 @@ impl RemoteNamespace {
     /// There is no connection now, or the target does not answer.
     pub fn namespaces(&self) -> LocalFuture<'_, Result<Vec<u32>, ConnectError>> {
         Box::pin(async move {
-            let none = ConnectError::NoAnswer { step: "list namespaces", ended: "there is no connection" };
-            let Some(up) = self.attached.up() else { return Err(none) };
-            let admin = up.association.admin().ok_or(none)?;
-            shape::active(&admin, &self.session.inner.options, &up.association.controller).await
+            let up = self.attached.up();
+            listed(up.as_ref().map(|up| &*up.association), &self.session.inner.options).await
         })
     }
 

@@ -213,7 +213,7 @@ pub fn counts_by_hand(line: &str) -> bool {
         let (before, behind) = (&line[..close], &line[close + 2..]);
         let word = behind.split(|c: char| !c.is_ascii_lowercase()).next().unwrap_or_default();
         let Some(open) = before.rfind('{') else { return false };
-        let is_name = before[open + 1..].chars().all(|c| crate::source::is_word(c) || c == '.');
+        let is_name = before[open + 1..].chars().all(|c| is_word(c) || c == '.');
         is_name && COUNTED.contains(&word) && !before[..open].ends_with("of ")
     })
 }

@@ -61,8 +61,10 @@ fn one_byte_of_a_command_costs_as_little() {
         let conns = client.ask(b"stats conns\r\n", "END");
         conns.iter().filter(|line| line.ends_with(":state conn_waiting")).count() == 1900
     });
+    // A buffer each would be 15 MiB. Those that receive at one moment hold one, and a few may keep theirs.
+    super::operation::eventually("few hold a buffer", || client.figure("memory_buffers") < 6 << 20);
     let after = client.figure("curr_items");
-    assert!(after * 5 > before * 4, "{after} of {before} items are left");
+    assert!(after * 10 > before * 7, "{after} of {before} items are left");
     client.expect(b"set a 0 0 1\r\nx\r\nget a\r\n", b"STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\n");
     others.iter_mut().step_by(100).for_each(|other| other.expect(b"et a\r\n", b"VALUE a 0 1\r\nx\r\nEND\r\n"));
 }
