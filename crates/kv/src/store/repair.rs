@@ -18,10 +18,11 @@ use super::heap::repair_heap;
 use super::member::{Member, MemberError};
 use super::rebuild::{fail_left, rebuild_pages};
 use super::scan::{DamagedPages, PageOfLife, Seen, Stretch};
-use super::topology::{Topology, forgets};
+use super::topology::Topology;
+use super::work::{Work, is_late};
 use super::{Inner, Store, count};
 use crate::page::Reference;
-use crate::table::{Content, Found, Known, Outcome, Request, TableError};
+use crate::table::{Content, Known, Outcome, Request, TableError};
 use crate::types::{Key, Timestamp};
 use engine::job::{Job, ShowProgress};
 
@@ -222,7 +223,10 @@ async fn equalise_seen(
     for ((_, key), found) in &seen.keys {
         let Ok(key) = inner.key(key) else { continue };
         let whole = |member: usize| seen.is_whole(member);
-        work.extend(Work::plan(topology, key, found, whole, check_values, now));
+        let planned = Work::plan(topology, key.clone(), found, whole, check_values, now, seen.since);
+        // What was read so far apart is no look at all.
+        let again = || is_late(seen.since).then(|| Work { check_values, ..Work::nothing(key, seen.since) });
+        work.extend(planned.or_else(again));
     }
     carry_out(inner, work, job, report).await;
 }
@@ -257,87 +261,6 @@ pub(super) async fn make_equal(inner: &Rc<Inner>, topology: &Rc<Topology>, stret
     false
 }
 
-/// What one key may need.
-struct Work {
-    key: Key,
-    timestamp: Timestamp,
-    /// Members that show the newest.
-    holders: Vec<(Rc<Member>, Found)>,
-    /// Members that lack it.
-    lacking: Vec<Rc<Member>>,
-    check_values: bool,
-    /// The newest has ended.
-    expired: bool,
-    /// Homes that did not say what they hold, and why: the key is not done.
-    silent: Vec<String>,
-}
-
-impl Work {
-    /// Bytes of its value, if that has to be read from elsewhere.
-    fn length_elsewhere(&self) -> usize {
-        let long = |(_, found): &(Rc<Member>, Found)| match &found.content {
-            Content::Elsewhere(length, _) => *length as usize,
-            Content::Inline(_) | Content::Nothing => 0,
-        };
-        self.holders.iter().map(long).max().unwrap_or(0)
-    }
-
-    /// What a key needs now.
-    async fn look(topology: &Rc<Topology>, key: Key, check_values: bool, now: u64) -> Option<Work> {
-        let (mut found, mut silent) = (Vec::new(), Vec::new());
-        for home in topology.homes(&key).iter() {
-            let index = usize::from(home.member);
-            match topology.members[index].read(&key).await {
-                Ok((_, seen)) => found.push((index, seen)),
-                Err(error) => silent.push(format!("{key:?} on member {index}: {error}")),
-            }
-        }
-        let told = |member: usize| found.iter().any(|(index, _)| *index == member);
-        let planned = Work::plan(topology, key.clone(), &found, told, check_values, now);
-        match planned {
-            None if silent.is_empty() => None,
-            Some(work) => Some(Work { silent, ..work }),
-            None => Some(Work { silent, ..Work::nothing(key) }),
-        }
-    }
-
-    fn nothing(key: Key) -> Work {
-        let (holders, lacking, silent) = (Vec::new(), Vec::new(), Vec::new());
-        Work { key, timestamp: Timestamp::ZERO, holders, lacking, check_values: false, expired: false, silent }
-    }
-
-    fn plan(
-        topology: &Rc<Topology>,
-        key: Key,
-        found: &[(usize, Found)],
-        whole: impl Fn(usize) -> bool,
-        check_values: bool,
-        now: u64,
-    ) -> Option<Work> {
-        let timestamp = found.iter().map(|(_, found)| found.timestamp).max()?;
-        let forgets = forgets(&topology.map);
-        if found.iter().all(|(_, found)| found.is_absent(forgets)) {
-            // A tombstone that readers do without is not brought back to where it was dropped.
-            return None;
-        }
-        let (mut holders, mut lacking) = (Vec::new(), Vec::new());
-        for home in topology.homes(&key).iter() {
-            let member = topology.members[usize::from(home.member)].clone();
-            match found.iter().find(|(index, _)| *index == member.index) {
-                Some((_, found)) if found.timestamp == timestamp => holders.push((member, found.clone())),
-                Some(_) => lacking.push(member),
-                None if whole(member.index) => lacking.push(member),
-                // It may hold it on a page that could not be read.
-                None => {}
-            }
-        }
-        let elsewhere = holders.iter().any(|(_, found)| matches!(found.content, Content::Elsewhere(..)));
-        let expired = holders.first().is_some_and(|(_, found)| found.is_expired(now));
-        let needed = expired || !lacking.is_empty() || (check_values && elsewhere);
-        needed.then_some(Work { timestamp, holders, lacking, check_values, expired, ..Work::nothing(key) })
-    }
-}
-
 async fn carry_out(inner: &Rc<Inner>, work: Vec<Work>, job: &Rc<Job>, report: &mut RepairReport) {
     let turns = Semaphore::new(REPAIRS_MAX);
     let mut tasks = Vec::new();
@@ -363,20 +286,30 @@ async fn carry_out(inner: &Rc<Inner>, work: Vec<Work>, job: &Rc<Job>, report: &m
     }
 }
 
-/// Carries out what one key needs. It may have been written while it waited for its turn: then what it needs now.
+/// Carries out what one key needs. It may have been written while it waited for its turn: then what it needs now. And one of its
+/// homes may have come back without what it had shown, if that was longer ago than a rebuilding waits ([`is_late`]).
 async fn repair_key(inner: &Rc<Inner>, mut work: Work, job: &Job, report: &mut RepairReport) {
+    let mut done = false;
     for _ in 0..LOOKS_MAX {
-        if repair_as_planned(inner, &work, job, report).await.is_ok() {
+        done = repair_as_planned(inner, &work, job, report).await.is_ok();
+        // What has failed has been told, and is not tried again.
+        if done && (report.failed > 0 || !is_late(work.since)) {
             work.silent.into_iter().for_each(|reason| report.fail(reason));
             return;
         }
-        let before = work.timestamp;
-        let looked = Work::look(&inner.topology(), work.key.clone(), work.check_values, inner.settled_millis()).await;
+        let (before, topology) = (work.timestamp, inner.topology());
+        job.take(topology.homes(&work.key).len() as u64 * u64::from(topology.map.page_size)).await;
+        // Its copies have been read, however long that has taken.
+        let check_values = work.check_values && !done;
+        let looked = Work::look(&topology, work.key.clone(), check_values, inner.settled_millis()).await;
         let Some(newer) = looked else { return };
         work = newer;
-        if work.timestamp == before {
+        if !done && work.timestamp == before {
             break;
         }
+    }
+    if done {
+        return report.fail(format!("{:?}: its replicas differed anew each time: repair again", work.key));
     }
     // A put that does not hear of it may be the older of the two by chance; the next is newer.
     let mend = "put the key, and again should it be named again";

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::sync::Notify;
-use engine::time;
+use engine::time::{self, Instant};
 use pool::{KeyHash, TablePage};
 
 use super::member::{Member, MemberError};
@@ -104,11 +104,14 @@ pub(super) struct Seen {
     pub(super) damaged: Vec<DamagedPage>,
     /// Members that answered.
     pub(super) answered: Vec<bool>,
+    /// Nothing of it was read before this.
+    pub(super) since: Instant,
 }
 
 impl Seen {
+    /// What is read from now on.
     pub(super) fn nothing(members: usize) -> Seen {
-        Seen { keys: BTreeMap::new(), damaged: Vec::new(), answered: vec![false; members] }
+        Seen { keys: BTreeMap::new(), damaged: Vec::new(), answered: vec![false; members], since: time::now() }
     }
 
     /// Whether a member has told all it holds in this stretch.
@@ -159,7 +162,7 @@ impl Topology {
     /// Reads a stretch on all members, and goes on as soon as a majority of the homes of every key has told all: a slow
     /// member is not waited for. What it was asked outlives this look, bounded as all that outlives its operation.
     pub(super) async fn see_enough(self: &Rc<Self>, stretch: Stretch) -> Seen {
-        let looks: Rc<Looks> = Rc::default();
+        let (looks, mut seen): (Rc<Looks>, Seen) = (Rc::default(), Seen::nothing(self.members.len()));
         let mut begun = Vec::new();
         for member in &self.members {
             let under_way = match member.begin() {
@@ -179,7 +182,6 @@ impl Topology {
             })
             .detach();
         }
-        let mut seen = Seen::nothing(self.members.len());
         let (mut waiting, mut grace, start) = (begun.len(), GRACE, time::now());
         loop {
             for (index, pages) in looks.answers.take() {
@@ -216,7 +218,7 @@ impl Topology {
 
     /// Reads a stretch on all members that `asked` names, at once, each when it has its turn by `pace`.
     pub(super) async fn see(self: &Rc<Self>, stretch: Stretch, asked: impl Fn(usize) -> bool, job: &Rc<Job>) -> Seen {
-        let mut reads = Vec::new();
+        let (mut reads, mut seen) = (Vec::new(), Seen::nothing(self.members.len()));
         for member in self.members.iter().filter(|member| asked(member.index)) {
             let (member, index, job) = (member.clone(), member.index, job.clone());
             let read = async move {
@@ -228,7 +230,6 @@ impl Topology {
             };
             reads.push((index, engine::task::spawn(read)));
         }
-        let mut seen = Seen::nothing(self.members.len());
         for (index, read) in reads {
             match read.await {
                 Ok(pages) => self.gather(index, stretch, pages, &mut seen),
