@@ -6,6 +6,7 @@ use engine::time;
 use pool::Request;
 
 use super::change_tests::{SHORT, Scene};
+use super::lost_tests::damage;
 use super::tests::{Member, Pool, value};
 use super::voters::Voters;
 use super::*;
@@ -208,6 +209,27 @@ fn who_meets_a_seal_of_a_later_map_than_the_voters_know_asks_all_members() {
         let read = time::timeout(Duration::from_secs(5), host.store.get(b"key")).await;
         assert!(matches!(read, Ok(Ok(Some(_)))), "{read:?}");
         assert_eq!(host.store.inner.topology().map.epoch, scene.voters.now().epoch);
+    });
+}
+
+/// Others have gone on without the voters that a host knows, which answer, and the homes left behind with them have no seal: a
+/// damaged page of a member that went on came back under the map of before, with what those hold.
+#[test]
+fn a_page_is_rebuilt_by_no_map_that_is_left_behind() {
+    run(8, async {
+        let scene = Scene::new([100, 100, 100, 0, 0]).await;
+        let host = scene.host(SHORT).await;
+        host.store.put(b"key", value(b"v")).await.unwrap();
+        host.store.settle().await;
+        let source = LeftBehind { known: scene.voters.now(), others: scene.voters.clone(), ways: host.voters.clone() };
+        let _follow = host.store.follow(Rc::new(source), LEASE_DEFAULT);
+        scene.voters.set(scene.voters.now().raise_epoch());
+        damage(&scene, &host, b"key", 0).await;
+        let report = host.store.repair(&RepairOptions::default()).await;
+        assert_eq!((report.pages_rebuilt, report.failed), (1, 0), "{report:?}");
+        let table = host.store.table(0).unwrap();
+        let page = table.read_page(table.home(&host.store.inner.key(b"key").unwrap())).await.unwrap();
+        assert_eq!(page.seal(), scene.voters.now().epoch);
     });
 }
 

@@ -10,7 +10,8 @@
 //!   That is so for the very damage that was seen: what has been put right meanwhile and is damaged anew has to wait again;
 //! - whoever rebuilds it has learnt the pool's newest map since the damage was seen. What the page was sealed for is lost with it,
 //!   but the map of that epoch was in force by then: so the page comes back under no earlier seal, however few its other homes
-//!   are that could tell (one of two);
+//!   are that could tell (one of two). All members are asked for it, and not the voters alone: where others went on without those,
+//!   they and the homes left behind with them show no seal of it, and the member itself may be all there is that carries it;
 //! - where they are gathered from fewer than all others, a sweep (`forget`) may have held the page against all of them before it
 //!   was damaged, and would count on what the others that are silent have told it. So the epoch is raised first, by which every
 //!   sweep up to then counts for nothing; one of the new epoch seals the page before it looks at it, and one that is sealed so is
@@ -111,7 +112,7 @@ pub(super) async fn rebuild_pages(
         if pages.is_empty() {
             return;
         }
-        if let Err(reason) = inner.refresh(|_| false).await {
+        if let Err(reason) = inner.refresh_of_all().await {
             let reason = format!("the pool's newest map can't be learnt: {reason}");
             pages.iter().for_each(|(page, _)| fail(report, page, reason.clone()));
             return;
