@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use super::tests::{Pool, value};
 use super::*;
-use crate::testing::run;
+use crate::testing::{Counting, run};
+use engine::sync::Notify;
 use engine::time;
 
 #[test]
@@ -302,5 +303,50 @@ fn many_keys_take_little_longer_than_one() {
         assert_eq!(pool.store.put_many(&twice).await, [Ok(()), Ok(())]);
         assert_eq!(pool.store.get(b"k").await, Ok(Some(value(b"2"))));
         assert_eq!(pool.store.get_many(&[b""]).await.remove(0).unwrap_err(), StoreError::Key { length: 0 });
+    });
+}
+
+/// The result of every attempt was kept to the end, and with it, where it was the value that had been there, all of a copy that the
+/// attempt had read: of one of 64 MiB two even where nobody else was at the key, and else up to 128.
+#[test]
+fn results_of_attempts_that_do_not_count_are_not_kept() {
+    run(46, async {
+        let pool = Pool::new(3, 3).await;
+        pool.store.put(b"k", value(&[1; 9000])).await.unwrap();
+        pool.store.settle().await;
+        let (result, kept) = (Rc::new(()), RefCell::new(Vec::new()));
+        let put = |result: &Rc<()>| {
+            let (value, options, result) = (value(&[2; 9000]), PutOptions::default(), result.clone());
+            Change::Put { value, options, result }
+        };
+        let note = || kept.borrow_mut().push(Rc::strong_count(&result) - 1);
+        let update = pool.store.update(b"k", |_: Option<&Versioned>| {
+            note();
+            put(&result)
+        });
+        assert!(Rc::ptr_eq(&update.await.unwrap(), &result));
+        assert_eq!(kept.take(), [0, 0], "it looks, and is promised");
+        // Another host comes between the promise and what was promised for, time after time.
+        let links = pool.members.iter().map(|member| Some(Counting::new(member.inner.clone())));
+        let other = Store::new(pool.map.clone(), links.collect());
+        let comes = Rc::new(Notify::new());
+        let comes_between = comes.clone();
+        let _other: engine::task::Task<()> = engine::task::spawn(async move {
+            loop {
+                comes_between.notified().await;
+                other.append(b"k", b"x").await.unwrap();
+            }
+        });
+        pool.members.iter().for_each(|member| member.slow.set(Duration::from_millis(10)));
+        let update = pool.store.update(b"k", |_: Option<&Versioned>| {
+            note();
+            if kept.borrow().len() < 10 {
+                comes.notify_one();
+            }
+            put(&result)
+        });
+        assert!(Rc::ptr_eq(&update.await.unwrap(), &result));
+        let kept = kept.take();
+        assert!(kept.len() >= 10 && kept.iter().all(|&kept| kept <= 1), "{kept:?}");
     });
 }

@@ -1,5 +1,7 @@
 //! Conditional operations as callers have them: all are updates.
 
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use engine::task::LocalFuture;
@@ -47,24 +49,19 @@ impl Store {
         room: Option<Rc<dyn Reserve>>,
         mut decide: impl FnMut(Option<&Versioned>) -> Change<R>,
     ) -> Result<Effect<R>, StoreError> {
-        // The result of every attempt. Below, an attempt has but the number of its result, so that all of that is compiled once.
-        let mut results = Vec::new();
-        let mut numbered = |found: Option<&Versioned>| {
-            decide(found).map(|result| {
-                results.push(result);
-                results.len() - 1
-            })
-        };
-        let Effect { result: number, version, timestamp } = self.update_numbered(key, room, &mut numbered).await?;
-        Ok(Effect { result: results.swap_remove(number), version, timestamp })
+        // Below, an attempt has but the ticket of its result, so that all of that is compiled once.
+        let results = Results::default();
+        let mut ticketed = |found: Option<&Versioned>| decide(found).map(|result| results.keep(result));
+        let Effect { result: ticket, version, timestamp } = self.update_ticketed(key, room, &mut ticketed).await?;
+        Ok(Effect { result: results.take(&ticket), version, timestamp })
     }
 
-    fn update_numbered<'a>(
+    fn update_ticketed<'a, 'r: 'a>(
         &'a self,
         key: &'a [u8],
         room: Option<Rc<dyn Reserve>>,
-        decide: &'a mut dyn FnMut(Option<&Versioned>) -> Change<usize>,
-    ) -> LocalFuture<'a, Result<Effect<usize>, StoreError>> {
+        decide: &'a mut (dyn FnMut(Option<&Versioned>) -> Change<Rc<Ticket<'r>>> + 'a),
+    ) -> LocalFuture<'a, Result<Effect<Rc<Ticket<'r>>>, StoreError>> {
         Box::pin(async move {
             let inner = &self.inner;
             let key = inner.key(key)?;
@@ -171,6 +168,56 @@ impl Store {
             None => Change::Keep(None),
         };
         self.update(key, decide).await
+    }
+}
+
+/// The results of those attempts that may still be what the operation returns. A result may be a view of the value that it was made
+/// from, of which each attempt has read a copy: so it goes with the last that has its ticket.
+struct Results<R> {
+    by_number: RefCell<BTreeMap<usize, R>>,
+    next: Cell<usize>,
+}
+
+impl<R> Default for Results<R> {
+    fn default() -> Results<R> {
+        Results { by_number: RefCell::default(), next: Cell::default() }
+    }
+}
+
+impl<R> Results<R> {
+    fn keep(&self, result: R) -> Rc<Ticket<'_>> {
+        let number = self.next.get();
+        self.next.set(number + 1);
+        self.by_number.borrow_mut().insert(number, result);
+        Rc::new(Ticket { number, kept: self })
+    }
+
+    fn take(&self, ticket: &Ticket<'_>) -> R {
+        self.by_number.borrow_mut().remove(&ticket.number).expect("invariant: it is kept for as long as its ticket")
+    }
+}
+
+/// Whatever results are kept.
+trait Kept {
+    fn forget(&self, number: usize);
+}
+
+impl<R> Kept for Results<R> {
+    fn forget(&self, number: usize) {
+        let forgotten = self.by_number.borrow_mut().remove(&number);
+        drop(forgotten);
+    }
+}
+
+/// Stands for a result.
+struct Ticket<'r> {
+    number: usize,
+    kept: &'r dyn Kept,
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        self.kept.forget(self.number);
     }
 }
 
