@@ -23,6 +23,7 @@ use engine::sync::Permit;
 use engine::time;
 
 use super::error::StoreError;
+use super::fetch::Held;
 use super::operation::Course;
 use super::round::{Answer, Majority, Round};
 use super::value::{Change, PutOptions, Versioned};
@@ -85,6 +86,8 @@ pub(super) struct Ballots<'a, R, D> {
     refused: bool,
     /// The largest round of a ballot in sight.
     largest: u64,
+    /// Bytes of the value that the attempt goes on with, until it makes another.
+    bytes: Option<Permit>,
 }
 
 /// What to ask for once promised.
@@ -115,7 +118,19 @@ impl<'a, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> 
         decide: D,
     ) -> Self {
         let (_, largest) = round.largest();
-        Ballots { inner, key, round, course, op, purpose, decide, attempts: Vec::new(), refused: false, largest }
+        Ballots {
+            inner,
+            key,
+            round,
+            course,
+            op,
+            purpose,
+            decide,
+            attempts: Vec::new(),
+            refused: false,
+            largest,
+            bytes: None,
+        }
     }
 
     /// Carries it out. `promised`: the ballot reserved for it, and what a majority that still promises it has shown.
@@ -127,6 +142,8 @@ impl<'a, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> 
                 back_off(attempt, took).await;
                 self.strike();
             }
+            // What waits for bytes must hold none.
+            self.bytes = None;
             let began = time::now();
             let prepared = match promised.take() {
                 Some(promised) => Some(promised),
@@ -166,8 +183,6 @@ impl<'a, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> 
 
     /// `None`: refused, or gone.
     async fn accept(&mut self, ballot: Ballot, majority: &Majority) -> Result<Option<Effect<R>>, StoreError> {
-        // Held until all is over, and taken in the order that puts have: a place among the operations, then bytes.
-        let mut _bytes = None;
         let (effect, record, changes) = match self.resolve(ballot, majority).await? {
             Resolution::Is(effect) => {
                 // Nothing was sent under this ballot: its promises are good for the next operation.
@@ -176,7 +191,9 @@ impl<'a, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> 
             }
             Resolution::Confirm(effect, record) => (effect, record, false),
             Resolution::Write(effect, record) => {
-                _bytes = Some(self.bytes_for(&record).await);
+                // Held until all is over, and taken in the order that puts have: a place among the operations, then bytes.
+                self.bytes = None;
+                self.bytes = Some(self.bytes_for(&record).await);
                 let sent = !self.attempts.is_empty();
                 self.round.place(&record).await.map_err(|error| error.with_outcome(sent))?;
                 let era = era(record.timestamp);
@@ -226,7 +243,9 @@ impl<'a, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> 
         if applied.is_none() && self.is_undecidable(&base) {
             return Err(StoreError::OutcomeUnknown);
         }
-        let Ok(value) = self.course.fetch(self.round, holders).await else { return Ok(Resolution::Gone) };
+        let fetched = self.course.fetch(self.round, holders).await;
+        let Ok(Held { value, bytes }) = fetched else { return Ok(Resolution::Gone) };
+        self.bytes = bytes;
         let confirmed_as = |result, version| {
             let timestamp = Timestamp { ballot, ..base.timestamp };
             let record = Record { timestamp, ..base.record(value.clone()) };

@@ -339,7 +339,7 @@ async fn gather(
         job.take(length as u64).await;
         let added = match fetch(inner, &key, holders).await {
             Ok(_) if full.is_some() => Ok(()),
-            Ok(value) => rebuilding.add(&key, newest.record(value), promise).await.map_err(Unable::of),
+            Ok(held) => rebuilding.add(&key, newest.record(held.value), promise).await.map_err(Unable::of),
             Err(_gone) => Err(Unable::Other(format!("no good copy of the value of {key:?}"))),
         };
         drop(bytes);

@@ -341,7 +341,7 @@ async fn repair_as_planned(inner: &Rc<Inner>, work: &Work, job: &Job, report: &m
         return Ok(());
     }
     job.take(length as u64).await;
-    let value = fetch(inner, &work.key, good).await?;
+    let value = fetch(inner, &work.key, good).await?.value;
     let Some((_, newest)) = work.holders.first() else { return Ok(()) };
     let bytes = work.key.bytes().len() + value.as_ref().map_or(0, crate::Value::len);
     let newest = Request::write_back(newest.record(value));

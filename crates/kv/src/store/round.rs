@@ -17,7 +17,7 @@ use engine::time;
 
 use super::Inner;
 use super::error::StoreError;
-use super::fetch::{Gone, fetch};
+use super::fetch::{Gone, Held, fetch};
 use super::member::{Member, MemberError};
 use super::part::{Asked, Part, Room, Shared, Slot};
 use super::quorum::Home;
@@ -162,7 +162,7 @@ impl Round {
     }
 
     /// The value that `holders` speak of. Where it has to be fetched, the parts go on by themselves meanwhile.
-    pub(super) async fn fetch(&self, holders: Vec<(Rc<Member>, Found)>) -> Result<Option<Value>, Gone> {
+    pub(super) async fn fetch(&self, holders: Vec<(Rc<Member>, Found)>) -> Result<Held, Gone> {
         if holders.iter().all(|(_, found)| matches!(found.content, Content::Elsewhere(..))) {
             self.let_go();
         }

@@ -263,9 +263,9 @@ async fn update<R: Clone>(
         let found = round.found(slots);
         if let Some((_, shown)) = found.first().cloned()
             && !shown.is_expired(inner.unix_millis())
-            && let Ok(value) = course.fetch(&round, found).await
+            && let Ok(held) = course.fetch(&round, found).await
         {
-            let versioned = value.map(|value| Versioned::new(&shown, value));
+            let versioned = held.value.map(|value| Versioned::new(&shown, value));
             match (decide(versioned.as_ref()), &versioned) {
                 (Change::Keep(result), _) | (Change::Delete(result), None) => {
                     return Ok(Effect { result, timestamp: shown.timestamp, version: shown.version() });
