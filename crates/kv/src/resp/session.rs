@@ -95,7 +95,8 @@ pub struct Session {
     pub(super) replies: Replies,
     /// Nobody is told of the command that is being dispatched.
     pub(super) silent: bool,
-    /// MULTI was refused. What follows was meant to be done as a whole or not at all: until its EXEC or DISCARD none of it is done.
+    /// MULTI was refused, for want of memory or for what it is. What follows was meant to be done as a whole or not at all: until
+    /// its EXEC or DISCARD none of it is done.
     pub(super) in_refused_transaction: bool,
     entries: VecDeque<Entry>,
     /// Sequence number of the front entry.
@@ -185,7 +186,7 @@ impl Session {
         self.decoder.held_bytes() + self.held_bytes
     }
 
-    /// Reads on to the end of the command that has come in part, keeps nothing of it, and refuses it.
+    /// Reads on to the end of the command that has come in part, keeps nothing of it but its name, and refuses it.
     pub fn refuse_command(&mut self) {
         self.decoder.refuse();
     }
@@ -323,6 +324,8 @@ impl Session {
     /// The store's part of a command, or its reply where the connection alone can answer.
     fn plan(&mut self, place: Option<usize>, command: &Command) -> Result<(usize, Request), Reply> {
         if command.is_refused() {
+            // Refused for whatever reason, what follows was meant to be done with the rest.
+            self.in_refused_transaction |= command.arg(0).eq_ignore_ascii_case(b"multi");
             let sentence = "TRYAGAIN the gateway's memory for commands is in use by other connections: send it again";
             return Err(Reply::Error(sentence.into()));
         }

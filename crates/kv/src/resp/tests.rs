@@ -99,6 +99,40 @@ fn nothing_of_a_refused_transaction_is_done() {
     assert!(answers(&["EXEC"])[0].starts_with("-ERR EXEC needs transactions"));
 }
 
+/// A MULTI of which a part had come when there was no memory for commands was refused without a name, and what followed was done.
+#[test]
+fn nothing_of_a_transaction_is_done_whose_multi_was_refused_in_part() {
+    let refused = |before: &str, after: &str| {
+        let mut session = session();
+        session.receive(&mut before.as_bytes());
+        session.refuse_command();
+        session.receive(&mut [after.as_bytes(), b"SET a 1\r\nEXEC\r\nSET b 2\r\n"].concat().as_slice());
+        let mut told = Vec::new();
+        while let Some(chunk) = session.output().pop() {
+            told.extend_from_slice(&chunk);
+        }
+        let done = std::iter::from_fn(|| session.next_job()).map(|job| job.command.arg(1).to_vec()).collect::<Vec<_>>();
+        (String::from_utf8(told).expect("text"), done)
+    };
+    let whole = ["*1\r\n$5\r\nMULTI\r\n", "MULTI\r\n", "*1\r\n$5\r\nmulti\r\n"];
+    for (whole, cut) in whole.iter().flat_map(|whole| (1..whole.len()).map(move |cut| (whole, cut))) {
+        let (told, done) = refused(&whole[..cut], &whole[cut..]);
+        let lines: Vec<&str> = told.lines().collect();
+        assert!(lines[0].starts_with("-TRYAGAIN") && lines[1].starts_with("-ERR not done"), "{cut} of {whole}: {told}");
+        assert!(lines[2].starts_with("-EXECABORT") && done == [b"b"], "{cut} of {whole}: {told}");
+    }
+    // Any other is refused alone, and nothing is kept of what is longer than a name.
+    let whole = "*3\r\n$3\r\nSET\r\n$5\r\nMULTI\r\n$5\r\nMULTI\r\n";
+    for cut in 1..whole.len() {
+        let (told, done) = refused(&whole[..cut], &whole[cut..]);
+        assert!(told.starts_with("-TRYAGAIN") && done[0] == b"a", "{cut}: {told}");
+    }
+    let mut session = session();
+    session.receive(&mut &b"*2\r\n$1000\r\nMULTI"[..]);
+    session.refuse_command();
+    assert_eq!((session.command_bytes(), session.expected_bytes()), (0, 0));
+}
+
 #[test]
 fn a_scan_sees_every_key_and_dbsize_counts_them() {
     assert_eq!(talk(&["MSET a 1 b 2 c 3", "SCAN 0 COUNT 2"]), "+OK\r\n*2\r\n$1\r\n2\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n");
