@@ -36,7 +36,8 @@ use crate::value::Value;
 /// contention that still makes progress.
 pub const ATTEMPTS_MAX: u32 = 128;
 /// Doublings of the pause after a refusal. The first is as long as the attempt that was refused, for pauses shorter than what
-/// they are to keep apart part nobody; each is shortened at random, so that hosts do not refuse each other for ever.
+/// they are to keep apart part nobody; each is shortened at random, so that hosts do not refuse each other for ever. (Measured anew
+/// each time: an `engine::backoff::Backoff` doubles the pause that it began with.)
 const BACKOFF_DOUBLINGS_MAX: u32 = 6;
 /// Longest pause. Chosen: a twentieth of an operation's time.
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
