@@ -375,6 +375,39 @@ fn a_page_rebuilt_from_all_others_within_a_sweep_is_compared_anew() {
     });
 }
 
+/// A key that is put all the time, where one home is out of its host's reach: repair found it lacking there at each look, which at a
+/// low rate were more than ten seconds apart, and gave up after five; so the sweep was not noted.
+#[test]
+fn a_key_that_is_put_all_the_time_is_done_once_all_homes_hold_what_was_stored() {
+    run(15, async {
+        let scene = Scene::new([100, 100, 100, 0, 0]).await;
+        let (sweeper, writer) = (scene.host(SHORT).await, scene.host(SHORT).await);
+        writer.store.put(b"key", value(b"v")).await.unwrap();
+        writer.voters.links[2].down.set(true);
+        let store = writer.store.clone();
+        let _writing: engine::task::Task<()> = engine::task::spawn(async move {
+            loop {
+                store.put(b"key", value(b"w")).await.unwrap();
+                time::sleep(Duration::from_millis(100)).await;
+            }
+        });
+        let inner = sweeper.store.inner.clone();
+        inner.repair.note(&inner.key(b"key").unwrap());
+        // It waits behind others first, and between its looks for its turn.
+        let others = inner.background_bytes.acquire(BACKGROUND_BYTES_MAX).await;
+        let in_front = engine::task::spawn(async move { inner.background_bytes.acquire(1).await });
+        let store = sweeper.store.clone();
+        let repair = engine::task::spawn(async move {
+            let options = RepairOptions { bytes_per_second: Some(1000), ..RepairOptions::default() };
+            store.repair_noted(&options).await.unwrap()
+        });
+        time::sleep(Duration::from_secs(11)).await;
+        drop((others, in_front));
+        let report = repair.await;
+        assert!(report.is_complete() && report.stored == 1, "{report:?}");
+    });
+}
+
 /// A sweep may have read the page before it was damaged; what is in it now, by an operator's word, is older.
 #[test]
 fn a_page_rebuilt_by_an_operators_word_voids_the_sweep_that_may_have_read_it() {

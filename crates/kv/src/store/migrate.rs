@@ -198,7 +198,7 @@ async fn confirm(inner: &Rc<Inner>, key: &Key, seen: Timestamp) -> Result<(), No
 /// Reads a stretch on all members, and seals it on those of the old placement. A member is whole only if all its pages of
 /// the stretch are good, and sealed if they have to be.
 async fn see_sealed(inner: &Rc<Inner>, topology: &Rc<Topology>, stretch: Stretch) -> Result<Seen, String> {
-    let (mut tasks, mut seen) = (Vec::new(), Seen::nothing(topology.members.len()));
+    let mut tasks = Vec::new();
     for member in &topology.members {
         let seals = topology.map.members[member.index].old.is_some();
         let (inner, member) = (inner.clone(), member.clone());
@@ -212,6 +212,7 @@ async fn see_sealed(inner: &Rc<Inner>, topology: &Rc<Topology>, stretch: Stretch
             Ok(pages)
         }));
     }
+    let mut seen = Seen::nothing(topology.members.len());
     for (index, task) in tasks.into_iter().enumerate() {
         match task.await {
             Ok(pages) => topology.gather(index, stretch, pages, &mut seen),

@@ -15,8 +15,7 @@
 //! - where they are gathered from fewer than all others, a sweep (`forget`) may have held the page against all of them before it
 //!   was damaged, and would count on what the others that are silent have told it. So the epoch is raised first, by which every
 //!   sweep up to then counts for nothing; one of the new epoch seals the page before it looks at it, and one that is sealed so is
-//!   not rebuilt. (From all others: what a sweep has read of the page before it was damaged they hold when they are asked, or the
-//!   sweep takes so long to bring it there that it looks at the page again: `work::is_late`);
+//!   not rebuilt. (From all others: what a sweep counts on one look has shown at the page and at all of them: `work::Look`);
 //! - where an operator's word is needed behind a change that was taken back, the map notes first that it ends `unequal`: whoever
 //!   makes homes equal for it may have held the page, as it was, against the others;
 //! - the page becomes good in one compare-and-write (`table::rebuild`).

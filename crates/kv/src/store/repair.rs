@@ -19,7 +19,7 @@ use super::member::{Member, MemberError};
 use super::rebuild::{fail_left, rebuild_pages};
 use super::scan::{DamagedPages, PageOfLife, Seen, Stretch};
 use super::topology::Topology;
-use super::work::{Work, is_late};
+use super::work::{Look, Work};
 use super::{Inner, Store, count};
 use crate::page::Reference;
 use crate::table::{Content, Known, Outcome, Request, TableError};
@@ -137,7 +137,7 @@ impl Store {
         let topology = inner.topology();
         for key in keys {
             let Ok(key) = inner.key(&key) else { continue };
-            work.extend(Work::look(&topology, key, true, inner.settled_millis()).await);
+            work.extend(Look::at(&topology, key, &[]).await.work(&topology, true, inner.settled_millis()));
         }
         carry_out(inner, work, &inner.stats.jobs.begin("repair", options.bytes_per_second, None), &mut report).await;
         Some(report)
@@ -223,20 +223,26 @@ async fn equalise_seen(
     for ((_, key), found) in &seen.keys {
         let Ok(key) = inner.key(key) else { continue };
         let whole = |member: usize| seen.is_whole(member);
-        let planned = Work::plan(topology, key.clone(), found, whole, check_values, now, seen.since);
-        // What was read so far apart is no look at all.
-        let again = || is_late(seen.since).then(|| Work { check_values, ..Work::nothing(key, seen.since) });
-        work.extend(planned.or_else(again));
+        work.extend(Work::plan(topology, key, found, whole, check_values, now));
     }
     carry_out(inner, work, job, report).await;
 }
 
 /// Has all homes of the keys of a stretch hold the newest, on every member that was not given up, of what was `seen` when they were
-/// cleaned; whether they do. That is wanted where so few homes of a key may know of an operation that the next change need not ask
-/// any of them: of an even number, after a joint map that was taken back, half. Where a home is full, say, or a value has no good
-/// copy left, the map remembers it, and the next change asks more of them.
-pub(super) async fn make_equal(inner: &Rc<Inner>, topology: &Rc<Topology>, stretch: Stretch, mut seen: Seen) -> bool {
+/// cleaned, if that was one look; whether they do. That is wanted where so few homes of a key may know of an operation that the next
+/// change need not ask any of them: of an even number, after a joint map that was taken back, half. Where a home is full, say, or a
+/// value has no good copy left, the map remembers it, and the next change asks more of them.
+pub(super) async fn make_equal(
+    inner: &Rc<Inner>,
+    topology: &Rc<Topology>,
+    stretch: Stretch,
+    seen: Option<Seen>,
+) -> bool {
     let job = inner.stats.jobs.begin("move", None, None);
+    let mut seen = match seen {
+        Some(seen) => seen,
+        None => topology.see(stretch, |_| true, &job).await,
+    };
     let mut report = RepairReport::default();
     for left in (0..EQUAL_TRIES).rev() {
         report = RepairReport::default();
@@ -286,39 +292,42 @@ async fn carry_out(inner: &Rc<Inner>, work: Vec<Work>, job: &Rc<Job>, report: &m
     }
 }
 
-/// Carries out what one key needs. It may have been written while it waited for its turn: then what it needs now. And one of its
-/// homes may have come back without what it had shown, if that was longer ago than a rebuilding waits ([`is_late`]).
+/// Carries out what one key needs. It may have been written while it waited for its turn: then what it needs now. And a home that
+/// had shown the newest may be back without, rebuilt from what the others held before they were given it: so what was stored here
+/// is done when one look shows it, or something newer, at all homes but those that are known not to have been heard.
 async fn repair_key(inner: &Rc<Inner>, mut work: Work, job: &Job, report: &mut RepairReport) {
-    let mut done = false;
     for _ in 0..LOOKS_MAX {
-        done = repair_as_planned(inner, &work, job, report).await.is_ok();
+        let stored = repair_as_planned(inner, &work, job, report).await;
         // What has failed has been told, and is not tried again.
-        if done && (report.failed > 0 || !is_late(work.since)) {
-            work.silent.into_iter().for_each(|reason| report.fail(reason));
-            return;
+        if let Ok(stored) = &stored
+            && (!stored || report.failed > 0)
+        {
+            return work.silent.into_iter().for_each(|reason| report.fail(reason));
         }
-        let (before, topology) = (work.timestamp, inner.topology());
+        let topology = inner.topology();
         job.take(topology.homes(&work.key).len() as u64 * u64::from(topology.map.page_size)).await;
-        // Its copies have been read, however long that has taken.
-        let check_values = work.check_values && !done;
-        let looked = Work::look(&topology, work.key.clone(), check_values, inner.settled_millis()).await;
-        let Some(newer) = looked else { return };
-        work = newer;
-        if !done && work.timestamp == before {
-            break;
+        let look = Look::at(&topology, work.key.clone(), &work.unheard).await;
+        if stored.is_ok() && look.is_held(work.timestamp) {
+            return work.silent.into_iter().for_each(|reason| report.fail(reason));
+        }
+        // Its copies have been read.
+        let check_values = work.check_values && stored.is_err();
+        let Some(newer) = look.work(&topology, check_values, inner.settled_millis()) else { return };
+        let before = std::mem::replace(&mut work, newer).timestamp;
+        if stored.is_err() && work.timestamp == before {
+            // A put that does not hear of it may be the older of the two by chance; the next is newer.
+            let mend = "put the key, and again should it be named again";
+            return report.fail(format!("{:?}: no good copy is left of the value of {before}: {mend}", work.key));
         }
     }
-    if done {
-        return report.fail(format!("{:?}: its replicas differed anew each time: repair again", work.key));
-    }
-    // A put that does not hear of it may be the older of the two by chance; the next is newer.
-    let mend = "put the key, and again should it be named again";
-    report.fail(format!("{:?}: no good copy is left of the value of {}: {mend}", work.key, work.timestamp));
+    report.fail(format!("{:?}: its replicas differed anew each time: repair again", work.key));
 }
 
-async fn repair_as_planned(inner: &Rc<Inner>, work: &Work, job: &Job, report: &mut RepairReport) -> Result<(), Gone> {
+/// Returns whether something was stored that all homes are to show.
+async fn repair_as_planned(inner: &Rc<Inner>, work: &Work, job: &Job, report: &mut RepairReport) -> Result<bool, Gone> {
+    // A majority has decided that: it is as any operation that was acknowledged.
     if work.expired && end(inner, work, report).await {
-        return Ok(());
+        return Ok(false);
     }
     let length = work.length_elsewhere();
     let _bytes = inner.background_bytes.acquire(length).await;
@@ -338,11 +347,11 @@ async fn repair_as_planned(inner: &Rc<Inner>, work: &Work, job: &Job, report: &m
         }
     }
     if work.lacking.is_empty() && damaged.is_empty() && !work.expired {
-        return Ok(());
+        return Ok(false);
     }
     job.take(length as u64).await;
     let value = fetch(inner, &work.key, good).await?.value;
-    let Some((_, newest)) = work.holders.first() else { return Ok(()) };
+    let Some((_, newest)) = work.holders.first() else { return Ok(false) };
     let bytes = work.key.bytes().len() + value.as_ref().map_or(0, crate::Value::len);
     let newest = Request::write_back(newest.record(value));
     for member in &work.lacking {
@@ -376,7 +385,7 @@ async fn repair_as_planned(inner: &Rc<Inner>, work: &Work, job: &Job, report: &m
     if work.expired && !end(inner, work, report).await {
         report.fail(format!("{:?}: it has ended, and a minority holds it still", work.key));
     }
-    Ok(())
+    Ok(!work.lacking.is_empty() && !work.expired)
 }
 
 /// Deletes what has ended; `false`: the majority that was asked had not heard of it, and has to first.

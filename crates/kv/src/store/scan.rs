@@ -9,9 +9,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::sync::Notify;
-use engine::time::{self, Instant};
+use engine::time;
 use pool::{KeyHash, TablePage};
 
+use super::OPERATION_TIME_MAX;
 use super::member::{Member, MemberError};
 use super::topology::{Topology, forgets};
 use crate::table::{Found, PageImage, SCAN_BYTES, TableError};
@@ -104,14 +105,12 @@ pub(super) struct Seen {
     pub(super) damaged: Vec<DamagedPage>,
     /// Members that answered.
     pub(super) answered: Vec<bool>,
-    /// Nothing of it was read before this.
-    pub(super) since: Instant,
 }
 
 impl Seen {
-    /// What is read from now on.
+    /// What is seen before anybody was asked.
     pub(super) fn nothing(members: usize) -> Seen {
-        Seen { keys: BTreeMap::new(), damaged: Vec::new(), answered: vec![false; members], since: time::now() }
+        Seen { keys: BTreeMap::new(), damaged: Vec::new(), answered: vec![false; members] }
     }
 
     /// Whether a member has told all it holds in this stretch.
@@ -216,17 +215,23 @@ impl Topology {
         self.placement.is_whole() && lacking <= self.placement.replicas() - self.placement.majority()
     }
 
-    /// Reads a stretch on all members that `asked` names, at once, each when it has its turn by `pace`.
-    pub(super) async fn see(self: &Rc<Self>, stretch: Stretch, asked: impl Fn(usize) -> bool, job: &Rc<Job>) -> Seen {
+    /// Reads a stretch on all members that `asked` names, at one time, once `job` may read as much: what is rebuilt on one of them
+    /// after it was read is taken from the others after they were.
+    pub(super) async fn see(self: &Rc<Self>, stretch: Stretch, asked: impl Fn(usize) -> bool, job: &Job) -> Seen {
         let (mut reads, mut seen) = (Vec::new(), Seen::nothing(self.members.len()));
-        for member in self.members.iter().filter(|member| asked(member.index)) {
-            let (member, index, job) = (member.clone(), member.index, job.clone());
+        let asked: Vec<&Rc<Member>> = self.members.iter().filter(|member| asked(member.index)).collect();
+        let is_there = |member: &&&Rc<Member>| member.away_for().is_none();
+        job.take(asked.iter().filter(is_there).map(|member| member.bytes_of(stretch)).sum()).await;
+        let since = time::now();
+        for member in asked {
+            let (member, index) = (member.clone(), member.index);
             let read = async move {
                 let under_way = member.begin()?;
-                job.take(member.bytes_of(stretch)).await;
                 let pages = time::timeout(STRETCH_TIME_MAX, member.pages(stretch)).await;
                 drop(under_way);
-                pages.unwrap_or(Err(MemberError::Slow))
+                // The timer of a host that has slept says nothing.
+                let is_late = since.elapsed() > OPERATION_TIME_MAX;
+                pages.ok().filter(|_| !is_late).unwrap_or(Err(MemberError::Slow))
             };
             reads.push((index, engine::task::spawn(read)));
         }

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use engine::time::{self, Instant};
+use engine::time;
 
 use super::OPERATION_TIME_MAX;
 use super::member::Member;
@@ -10,11 +10,52 @@ use super::topology::{Topology, forgets};
 use crate::table::{Content, Found};
 use crate::types::{Key, Timestamp};
 
-/// Whether homes that were first read at `since` may hold less by now than they showed: a page that was damaged after it was read
-/// may have been rebuilt from the others, with what these held before they were given what it had shown. Who rebuilds it reads them
-/// later than this after the damage, so what they were given by then is in it.
-pub(super) fn is_late(since: Instant) -> bool {
-    since.elapsed() > OPERATION_TIME_MAX
+/// What the homes of a key have shown when all were asked at once.
+pub(super) struct Look {
+    key: Key,
+    found: Vec<(usize, Found)>,
+    /// Homes that did not say what they hold, and why.
+    silent: Vec<String>,
+}
+
+impl Look {
+    /// Asks the homes of a key, but for these. Nobody asks what was given up for good.
+    pub(super) async fn at(topology: &Rc<Topology>, key: Key, but: &[usize]) -> Look {
+        let (homes, since) = (topology.homes(&key), time::now());
+        let homes = homes.iter().map(|home| usize::from(home.member));
+        let asked: Vec<usize> = homes.filter(|&member| !topology.map.members[member].lost).collect();
+        let asked: Vec<usize> = asked.into_iter().filter(|member| !but.contains(member)).collect();
+        let told = pool::together(asked.iter().map(|&member| topology.members[member].read(&key))).await;
+        let (mut found, mut silent) = (Vec::new(), Vec::new());
+        for (member, told) in asked.into_iter().zip(told) {
+            match told {
+                Ok((_, seen)) => found.push((member, seen)),
+                Err(error) => silent.push(format!("{key:?} on member {member}: {error}")),
+            }
+        }
+        // This host has slept, say: what was read so far apart is no look.
+        if since.elapsed() > OPERATION_TIME_MAX {
+            silent.push(format!("{key:?}: its replicas did not answer in time"));
+        }
+        Look { key, found, silent }
+    }
+
+    /// Whether every home that was asked held this, or something newer. From then on whoever rebuilds a damaged page of one finds it at the others,
+    /// as these are read later than this look after the damage: each told what it held within less time than a rebuilding waits.
+    pub(super) fn is_held(&self, timestamp: Timestamp) -> bool {
+        self.silent.is_empty() && self.found.iter().all(|(_, found)| found.timestamp >= timestamp)
+    }
+
+    /// What the key needs by that.
+    pub(super) fn work(self, topology: &Rc<Topology>, check_values: bool, now: u64) -> Option<Work> {
+        let Look { key, found, silent } = self;
+        let told = |member: usize| found.iter().any(|(index, _)| *index == member);
+        match Work::plan(topology, key.clone(), &found, told, check_values, now) {
+            None if silent.is_empty() => None,
+            Some(work) => Some(Work { silent, ..work }),
+            None => Some(Work { silent, ..Work::nothing(key) }),
+        }
+    }
 }
 
 /// What one key may need.
@@ -25,13 +66,13 @@ pub(super) struct Work {
     pub(super) holders: Vec<(Rc<Member>, Found)>,
     /// Members that lack it.
     pub(super) lacking: Vec<Rc<Member>>,
+    /// Homes that may hold it and did not say: whoever asked them has noted that, and asks them anew.
+    pub(super) unheard: Vec<usize>,
     pub(super) check_values: bool,
     /// The newest has ended.
     pub(super) expired: bool,
     /// Homes that did not say what they hold, and why: the key is not done.
     pub(super) silent: Vec<String>,
-    /// No home was read before this.
-    pub(super) since: Instant,
 }
 
 impl Work {
@@ -44,31 +85,10 @@ impl Work {
         self.holders.iter().map(long).max().unwrap_or(0)
     }
 
-    /// What a key needs now; also where that took so long that it tells nothing.
-    pub(super) async fn look(topology: &Rc<Topology>, key: Key, check_values: bool, now: u64) -> Option<Work> {
-        let (mut found, mut silent, since) = (Vec::new(), Vec::new(), time::now());
-        // Nobody asks what was given up for good.
-        let homes = topology.homes(&key);
-        let indices = homes.iter().map(|home| usize::from(home.member));
-        for index in indices.filter(|&index| !topology.map.members[index].lost) {
-            match topology.members[index].read(&key).await {
-                Ok((_, seen)) => found.push((index, seen)),
-                Err(error) => silent.push(format!("{key:?} on member {index}: {error}")),
-            }
-        }
-        let told = |member: usize| found.iter().any(|(index, _)| *index == member);
-        let planned = Work::plan(topology, key.clone(), &found, told, check_values, now, since);
-        match planned {
-            None if silent.is_empty() && !is_late(since) => None,
-            Some(work) => Some(Work { silent, ..work }),
-            None => Some(Work { silent, ..Work::nothing(key, since) }),
-        }
-    }
-
     /// Nothing that is known of.
-    pub(super) fn nothing(key: Key, since: Instant) -> Work {
-        let (holders, lacking, silent) = (Vec::new(), Vec::new(), Vec::new());
-        Work { key, timestamp: Timestamp::ZERO, holders, lacking, check_values: false, expired: false, silent, since }
+    fn nothing(key: Key) -> Work {
+        let (holders, lacking, unheard, silent) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Work { key, timestamp: Timestamp::ZERO, holders, lacking, unheard, check_values: false, expired: false, silent }
     }
 
     /// What a key needs by what was `found` of it on members that have told all they hold if they are `whole`.
@@ -79,7 +99,6 @@ impl Work {
         whole: impl Fn(usize) -> bool,
         check_values: bool,
         now: u64,
-        since: Instant,
     ) -> Option<Work> {
         let timestamp = found.iter().map(|(_, found)| found.timestamp).max()?;
         let forgets = forgets(&topology.map);
@@ -87,7 +106,7 @@ impl Work {
             // A tombstone that readers do without is not brought back to where it was dropped.
             return None;
         }
-        let (mut holders, mut lacking) = (Vec::new(), Vec::new());
+        let (mut holders, mut lacking, mut unheard) = (Vec::new(), Vec::new(), Vec::new());
         for home in topology.homes(&key).iter() {
             let member = topology.members[usize::from(home.member)].clone();
             match found.iter().find(|(index, _)| *index == member.index) {
@@ -95,12 +114,12 @@ impl Work {
                 Some(_) => lacking.push(member),
                 None if whole(member.index) => lacking.push(member),
                 // It may hold it on a page that could not be read.
-                None => {}
+                None => unheard.push(member.index),
             }
         }
         let elsewhere = holders.iter().any(|(_, found)| matches!(found.content, Content::Elsewhere(..)));
         let expired = holders.first().is_some_and(|(_, found)| found.is_expired(now));
         let needed = expired || !lacking.is_empty() || (check_values && elsewhere);
-        needed.then_some(Work { timestamp, holders, lacking, check_values, expired, ..Work::nothing(key, since) })
+        needed.then_some(Work { timestamp, holders, lacking, unheard, check_values, expired, ..Work::nothing(key) })
     }
 }
