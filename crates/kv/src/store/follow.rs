@@ -31,7 +31,7 @@ use fabric::host::AnyRemote;
 /// the cost of asking a few voters, short against a change.
 pub const LEASE_DEFAULT: Duration = Duration::from_secs(5);
 /// How long all members may take to tell of it where no operation waits for that. Chosen: members that were never reached are tried
-/// twice by who asks, for as long as a connection may take.
+/// twice by who asks, for as long as a connection may take, and one that is connected and silent takes ten seconds.
 const ASKED_ALL_TIME_MAX: Duration = Duration::from_secs(30);
 /// Pause between two tries to learn the newest map. Guessed: some round trips.
 const REFRESH_PAUSE: Duration = Duration::from_millis(20);
@@ -193,7 +193,7 @@ impl Inner {
         self.refresh_by(needless, Asked::Voters).await
     }
 
-    /// Learns the newest map by all that any member carries: where nothing tells that the voters known here were left behind.
+    /// Learns the newest map by all that any member carries: where one of them carries a later one than the voters known here.
     /// Where members are out of reach that may take longer than operations can wait for: they may ask the voters meanwhile.
     pub(super) async fn refresh_of_all(self: &Rc<Self>) -> Result<(), String> {
         let Some(source) = self.follow.source.borrow().clone() else { return Ok(()) };
