@@ -65,8 +65,6 @@ pub struct Decoder {
     trusted: bool,
 }
 
-/// The longest name that is kept of a command which is refused in part. Chosen: longer than `MULTI`, which begins what follows.
-const REFUSED_NAME_BYTES_MAX: u64 = 16;
 /// Commands whose memory one connection keeps. Derived: more than run at once are rare.
 const SPARE_MAX: usize = super::RUNNING_MAX;
 /// A command that took more memory than this gives it back. Guessed: usual commands fit many times over.
@@ -98,28 +96,15 @@ impl Decoder {
         self.line.len() + self.command.bytes_held() + self.expected_bytes() as usize
     }
 
-    /// Keeps nothing of the current command but its name: it is read on to its end, and may only be refused.
+    /// Keeps nothing of the current command: it is read on to its end, and may only be refused. A line is kept, whose end tells what
+    /// it is.
     pub fn refuse(&mut self) {
-        if self.is_at_boundary() {
+        if self.state == State::Start {
             return;
         }
-        let Command { mut bytes, ends, .. } = std::mem::take(&mut self.command);
-        if let Some(end) = ends.first() {
-            bytes.truncate(*end as usize);
-        }
-        let mut coming = 0;
-        if let State::Bulk { bytes: left, keep, .. } = &mut self.state {
-            // The name itself is on its way.
-            let is_name = *keep && ends.is_empty() && bytes.len() as u64 + *left <= REFUSED_NAME_BYTES_MAX;
-            (*keep, coming) = (is_name, if is_name || !ends.is_empty() { 0 } else { *left });
-        }
-        if bytes.len() as u64 + coming > REFUSED_NAME_BYTES_MAX {
-            bytes.clear();
-        }
-        // Memory of its own: that of what came may be long.
-        self.command = Command { bytes: bytes.to_vec(), dropped: 1, refused: true, ..Command::default() };
-        if !ends.is_empty() {
-            self.command.end_argument();
+        self.command = Command { dropped: 1, refused: true, ..Command::default() };
+        if let State::Bulk { keep, .. } = &mut self.state {
+            *keep = false;
         }
     }
 
@@ -202,9 +187,7 @@ impl Decoder {
             return Err(ProtocolError::UntrustedBulkLength);
         }
         let max = if self.trusted { COMMAND_BYTES_MAX } else { UNTRUSTED_COMMAND_BYTES_MAX };
-        let is_name = self.command.refused && self.command.is_empty() && bytes <= REFUSED_NAME_BYTES_MAX;
-        let fits = self.command.dropped == 0 && self.command.bytes.len() as u64 + bytes <= max as u64;
-        let keep = is_name || fits;
+        let keep = self.command.dropped == 0 && self.command.bytes.len() as u64 + bytes <= max as u64;
         if !keep {
             self.command.dropped += bytes;
         }

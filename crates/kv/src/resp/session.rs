@@ -24,8 +24,8 @@ use super::reply::{Output, Protocol, Reply};
 use super::request::{Request, unknown_command, wrong_arity};
 use super::stats::{GatewayState, GatewayStats};
 use super::{
-    COMMAND_BYTES_MAX, OUTPUT_BYTES_MAX, OWN_OUTPUT_BYTES_MAX, PENDING_BYTES_MAX, PENDING_MAX, RUNNING_MAX,
-    UNTRUSTED_COMMANDS_MAX,
+    COMMAND_BYTES_FREE, COMMAND_BYTES_MAX, OUTPUT_BYTES_MAX, OWN_OUTPUT_BYTES_MAX, PENDING_BYTES_MAX, PENDING_MAX,
+    RUNNING_MAX, UNTRUSTED_COMMANDS_MAX,
 };
 
 /// Work for the store: to be executed and handed back by [`Session::complete`].
@@ -95,8 +95,7 @@ pub struct Session {
     pub(super) replies: Replies,
     /// Nobody is told of the command that is being dispatched.
     pub(super) silent: bool,
-    /// MULTI was refused, for want of memory or for what it is. What follows was meant to be done as a whole or not at all: until
-    /// its EXEC or DISCARD none of it is done.
+    /// MULTI was refused. What follows was meant to be done as a whole or not at all: until its EXEC or DISCARD none of it is done.
     pub(super) in_refused_transaction: bool,
     entries: VecDeque<Entry>,
     /// Sequence number of the front entry.
@@ -186,9 +185,13 @@ impl Session {
         self.decoder.held_bytes() + self.held_bytes
     }
 
-    /// Reads on to the end of the command that has come in part, keeps nothing of it but its name, and refuses it.
+    /// Reads on to the end of the command that has come in part, keeps nothing of it, and refuses it. One that is not too long for a
+    /// connection that holds no room waits: what is held is that of the others, which come to an end. So nothing is refused in part
+    /// that begins or ends something, as MULTI and EXEC do.
     pub fn refuse_command(&mut self) {
-        self.decoder.refuse();
+        if self.decoder.held_bytes() > COMMAND_BYTES_FREE {
+            self.decoder.refuse();
+        }
     }
 
     /// Whether the peer has given the password, or none is asked for.
@@ -324,8 +327,6 @@ impl Session {
     /// The store's part of a command, or its reply where the connection alone can answer.
     fn plan(&mut self, place: Option<usize>, command: &Command) -> Result<(usize, Request), Reply> {
         if command.is_refused() {
-            // Refused for whatever reason, what follows was meant to be done with the rest.
-            self.in_refused_transaction |= command.arg(0).eq_ignore_ascii_case(b"multi");
             let sentence = "TRYAGAIN the gateway's memory for commands is in use by other connections: send it again";
             return Err(Reply::Error(sentence.into()));
         }
