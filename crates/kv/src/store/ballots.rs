@@ -140,11 +140,11 @@ impl<'a, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> 
         for attempt in 0..ATTEMPTS_MAX {
             if attempt > 0 {
                 count(&self.inner.stats.conflicts);
+                // Who pauses needs none, and who waits for some must hold none.
+                self.bytes = None;
                 back_off(attempt, took).await;
                 self.strike();
             }
-            // What waits for bytes must hold none.
-            self.bytes = None;
             let began = time::now();
             let prepared = match promised.take() {
                 Some(promised) => Some(promised),

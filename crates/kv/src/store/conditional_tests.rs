@@ -350,3 +350,42 @@ fn results_of_attempts_that_do_not_count_are_not_kept() {
         assert!(kept.len() >= 10 && kept.iter().all(|&kept| kept <= 1), "{kept:?}");
     });
 }
+
+/// An operation that was refused kept the bytes of its value while it paused: with four of the longest all others of the thread
+/// waited for as long.
+#[test]
+fn an_operation_that_pauses_behind_a_refusal_holds_no_bytes() {
+    run(47, async {
+        let pool = Pool::new(3, 3).await;
+        for key in [b"k", b"o"] {
+            pool.store.put(key, value(&[1; 9000])).await.unwrap();
+        }
+        pool.store.settle().await;
+        let inner = &pool.store.inner;
+        let _others = inner.value_bytes.acquire(VALUE_BYTES_AT_ONCE_MAX - 20_000).await;
+        let links = pool.members.iter().map(|member| Some(Counting::new(member.inner.clone())));
+        let other = Store::new(pool.map.clone(), links.collect());
+        pool.members.iter().for_each(|member| member.slow.set(Duration::from_millis(10)));
+        let (store, comes) = (pool.store.clone(), Rc::new(Notify::new()));
+        let (promised, mut looks) = (comes.clone(), 0);
+        let update = engine::task::spawn(async move {
+            let decide = |_: Option<&Versioned>| {
+                looks += 1;
+                if looks == 2 {
+                    promised.notify_one();
+                }
+                Change::Put { value: value(&[2; 9000]), options: PutOptions::default(), result: () }
+            };
+            store.update(b"k", decide).await
+        });
+        // Between the promise and what was promised for.
+        comes.notified().await;
+        assert_eq!(other.append(b"k", b"x").await, Ok(9001));
+        while pool.store.stats().conflicts.load(Ordering::Relaxed) == 0 {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(!update.is_finished() && inner.value_bytes.available() == 20_000);
+        assert_eq!(pool.store.get(b"o").await, Ok(Some(value(&[1; 9000]))));
+        assert_eq!(update.await, Ok(()));
+    });
+}
