@@ -88,7 +88,7 @@ impl Backend for Store {
             }
             Change::Delete(reply) => store::Change::Delete(reply),
         };
-        Ok(self.update_reserving(key, room, decide).await?)
+        Ok(self.update_reserving(key, room, Reply::memory_bytes, decide).await?)
     }
 
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, Failure> {

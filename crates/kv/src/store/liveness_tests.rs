@@ -178,7 +178,10 @@ fn who_waits_for_its_callers_room_has_no_place_among_the_operations() {
                 engine::task::spawn(async move {
                     match changes {
                         false => store.get_reserving(b"long", room).await.map(|found| found.is_some()),
-                        true => store.update_reserving(b"long", room, |found| Change::Keep(found.is_some())).await,
+                        true => {
+                            let decide = |found: Option<&Versioned>| Change::Keep(found.is_some());
+                            store.update_reserving(b"long", room, |_| 0, decide).await
+                        }
                     }
                 })
             };

@@ -300,11 +300,21 @@ impl Round {
     /// Whether the request asked last was refused by every member, and is under way nowhere: it has changed nothing, and never
     /// will.
     pub(super) fn is_refused_by_all(&self) -> bool {
+        self.is_refused_by(|_| true)
+    }
+
+    /// The same once something else is asked of all: a member that no command was begun on in this round never gets what was asked
+    /// last. (Until then it may, also when the round has ended.)
+    pub(super) fn is_taken_by_none(&self) -> bool {
+        self.is_refused_by(|slot| slot.under_way.is_some())
+    }
+
+    fn is_refused_by(&self, which: impl Fn(&Slot) -> bool) -> bool {
         let refused = |slot: &Slot| match slot.outcome {
             Some(outcome) => matches!(outcome, Outcome::Refused(_)),
             None => slot.failure.as_ref().is_some_and(MemberError::is_refusal),
         };
-        self.shared.slots.borrow().iter().all(|slot| refused(slot) && !slot.in_doubt)
+        self.shared.slots.borrow().iter().filter(|slot| which(slot)).all(|slot| refused(slot) && !slot.in_doubt)
     }
 
     fn failed(&self) -> StoreError {

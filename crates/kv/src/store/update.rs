@@ -7,7 +7,7 @@ use std::rc::Rc;
 use engine::task::LocalFuture;
 use engine::time;
 
-use super::ballots::{Ballots, Effect, Purpose};
+use super::ballots::{Ballots, Effect, Purpose, Told};
 use super::error::StoreError;
 use super::operation::Course;
 use super::reserve::Reserve;
@@ -30,28 +30,48 @@ impl Store {
         key: &[u8],
         decide: impl FnMut(Option<&Versioned>) -> Change<R>,
     ) -> Result<R, StoreError> {
-        self.update_reserving(key, None, decide).await
+        Ok(self.update_versioned(key, decide).await?.result)
     }
 
-    /// The same where `room` is asked before the value is read of which `decide` makes another.
+    /// The same where `room` is asked before the value is read of which `decide` makes another. Of a result that holds on to bytes of
+    /// that value, as many as `holds` tells, two are not kept where a third may be needed: then the outcome is unknown.
     pub async fn update_reserving<R>(
         &self,
         key: &[u8],
         room: Option<Rc<dyn Reserve>>,
+        holds: impl Fn(&R) -> usize,
         decide: impl FnMut(Option<&Versioned>) -> Change<R>,
     ) -> Result<R, StoreError> {
-        Ok(self.update_versioned(key, room, decide).await?.result)
+        Ok(self.update_holding(key, room, |result, _| holds(result), decide).await?.result)
     }
 
     async fn update_versioned<R>(
         &self,
         key: &[u8],
+        decide: impl FnMut(Option<&Versioned>) -> Change<R>,
+    ) -> Result<Effect<R>, StoreError> {
+        // It may hold on to what it was made from, unless it holds on to nothing.
+        let holds = |_: &R, shown: usize| if std::mem::needs_drop::<R>() { shown } else { 0 };
+        self.update_holding(key, None, holds, decide).await
+    }
+
+    /// `holds`: bytes of values that a result holds on to which was made from one of this length.
+    async fn update_holding<R>(
+        &self,
+        key: &[u8],
         room: Option<Rc<dyn Reserve>>,
+        holds: impl Fn(&R, usize) -> usize,
         mut decide: impl FnMut(Option<&Versioned>) -> Change<R>,
     ) -> Result<Effect<R>, StoreError> {
         // Below, an attempt has but the ticket of its result, so that all of that is compiled once.
         let results = Results::default();
-        let mut ticketed = |found: Option<&Versioned>| decide(found).map(|result| results.keep(result));
+        let mut ticketed = |found: Option<&Versioned>| {
+            let shown = found.map_or(0, |found| found.value.len());
+            decide(found).map(|result| {
+                let bytes = holds(&result, shown);
+                results.keep(result, bytes)
+            })
+        };
         let Effect { result: ticket, version, timestamp } = self.update_ticketed(key, room, &mut ticketed).await?;
         Ok(Effect { result: results.take(&ticket), version, timestamp })
     }
@@ -96,7 +116,7 @@ impl Store {
             Some(_) => Change::Keep(false),
             None => Change::Put { value: value.clone(), options, result: true },
         };
-        let effect = self.update_versioned(key, None, decide).await?;
+        let effect = self.update_versioned(key, decide).await?;
         Ok(effect.result.then_some(effect.version))
     }
 
@@ -123,7 +143,7 @@ impl Store {
             Some(found) if found.version == version => Change::Put { value: value.clone(), options, result: None },
             other => Change::Keep(Some(other.map(|other| other.version))),
         };
-        let effect = self.update_versioned(key, None, decide).await?;
+        let effect = self.update_versioned(key, decide).await?;
         Ok(match effect.result {
             None => CasOutcome::Stored(effect.version),
             Some(other) => CasOutcome::Changed(other),
@@ -185,11 +205,11 @@ impl<R> Default for Results<R> {
 }
 
 impl<R> Results<R> {
-    fn keep(&self, result: R) -> Rc<Ticket<'_>> {
+    fn keep(&self, result: R, bytes: usize) -> Rc<Ticket<'_>> {
         let number = self.next.get();
         self.next.set(number + 1);
         self.by_number.borrow_mut().insert(number, result);
-        Rc::new(Ticket { number, kept: self })
+        Rc::new(Ticket { number, bytes, kept: self })
     }
 
     fn take(&self, ticket: &Ticket<'_>) -> R {
@@ -212,7 +232,15 @@ impl<R> Kept for Results<R> {
 /// Stands for a result.
 struct Ticket<'r> {
     number: usize,
+    /// What the result holds on to.
+    bytes: usize,
     kept: &'r dyn Kept,
+}
+
+impl Told for Rc<Ticket<'_>> {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
 }
 
 impl Drop for Ticket<'_> {
@@ -243,7 +271,7 @@ fn number_of(found: &Versioned) -> Option<i64> {
     (number.to_string() == text).then_some(number)
 }
 
-async fn update<R: Clone>(
+async fn update<R: Told>(
     inner: &Rc<Inner>,
     pool: &Rc<Topology>,
     key: &Key,
