@@ -273,6 +273,16 @@ fn a_look_has_bytes_for_as_long_as_it_has_the_value() {
                 tick().await;
             }
             assert_eq!(look.is_finished(), !is_refused, "the value is there still");
+            if is_refused {
+                // It is read anew, and there until all hold it.
+                while !is_at_hand() {
+                    tick().await;
+                }
+                while is_at_hand() {
+                    tick().await;
+                }
+                assert!(look.is_finished(), "the value is there still");
+            }
             assert_eq!(look.await, Ok(Some(Shown { length: 9000, expiry: None, tag: 0 })));
             assert_eq!(inner.value_bytes.available(), 9000);
         });

@@ -250,7 +250,7 @@ fn a_page_is_rebuilt_by_no_map_that_is_left_behind() {
         scene.voters.set(scene.voters.now().raise_epoch());
         let store = host.store.clone();
         let repair = engine::task::spawn(async move { store.repair(&RepairOptions::default()).await });
-        while source.asked.get() == 0 {
+        while source.asked.get() == 0 && !repair.is_finished() {
             time::sleep(SHORT).await;
         }
         time::sleep(10 * SHORT).await;
@@ -295,6 +295,26 @@ fn a_later_question_that_was_answered_before_stays_the_confirmation() {
         assert_eq!(all.await, Ok(()));
         assert!(inner.is_confirmed_since(since));
         assert_eq!(inner.follow.clock.borrow().as_ref().map(|(clock, _)| clock.ms), Some(0), "by what was asked last");
+    });
+}
+
+/// Nobody asks a home that was given up for good: a key whose other homes are equal is done.
+#[test]
+fn a_key_is_repaired_without_a_home_that_was_given_up() {
+    run(11, async {
+        let scene = Scene::new([100, 100, 100, 0, 0]).await;
+        let host = scene.host(SHORT).await;
+        host.store.put(b"key", value(b"v")).await.unwrap();
+        host.store.settle().await;
+        let mut map = scene.voters.now();
+        map.epoch += 1;
+        (map.members[2].lost, map.members[2].voter) = (true, false);
+        scene.voters.set(map);
+        host.store.refresh().await.unwrap();
+        let inner = &host.store.inner;
+        inner.repair.note(&inner.key(b"key").unwrap());
+        let report = host.store.repair_noted(&RepairOptions::default()).await.unwrap();
+        assert!(report.is_complete(), "{report:?}");
     });
 }
 
