@@ -2,13 +2,10 @@
 
 use std::rc::Rc;
 
-use pool::together;
-
 use crate::store::Reserve;
 use crate::value::Value;
 
 use super::reply::Reply;
-use super::strings::string;
 
 /// The tag of a plain string: what every other writer of the store uses too.
 pub const TAG_STRING: u32 = 0;
@@ -102,6 +99,8 @@ pub struct ScanPage {
 }
 
 /// A store. Futures are local to their thread. An entry whose time is over is not there, for whoever asks.
+///
+/// Nothing here has a default: in [`super::Watched`] it would be in the place of what the store that is watched does.
 #[allow(async_fn_in_trait)] // local futures by design: one reactor per thread
 pub trait Backend: 'static {
     /// What is under `key`.
@@ -126,19 +125,13 @@ pub trait Backend: 'static {
     ) -> Result<Reply, Failure>;
 
     /// Puts each of these, each on its own, in their order; no key may stand twice.
-    async fn put_entries(&self, puts: Vec<(&[u8], Entry)>) -> Vec<Result<(), Failure>> {
-        together(puts.into_iter().map(|(key, entry)| self.put_entry(key, entry))).await
-    }
+    async fn put_entries(&self, puts: Vec<(&[u8], Entry)>) -> Vec<Result<(), Failure>>;
 
     /// The bytes under `key`, whatever they are.
-    async fn get(&self, key: &[u8]) -> Result<Option<Value>, Failure> {
-        Ok(self.entry(key, None).await?.map(|entry| entry.value))
-    }
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, Failure>;
 
     /// Sets `key` to a string that lives for ever.
-    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Failure> {
-        self.put_entry(key, string(value)).await
-    }
+    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Failure>;
 
     /// About `count` keys from `cursor` on (0: from the start). A key that is there throughout a scan appears at least once.
     async fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, Failure>;

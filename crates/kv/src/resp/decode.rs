@@ -96,11 +96,13 @@ impl Decoder {
         self.line.len() + self.command.bytes_held() + self.expected_bytes() as usize
     }
 
-    /// Keeps nothing of the current command: it is read on to its end, and may only be refused.
+    /// Keeps nothing of the current command: it is read on to its end, and may only be refused. A line is kept, whose end tells what
+    /// it is.
     pub fn refuse(&mut self) {
-        if !self.is_at_boundary() {
-            self.command = Command { dropped: 1, refused: true, ..Command::default() };
+        if self.state == State::Start {
+            return;
         }
+        self.command = Command { dropped: 1, refused: true, ..Command::default() };
         if let State::Bulk { keep, .. } = &mut self.state {
             *keep = false;
         }

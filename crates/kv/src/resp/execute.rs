@@ -186,6 +186,7 @@ impl<B: Backend> Executor<B> {
                 // What is longer than any value is refused before it is made.
                 Cost::Grown(usize::try_from(offset).unwrap_or(usize::MAX).saturating_add(command.bytes_held()))
             }
+            Update::String(update) if update.tells_what_was() => Cost::GrownAndTold(command.bytes_held()),
             Update::String(_) => Cost::Grown(command.bytes_held()),
             Update::Hash(_) => Cost::GrownHash(command.bytes_held()),
             Update::Key(_) => Cost::Value,

@@ -8,6 +8,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use pool::together;
+
 use super::backend::{Change, Entry, Look, Room, ScanKey, TAG_HASH};
 use super::execute::Executor;
 use super::hash;
@@ -15,6 +17,7 @@ use super::keys::now_ms;
 use super::memory::Budget;
 use super::reply::Reply;
 use super::session::Session;
+use super::strings::string;
 use super::turn::Order;
 use crate::types::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::value::Value;
@@ -94,6 +97,10 @@ impl Backend for MemoryBackend {
         Ok(())
     }
 
+    async fn put_entries(&self, puts: Vec<(&[u8], Entry)>) -> Vec<Result<(), Failure>> {
+        together(puts.into_iter().map(|(key, entry)| self.put_entry(key, entry))).await
+    }
+
     async fn delete(&self, key: &[u8]) -> Result<bool, Failure> {
         self.expire(key);
         Ok(self.entries.borrow_mut().remove(key).is_some())
@@ -121,6 +128,14 @@ impl Backend for MemoryBackend {
                 Ok(reply)
             }
         }
+    }
+
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, Failure> {
+        Ok(self.entry(key, None).await?.map(|entry| entry.value))
+    }
+
+    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Failure> {
+        self.put_entry(key, string(value)).await
     }
 
     async fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, Failure> {

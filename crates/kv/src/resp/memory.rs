@@ -190,6 +190,8 @@ pub(super) enum Cost {
     Hash(usize),
     /// Another is made of it, longer by so much at most.
     Grown(usize),
+    /// The same, and the reply is what was there: an attempt that was sent has to keep its own, while the next one reads anew.
+    GrownAndTold(usize),
     /// The same of a hash.
     GrownHash(usize),
 }
@@ -210,6 +212,7 @@ impl Cost {
             // The value, the same in one piece, the replies.
             Cost::Hash(more) => 3 * length + fields(length) + more,
             Cost::Grown(by) => length + grown(by),
+            Cost::GrownAndTold(by) => 2 * length + grown(by),
             // The value, the same in one piece; the other, and its encoding.
             Cost::GrownHash(by) => 2 * length + 2 * grown(by) + fields(grown(by)),
         }
@@ -436,8 +439,8 @@ mod tests {
     #[test]
     fn the_dearest_command_fits() {
         let longest = VALUE_BYTES_MAX;
-        for cost in [Cost::Value, Cost::Hash(FIELDS_MAX * LISTED_COST), Cost::Grown(longest), Cost::GrownHash(longest)]
-        {
+        let grown = [Cost::Grown(longest), Cost::GrownAndTold(longest), Cost::GrownHash(longest)];
+        for cost in [Cost::Value, Cost::Hash(FIELDS_MAX * LISTED_COST)].into_iter().chain(grown) {
             assert!(cost.of(longest) <= LONG_BYTES_MAX, "{cost:?} takes {}", cost.of(longest));
         }
     }

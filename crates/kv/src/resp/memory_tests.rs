@@ -350,6 +350,26 @@ fn long_replies_of_short_things_have_room_too() {
     });
 }
 
+/// The reply of a GETSET is what was there, which each attempt has read anew: one that was sent keeps it while the next one reads.
+#[test]
+fn what_an_attempt_keeps_for_its_reply_has_room_too() {
+    let (executor, gone) = (with_value(16 * MIB), Cell::new(false));
+    let mut others = drain(&executor, 8 * MIB);
+    others.truncate(others.len() - 5);
+    // It makes no other value.
+    let mut peer = Peer::new(&executor, &gone);
+    peer.says("GETEX k EX 100\r\n");
+    assert_eq!((peer.jobs.len(), peer.reads().0), (0, 16 * MIB + "$16777216\r\n\r\n".len()));
+    for line in ["GETSET k x\r\n", "SET k y GET\r\n"] {
+        let mut peer = Peer::new(&executor, &gone);
+        peer.says(line);
+        assert_eq!(peer.jobs.len(), 1, "it waits: {line}");
+    }
+    drop(others);
+    peer.says("GETSET k x\r\nGET k\r\n");
+    assert_eq!(peer.reads().1, "$1\r\nx\r\n");
+}
+
 /// Takes all room, in pieces of so many bytes.
 fn drain(executor: &Executor<MemoryBackend>, bytes: usize) -> Vec<engine::sync::Permit> {
     std::iter::from_fn(|| executor.budget.try_take(bytes)).collect()

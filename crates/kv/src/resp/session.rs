@@ -24,8 +24,8 @@ use super::reply::{Output, Protocol, Reply};
 use super::request::{Request, unknown_command, wrong_arity};
 use super::stats::{GatewayState, GatewayStats};
 use super::{
-    COMMAND_BYTES_MAX, OUTPUT_BYTES_MAX, OWN_OUTPUT_BYTES_MAX, PENDING_BYTES_MAX, PENDING_MAX, RUNNING_MAX,
-    UNTRUSTED_COMMANDS_MAX,
+    COMMAND_BYTES_FREE, COMMAND_BYTES_MAX, OUTPUT_BYTES_MAX, OWN_OUTPUT_BYTES_MAX, PENDING_BYTES_MAX, PENDING_MAX,
+    RUNNING_MAX, UNTRUSTED_COMMANDS_MAX,
 };
 
 /// Work for the store: to be executed and handed back by [`Session::complete`].
@@ -185,9 +185,13 @@ impl Session {
         self.decoder.held_bytes() + self.held_bytes
     }
 
-    /// Reads on to the end of the command that has come in part, keeps nothing of it, and refuses it.
+    /// Reads on to the end of the command that has come in part, keeps nothing of it, and refuses it. One that is not too long for a
+    /// connection that holds no room waits: what is held is that of the others, which come to an end. So nothing is refused in part
+    /// that begins or ends something, as MULTI and EXEC do.
     pub fn refuse_command(&mut self) {
-        self.decoder.refuse();
+        if self.decoder.held_bytes() > COMMAND_BYTES_FREE {
+            self.decoder.refuse();
+        }
     }
 
     /// Whether the peer has given the password, or none is asked for.

@@ -2,8 +2,10 @@
 
 use super::backend::{Backend, Change, Entry, Failure, Look, Room, ScanKey, ScanPage};
 use super::reply::Reply;
+use super::strings::string;
 use crate::store::{self, PutOptions, Store, StoreError, Versioned};
 use crate::types::FILES_PREFIX;
+use crate::value::Value;
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Failure {
@@ -86,7 +88,15 @@ impl Backend for Store {
             }
             Change::Delete(reply) => store::Change::Delete(reply),
         };
-        Ok(self.update_reserving(key, room, decide).await?)
+        Ok(self.update_reserving(key, room, Reply::memory_bytes, decide).await?)
+    }
+
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, Failure> {
+        Ok(self.entry(key, None).await?.map(|entry| entry.value))
+    }
+
+    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Failure> {
+        self.put_entry(key, string(value)).await
     }
 
     async fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, Failure> {
@@ -127,8 +137,12 @@ impl Backend for Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resp::{Watch, Watched};
     use crate::testing::{create, memories, run};
-    use crate::value::Value;
+
+    struct Nobody;
+
+    impl Watch for Nobody {}
 
     #[test]
     fn keys_of_files_are_neither_seen_nor_changed() {
@@ -148,6 +162,10 @@ mod tests {
             assert!(is_refused(store.put_entry(kept, entry()).await.err()));
             let puts = store.put_entries(vec![(b"other", entry()), (kept, entry())]).await;
             assert!(puts.into_iter().all(|put| is_refused(put.err())), "none of them, or nobody knows which");
+            // Who is watched does what he does alone.
+            let watched = Watched { inner: store.clone(), watch: Nobody };
+            let puts = watched.put_entries(vec![(b"other", entry()), (kept, entry())]).await;
+            assert!(puts.into_iter().all(|put| is_refused(put.err())), "one by one");
             assert!(is_refused(Backend::delete(&store, kept).await.err()));
             let decide = |_: Option<&Entry>| Change::Delete(Reply::Null);
             assert!(is_refused(Backend::update(&store, kept, None, decide).await.err()));

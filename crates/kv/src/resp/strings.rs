@@ -114,6 +114,11 @@ impl Read {
 }
 
 impl Update {
+    /// Whether another value takes the place of the one that the reply is. (`GETDEL` and `GETEX` make none.)
+    pub fn tells_what_was(&self) -> bool {
+        matches!(self, Update::GetSet | Update::Set(SetOptions { get: true, .. }))
+    }
+
     /// What becomes of the key.
     pub fn change(self, entry: Option<&Entry>, command: &Command, moment: &Moment) -> Change {
         let result = match self {

@@ -99,6 +99,52 @@ fn nothing_of_a_refused_transaction_is_done() {
     assert!(answers(&["EXEC"])[0].starts_with("-ERR EXEC needs transactions"));
 }
 
+/// What a session answers, and whose keys it has jobs for, if there is no memory for commands between these.
+fn refused_between(before: &[u8], after: &[u8]) -> (Vec<String>, Vec<Vec<u8>>) {
+    let mut session = session();
+    session.receive(&mut &before[..]);
+    session.refuse_command();
+    session.receive(&mut &after[..]);
+    let mut told = Vec::new();
+    while let Some(chunk) = session.output().pop() {
+        told.extend_from_slice(&chunk);
+    }
+    let jobs = std::iter::from_fn(|| session.next_job()).map(|job| job.command.arg(1).to_vec()).collect();
+    (String::from_utf8(told).expect("text").lines().map(str::to_owned).collect(), jobs)
+}
+
+/// A MULTI of which a part had come when there was no memory for commands was refused without a name, and what followed was done; and
+/// behind an EXEC of which that was so nothing was done any more.
+#[test]
+fn no_command_is_refused_in_part_that_is_as_short_as_those_that_need_no_room() {
+    let whole = ["*1\r\n$5\r\nMULTI\r\n", "MULTI\r\n"];
+    for (whole, cut) in whole.iter().flat_map(|whole| (1..whole.len()).map(move |cut| (whole, cut))) {
+        let after = [&whole.as_bytes()[cut..], b"SET a 1\r\nEXEC\r\nSET b 2\r\n"].concat();
+        let (told, jobs) = refused_between(&whole.as_bytes()[..cut], &after);
+        assert!(told[0].starts_with("-ERR MULTI needs") && told[1].starts_with("-ERR not done"), "{cut}: {told:?}");
+        assert!(told[2].starts_with("-EXECABORT") && jobs == [b"b"], "{cut} of {whole}: {told:?}");
+    }
+    for end in ["EXEC", "DISCARD", "RESET"] {
+        let before = format!("MULTI\r\nSET a 1\r\n{}", &end[..2]);
+        let (told, jobs) = refused_between(before.as_bytes(), format!("{}\r\nSET b 2\r\n", &end[2..]).as_bytes());
+        assert!(told.len() == 3 && jobs == [b"b"], "{end}: {told:?}");
+    }
+    // It has an argument too many, and begins nothing.
+    let (told, jobs) = refused_between(b"*2\r\n$5\r\nMULTI\r\n$3\r\nn", b"ow\r\nSET b 2\r\n");
+    assert!(told[0].starts_with("-ERR wrong number") && jobs == [b"b"], "{told:?}");
+    // A line is kept anyhow.
+    let blanks = vec![b' '; COMMAND_BYTES_FREE + 1];
+    let (told, jobs) = refused_between(&[b"MULTI", &blanks[..]].concat(), b"\r\nSET b 2\r\n");
+    assert!(told[0].starts_with("-ERR MULTI needs") && jobs.is_empty(), "{told:?}");
+    // One that is longer is refused, and nothing is kept of it.
+    let mut session = session();
+    session.receive(&mut format!("*2\r\n$3\r\nGET\r\n${}\r\n", COMMAND_BYTES_FREE + 1).as_bytes());
+    session.refuse_command();
+    assert_eq!((session.command_bytes(), session.expected_bytes()), (0, 0));
+    session.receive(&mut [&blanks[..], b"\r\n"].concat().as_slice());
+    assert!(session.output().pop().is_some_and(|told| told.starts_with(b"-TRYAGAIN")));
+}
+
 #[test]
 fn a_scan_sees_every_key_and_dbsize_counts_them() {
     assert_eq!(talk(&["MSET a 1 b 2 c 3", "SCAN 0 COUNT 2"]), "+OK\r\n*2\r\n$1\r\n2\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n");

@@ -6,6 +6,7 @@ use engine::time;
 
 use super::backend::{Backend, Change, Entry, Failure, Look, Room, ScanPage};
 use super::reply::Reply;
+use crate::value::Value;
 
 /// What is done with a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +74,24 @@ impl<B: Backend, W: Watch> Backend for Watched<B, W> {
         decide: impl FnMut(Option<&Entry>) -> Change,
     ) -> Result<Reply, Failure> {
         self.watched(Operation::Update, key, self.inner.update(key, room, decide)).await
+    }
+
+    async fn put_entries(&self, puts: Vec<(&[u8], Entry)>) -> Vec<Result<(), Failure>> {
+        for (key, _) in &puts {
+            self.watch.begins(Operation::Put, key).await;
+        }
+        let since = time::now();
+        let results = self.inner.put_entries(puts).await;
+        results.iter().for_each(|_| self.watch.ended(Operation::Put, since.elapsed()));
+        results
+    }
+
+    async fn get(&self, key: &[u8]) -> Result<Option<Value>, Failure> {
+        self.watched(Operation::Get, key, self.inner.get(key)).await
+    }
+
+    async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Failure> {
+        self.watched(Operation::Put, key, self.inner.put(key, value)).await
     }
 
     async fn scan(&self, cursor: u64, count: usize) -> Result<ScanPage, Failure> {

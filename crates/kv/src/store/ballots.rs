@@ -6,7 +6,8 @@
 //! 1. E remembers this operation: an earlier attempt took effect, and its result is the result, once E is held by a majority.
 //! 2. An earlier attempt belongs to another era (put) than E, or E has forgotten operations as old as it: whether it took
 //!    effect before it was replaced cannot be seen. Unknown. To try again would apply it twice. (An attempt that every member
-//!    has refused, with none in doubt, is none: it can't have taken effect, and can't any more.)
+//!    has refused, with none in doubt, is none: it can't have taken effect, and can't any more. Nor was one sent to a member that was
+//!    never reached, nor will it be once the operation has gone on.)
 //! 3. Nothing is to be changed: that is the result at once if nothing was ever sent to be accepted and a majority shows E;
 //!    else E has to be held by a majority first.
 //! 4. Else the new entry, on top of E, which remembers this operation, is to be accepted.
@@ -23,6 +24,7 @@ use engine::sync::Permit;
 use engine::time;
 
 use super::error::StoreError;
+use super::fetch::Held;
 use super::operation::Course;
 use super::round::{Answer, Majority, Round};
 use super::value::{Change, PutOptions, Versioned};
@@ -35,10 +37,14 @@ use crate::value::Value;
 /// contention that still makes progress.
 pub const ATTEMPTS_MAX: u32 = 128;
 /// Doublings of the pause after a refusal. The first is as long as the attempt that was refused, for pauses shorter than what
-/// they are to keep apart part nobody; each is shortened at random, so that hosts do not refuse each other for ever.
+/// they are to keep apart part nobody; each is shortened at random, so that hosts do not refuse each other for ever. (Measured anew
+/// each time: an `engine::backoff::Backoff` doubles the pause that it began with.)
 const BACKOFF_DOUBLINGS_MAX: u32 = 6;
 /// Longest pause. Chosen: a twentieth of an operation's time.
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
+/// Bytes of values that results of attempts whose outcome is open hold on to, if not that of one of them alone: who has counted what
+/// an operation takes has counted that. Guessed: short values fit as often as there are attempts.
+const KEPT_BYTES_FREE: usize = 64 << 10;
 /// Ballots a host keeps in mind for its next operations; of more the oldest is forgotten, which costs that key's next one a
 /// round trip. Guessed.
 pub const RESERVATIONS_MAX: usize = 1024;
@@ -49,6 +55,18 @@ pub(super) struct Effect<R> {
     /// Of the entry that it wrote or confirmed.
     pub(super) timestamp: Timestamp,
     pub(super) version: Version,
+}
+
+/// What an operation returns, and an attempt of it keeps.
+pub(super) trait Told: Clone {
+    /// Bytes of values that it holds on to.
+    fn bytes(&self) -> usize;
+}
+
+impl Told for Option<Versioned> {
+    fn bytes(&self) -> usize {
+        self.as_ref().map_or(0, |found| found.value.len())
+    }
 }
 
 /// What an operation is for.
@@ -85,6 +103,8 @@ pub(super) struct Ballots<'a, R, D> {
     refused: bool,
     /// The largest round of a ballot in sight.
     largest: u64,
+    /// Bytes of the value that the attempt goes on with, until it makes another.
+    bytes: Option<Permit>,
 }
 
 /// What to ask for once promised.
@@ -103,7 +123,7 @@ fn era(timestamp: Timestamp) -> (u64, OpId) {
     (timestamp.counter, timestamp.op)
 }
 
-impl<'a, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> {
+impl<'a, R: Told, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> {
     /// Operation `op`, whose round has read the members.
     pub(super) fn new(
         inner: &'a Rc<Inner>,
@@ -115,7 +135,19 @@ impl<'a, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> 
         decide: D,
     ) -> Self {
         let (_, largest) = round.largest();
-        Ballots { inner, key, round, course, op, purpose, decide, attempts: Vec::new(), refused: false, largest }
+        Ballots {
+            inner,
+            key,
+            round,
+            course,
+            op,
+            purpose,
+            decide,
+            attempts: Vec::new(),
+            refused: false,
+            largest,
+            bytes: None,
+        }
     }
 
     /// Carries it out. `promised`: the ballot reserved for it, and what a majority that still promises it has shown.
@@ -124,8 +156,13 @@ impl<'a, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> 
         for attempt in 0..ATTEMPTS_MAX {
             if attempt > 0 {
                 count(&self.inner.stats.conflicts);
+                // Who pauses needs none, and who waits for some must hold none.
+                self.bytes = None;
                 back_off(attempt, took).await;
-                self.strike();
+                self.strike(true);
+                if self.keeps_too_much() {
+                    return Err(StoreError::Contended { attempts: attempt, outcome_unknown: true });
+                }
             }
             let began = time::now();
             let prepared = match promised.take() {
@@ -139,16 +176,25 @@ impl<'a, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> 
             }
             took = began.elapsed();
         }
-        self.strike();
+        self.strike(false);
         Err(StoreError::Contended { attempts: ATTEMPTS_MAX, outcome_unknown: !self.attempts.is_empty() })
     }
 
-    /// Forgets the last attempt if every member has refused it.
-    fn strike(&mut self) {
-        if std::mem::take(&mut self.refused) && self.round.is_refused_by_all() {
+    /// Forgets the last attempt if no member has taken it, nor ever will; `goes_on`: the next thing is that all are asked anew.
+    fn strike(&mut self, goes_on: bool) {
+        if std::mem::take(&mut self.refused)
+            && if goes_on { self.round.is_taken_by_none() } else { self.round.is_refused_by_all() }
+        {
             self.attempts.pop();
             self.course.withdraw();
         }
+    }
+
+    /// Whether the results of attempts that may have taken effect hold on to more than one value: each is a copy of its own, and the
+    /// next attempt would read another.
+    fn keeps_too_much(&self) -> bool {
+        let kept = || self.attempts.iter().map(|attempt| attempt.result.bytes());
+        kept().sum::<usize>() > kept().max().unwrap_or(0).max(KEPT_BYTES_FREE)
     }
 
     /// `None`: refused.
@@ -166,8 +212,6 @@ impl<'a, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> 
 
     /// `None`: refused, or gone.
     async fn accept(&mut self, ballot: Ballot, majority: &Majority) -> Result<Option<Effect<R>>, StoreError> {
-        // Held until all is over, and taken in the order that puts have: a place among the operations, then bytes.
-        let mut _bytes = None;
         let (effect, record, changes) = match self.resolve(ballot, majority).await? {
             Resolution::Is(effect) => {
                 // Nothing was sent under this ballot: its promises are good for the next operation.
@@ -176,7 +220,9 @@ impl<'a, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> 
             }
             Resolution::Confirm(effect, record) => (effect, record, false),
             Resolution::Write(effect, record) => {
-                _bytes = Some(self.bytes_for(&record).await);
+                // Held until all is over, and taken in the order that puts have: a place among the operations, then bytes.
+                self.bytes = None;
+                self.bytes = Some(self.bytes_for(&record).await);
                 let sent = !self.attempts.is_empty();
                 self.round.place(&record).await.map_err(|error| error.with_outcome(sent))?;
                 let era = era(record.timestamp);
@@ -226,7 +272,9 @@ impl<'a, R: Clone, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> 
         if applied.is_none() && self.is_undecidable(&base) {
             return Err(StoreError::OutcomeUnknown);
         }
-        let Ok(value) = self.course.fetch(self.round, holders).await else { return Ok(Resolution::Gone) };
+        let fetched = self.course.fetch(self.round, holders).await;
+        let Ok(Held { value, bytes }) = fetched else { return Ok(Resolution::Gone) };
+        self.bytes = bytes;
         let confirmed_as = |result, version| {
             let timestamp = Timestamp { ballot, ..base.timestamp };
             let record = Record { timestamp, ..base.record(value.clone()) };

@@ -16,9 +16,9 @@ use pool::Map;
 use pool::change::{Phase, Side, State};
 use pool::rebalance::{Mover, Step};
 
-use super::Store;
 use super::scan::Seen;
 use super::topology::Topology;
+use super::{OPERATION_TIME_MAX, Store};
 
 /// Pause before a stretch is tried again on members that did not answer.
 pub(super) const STRETCH_PAUSE: Duration = Duration::from_millis(200);
@@ -52,8 +52,11 @@ impl Mover for Store {
             }
             (Phase::Migrate, State::Joint) => super::migrate::migrate(inner, &topology, stretch).await?,
             (Phase::Clean, State::Unclean) => {
+                let since = time::now();
                 let seen = super::clean::clean(inner, &topology, stretch).await?;
                 if topology.map.half_may_know(Side::New) {
+                    // What was read too far apart is no look.
+                    let seen = Some(seen).filter(|_| since.elapsed() <= OPERATION_TIME_MAX);
                     unequal = !super::repair::make_equal(inner, &topology, stretch, seen).await;
                 }
             }

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use super::tests::{Pool, value};
 use super::*;
-use crate::testing::run;
+use crate::testing::{Counting, run};
+use engine::sync::Notify;
 use engine::time;
 
 #[test]
@@ -302,5 +303,119 @@ fn many_keys_take_little_longer_than_one() {
         assert_eq!(pool.store.put_many(&twice).await, [Ok(()), Ok(())]);
         assert_eq!(pool.store.get(b"k").await, Ok(Some(value(b"2"))));
         assert_eq!(pool.store.get_many(&[b""]).await.remove(0).unwrap_err(), StoreError::Key { length: 0 });
+    });
+}
+
+/// What an update of a key comes to that another host changes time after time between the promise and what was promised for, up to
+/// ten times, and how many results of earlier attempts were kept at each look.
+async fn update_against_another(pool: &Pool, length: usize) -> (Result<Rc<()>, StoreError>, Vec<usize>) {
+    let links = pool.members.iter().map(|member| Some(Counting::new(member.inner.clone())));
+    let other = Store::new(pool.map.clone(), links.collect());
+    let (comes, result) = (Rc::new(Notify::new()), Rc::new(()));
+    let (comes_between, kept) = (comes.clone(), RefCell::new(Vec::new()));
+    let _other: engine::task::Task<()> = engine::task::spawn(async move {
+        loop {
+            comes_between.notified().await;
+            other.append(b"k", b"x").await.unwrap();
+        }
+    });
+    let decide = |_: Option<&Versioned>| {
+        kept.borrow_mut().push(Rc::strong_count(&result) - 1);
+        if kept.borrow().len() < 10 {
+            comes.notify_one();
+        }
+        Change::Put { value: value(&vec![2; length]), options: PutOptions::default(), result: result.clone() }
+    };
+    let updated = pool.store.update(b"k", decide).await;
+    (updated, kept.take())
+}
+
+/// The result of every attempt was kept to the end, and with it, where it was the value that had been there, all of a copy that the
+/// attempt had read: of one of 64 MiB two even where nobody else was at the key, and else up to 128. So it was, later, where a member
+/// was away, as it had refused nothing.
+#[test]
+fn results_of_attempts_that_do_not_count_are_not_kept() {
+    run(46, async {
+        let pool = Pool::new(3, 3).await;
+        pool.store.put(b"k", value(&[1; 100_000])).await.unwrap();
+        pool.store.settle().await;
+        pool.members.iter().for_each(|member| member.slow.set(Duration::from_millis(10)));
+        for away in [false, true] {
+            pool.down(2, away);
+            let (updated, kept) = update_against_another(&pool, 100_000).await;
+            assert!(updated.is_ok(), "{updated:?}");
+            assert!(kept.len() >= 10 && kept.iter().all(|&kept| kept <= 1), "{kept:?}");
+        }
+        pool.down(2, false);
+        pool.store.settle().await;
+        let (result, kept) = (Rc::new(()), RefCell::new(Vec::new()));
+        let update = pool.store.update(b"k", |_: Option<&Versioned>| {
+            kept.borrow_mut().push(Rc::strong_count(&result) - 1);
+            Change::Put { value: value(b"v"), options: PutOptions::default(), result: result.clone() }
+        });
+        assert!(Rc::ptr_eq(&update.await.unwrap(), &result));
+        assert!(kept.take().iter().all(|&kept| kept == 0), "it looks, and is promised");
+    });
+}
+
+/// Where a member does not answer for a long time each attempt may yet take effect there, and its result is needed then: of long
+/// values one is kept, and the operation ends before it reads a third. Of short ones all are.
+#[test]
+fn results_of_attempts_that_may_count_are_kept_up_to_a_bound() {
+    run(48, async {
+        for (length, is_long) in [(100_000, true), (100, false)] {
+            let pool = Pool::new(3, 3).await;
+            pool.store.put(b"k", value(&vec![1; length])).await.unwrap();
+            pool.store.settle().await;
+            pool.members.iter().for_each(|member| member.slow.set(Duration::from_millis(10)));
+            pool.members[2].slow.set(Duration::from_secs(60));
+            let (updated, kept) = update_against_another(&pool, length).await;
+            match updated {
+                Err(StoreError::Contended { outcome_unknown: true, .. }) if is_long => {
+                    assert!(kept.iter().all(|&kept| kept <= 1), "{kept:?}");
+                }
+                Ok(_) if !is_long => assert!(kept.len() >= 10 && kept.iter().any(|&kept| kept > 1), "{kept:?}"),
+                other => panic!("{length}: {other:?}, {kept:?}"),
+            }
+        }
+    });
+}
+
+/// An operation that was refused kept the bytes of its value while it paused: with four of the longest all others of the thread
+/// waited for as long.
+#[test]
+fn an_operation_that_pauses_behind_a_refusal_holds_no_bytes() {
+    run(47, async {
+        let pool = Pool::new(3, 3).await;
+        for key in [b"k", b"o"] {
+            pool.store.put(key, value(&[1; 9000])).await.unwrap();
+        }
+        pool.store.settle().await;
+        let inner = &pool.store.inner;
+        let _others = inner.value_bytes.acquire(VALUE_BYTES_AT_ONCE_MAX - 20_000).await;
+        let links = pool.members.iter().map(|member| Some(Counting::new(member.inner.clone())));
+        let other = Store::new(pool.map.clone(), links.collect());
+        pool.members.iter().for_each(|member| member.slow.set(Duration::from_millis(10)));
+        let (store, comes) = (pool.store.clone(), Rc::new(Notify::new()));
+        let (promised, mut looks) = (comes.clone(), 0);
+        let update = engine::task::spawn(async move {
+            let decide = |_: Option<&Versioned>| {
+                looks += 1;
+                if looks == 2 {
+                    promised.notify_one();
+                }
+                Change::Put { value: value(&[2; 9000]), options: PutOptions::default(), result: () }
+            };
+            store.update(b"k", decide).await
+        });
+        // Between the promise and what was promised for.
+        comes.notified().await;
+        assert_eq!(other.append(b"k", b"x").await, Ok(9001));
+        while pool.store.stats().conflicts.load(Ordering::Relaxed) == 0 {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(!update.is_finished() && inner.value_bytes.available() == 20_000);
+        assert_eq!(pool.store.get(b"o").await, Ok(Some(value(&[1; 9000]))));
+        assert_eq!(update.await, Ok(()));
     });
 }

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use engine::sync::Notify;
+use engine::sync::{Notify, Permit};
 use engine::time;
 
 use super::Inner;
@@ -51,6 +51,19 @@ impl Inner {
 /// None of the members asked has the value any more.
 pub(super) struct Gone;
 
+/// A value at hand.
+pub(super) struct Held {
+    pub(super) value: Option<Value>,
+    /// Its bytes among those under way, where it was fetched: for as long as the operation goes on with it.
+    pub(super) bytes: Option<Permit>,
+}
+
+impl Held {
+    fn without_bytes(value: Option<Value>) -> Held {
+        Held { value, bytes: None }
+    }
+}
+
 /// Attempts to fetch one value, under way.
 struct Fetches {
     value: RefCell<Option<Value>>,
@@ -72,20 +85,16 @@ impl Drop for Begun {
 
 /// Gets the value that all of `found`, which have the same timestamp, speak of: at once where it is inline, else from one
 /// after the other, without waiting long for any.
-pub(super) async fn fetch(
-    inner: &Rc<Inner>,
-    key: &Key,
-    found: Vec<(Rc<Member>, Found)>,
-) -> Result<Option<Value>, Gone> {
+pub(super) async fn fetch(inner: &Rc<Inner>, key: &Key, found: Vec<(Rc<Member>, Found)>) -> Result<Held, Gone> {
     let length = found.first().and_then(|(_, found)| found.content.value_len()).unwrap_or(0);
     for (_, found) in &found {
         match &found.content {
-            Content::Nothing => return Ok(None),
-            Content::Inline(view) => return Ok(Some(view.clone().into())),
+            Content::Nothing => return Ok(Held::without_bytes(None)),
+            Content::Inline(view) => return Ok(Held::without_bytes(Some(view.clone().into()))),
             Content::Elsewhere(..) => {}
         }
     }
-    let _bytes = inner.value_bytes.acquire(length).await;
+    let bytes = inner.value_bytes.acquire(length).await;
     let fetches = Rc::new(Fetches { value: RefCell::default(), failed: Cell::new(0), changed: Notify::new() });
     let count = found.len();
     let mut begun = Begun { under_way: Vec::with_capacity(1), length };
@@ -124,7 +133,7 @@ pub(super) async fn fetch(
     }
     loop {
         if let Some(value) = fetches.value.take() {
-            return Ok(Some(value));
+            return Ok(Held { value: Some(value), bytes: Some(bytes) });
         }
         if fetches.failed.get() == count {
             return Err(Gone);

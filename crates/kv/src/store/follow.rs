@@ -30,6 +30,9 @@ use fabric::host::AnyRemote;
 /// How long a host works by a map before it asks whether it still is the newest. Chosen: as DESIGN-C has it, long against
 /// the cost of asking a few voters, short against a change.
 pub const LEASE_DEFAULT: Duration = Duration::from_secs(5);
+/// How long all members may take to tell of it where no operation waits for that. Chosen: members that were never reached are tried
+/// twice by who asks, for as long as a connection may take, and one that is connected and silent takes ten seconds.
+const ASKED_ALL_TIME_MAX: Duration = Duration::from_secs(30);
 /// Pause between two tries to learn the newest map. Guessed: some round trips.
 const REFRESH_PAUSE: Duration = Duration::from_millis(20);
 /// How often who waits for the map looks whether its voters are within reach. Guessed: short against the patience of a gateway.
@@ -52,8 +55,8 @@ const RETIRED_PAUSE: Duration = Duration::from_secs(5);
 pub trait MapSource {
     /// The newest map that a majority of its voters agrees on. An error says why there is none to be had now.
     fn newest(&self) -> LocalFuture<'_, Result<Map, String>>;
-    /// The same where a seal shows that there is a newer one than that: others may have gone on without the voters who were asked,
-    /// so that all members are.
+    /// The same where a seal shows that there is a newer one than that, or nothing might: others may have gone on without the
+    /// voters who were asked, so that all members are.
     fn newest_of_all(&self) -> LocalFuture<'_, Result<Map, String>> {
         self.newest()
     }
@@ -190,22 +193,43 @@ impl Inner {
         self.refresh_by(needless, Asked::Voters).await
     }
 
+    /// Learns the newest map by all that any member carries: where one of them carries a later one than the voters known here.
+    /// Where members are out of reach that may take longer than operations can wait for: they may ask the voters meanwhile.
+    pub(super) async fn refresh_of_all(self: &Rc<Self>) -> Result<(), String> {
+        let Some(source) = self.follow.source.borrow().clone() else { return Ok(()) };
+        self.learn(source.newest_of_all(), ASKED_ALL_TIME_MAX).await
+    }
+
     async fn refresh_by(self: &Rc<Self>, needless: impl Fn(&Rc<Self>) -> bool, whom: Asked) -> Result<(), String> {
         let Some(source) = self.follow.source.borrow().clone() else { return Ok(()) };
         let _turn = self.follow.turn.acquire(1).await;
         if needless(self) {
             return Ok(());
         }
-        let asked = time::now();
         let newest = match whom {
             Asked::Voters => source.newest(),
             Asked::All => source.newest_of_all(),
         };
-        let newest = time::timeout(OPERATION_TIME_MAX, newest).await;
-        let map = newest.map_err(|_| "no answer in time".to_owned())??;
-        self.learn_clock(&map, asked);
+        self.learn(newest, OPERATION_TIME_MAX).await
+    }
+
+    /// Takes the map into use that is asked for now.
+    async fn learn(
+        self: &Rc<Self>,
+        newest: LocalFuture<'_, Result<Map, String>>,
+        most: Duration,
+    ) -> Result<(), String> {
+        let asked = time::now();
+        let map = time::timeout(most, newest).await.map_err(|_| "no answer in time".to_owned())??;
+        // Else another has asked since: what he was told is no older.
+        let is_latest = || self.follow.confirmed.get().is_none_or(|before| before <= asked);
+        if is_latest() {
+            self.learn_clock(&map, asked);
+        }
         self.adopt(map).await;
-        self.follow.confirmed.set(Some(asked));
+        if is_latest() {
+            self.follow.confirmed.set(Some(asked));
+        }
         Ok(())
     }
 

@@ -11,8 +11,9 @@ use super::change_tests::{Host, SHORT, Scene, client};
 use super::lost_tests::{ACCEPT_STALE, damage};
 use super::tests::value;
 use super::*;
-use crate::table;
+use crate::table::{self, Record};
 use crate::testing::run;
+use crate::types::Timestamp;
 
 /// Entries on all members, tombstones or not.
 async fn entries(host: &Host) -> usize {
@@ -335,6 +336,75 @@ fn a_page_rebuilt_from_some_others_voids_the_sweep_that_may_have_read_it_before(
         let report = other.store.forget(&ForgetOptions::default()).await;
         assert!(report.hindered.as_ref().is_some_and(|reason| reason.contains("marked")), "{report:?}");
         assert_eq!(sweeper.store.get(b"key").await, Ok(Some(value(b"v"))));
+    });
+}
+
+/// A page that was read in the walk, damaged, and rebuilt by another host from all others before these were given what it had
+/// shown: that had waited for its turn for longer than a rebuilding waits. The sweep was noted, the tombstone dropped where it had
+/// brought it to, and the deleted key was back.
+#[test]
+fn a_page_rebuilt_from_all_others_within_a_sweep_is_compared_anew() {
+    run(14, async {
+        let scene = Scene::new([100, 100, 100, 0, 0]).await;
+        let (sweeper, other) = (scene.host(SHORT).await, scene.host(SHORT).await);
+        sweeper.store.put(b"key", value(b"old")).await.unwrap();
+        sweeper.store.settle().await;
+        // A delete that was never acknowledged, on one home alone.
+        let inner = sweeper.store.inner.clone();
+        let (key, table) = (inner.key(b"key").unwrap(), sweeper.store.table(0).unwrap());
+        let put = table.read(&key).await.unwrap().timestamp;
+        let timestamp = Timestamp { counter: put.counter + 1, ..put };
+        let deleted = Record { timestamp, ..Record::default() };
+        table.store_if_newer(&key, &deleted, None, None).await.unwrap();
+        let others = inner.background_bytes.acquire(BACKGROUND_BYTES_MAX).await;
+        let in_front = engine::task::spawn(async move { inner.background_bytes.acquire(1).await });
+        let store = sweeper.store.clone();
+        let sweep = engine::task::spawn(async move { store.forget(&ForgetOptions::default()).await });
+        time::sleep(Duration::from_secs(1)).await;
+        let epoch = scene.voters.now().epoch;
+        damage(&scene, &sweeper, b"key", 0).await;
+        let report = other.store.repair(&RepairOptions::default()).await;
+        assert_eq!((report.pages_rebuilt, report.failed, scene.voters.now().epoch), (1, 0, epoch), "{report:?}");
+        assert!(!sweep.is_finished(), "it waits");
+        drop((others, in_front));
+        let report = sweep.await;
+        assert!(report.swept, "{report:?}");
+        assert_eq!(other.store.forget(&ForgetOptions::default()).await.dropped, 3);
+        other.voters.links[1].down.set(true);
+        assert_eq!(other.store.get(b"key").await, Ok(None));
+    });
+}
+
+/// A key that is put all the time, where one home is out of its host's reach: repair found it lacking there at each look, which at a
+/// low rate were more than ten seconds apart, and gave up after five; so the sweep was not noted.
+#[test]
+fn a_key_that_is_put_all_the_time_is_done_once_all_homes_hold_what_was_stored() {
+    run(15, async {
+        let scene = Scene::new([100, 100, 100, 0, 0]).await;
+        let (sweeper, writer) = (scene.host(SHORT).await, scene.host(SHORT).await);
+        writer.store.put(b"key", value(b"v")).await.unwrap();
+        writer.voters.links[2].down.set(true);
+        let store = writer.store.clone();
+        let _writing: engine::task::Task<()> = engine::task::spawn(async move {
+            loop {
+                store.put(b"key", value(b"w")).await.unwrap();
+                time::sleep(Duration::from_millis(100)).await;
+            }
+        });
+        let inner = sweeper.store.inner.clone();
+        inner.repair.note(&inner.key(b"key").unwrap());
+        // It waits behind others first, and between its looks for its turn.
+        let others = inner.background_bytes.acquire(BACKGROUND_BYTES_MAX).await;
+        let in_front = engine::task::spawn(async move { inner.background_bytes.acquire(1).await });
+        let store = sweeper.store.clone();
+        let repair = engine::task::spawn(async move {
+            let options = RepairOptions { bytes_per_second: Some(1000), ..RepairOptions::default() };
+            store.repair_noted(&options).await.unwrap()
+        });
+        time::sleep(Duration::from_secs(11)).await;
+        drop((others, in_front));
+        let report = repair.await;
+        assert!(report.is_complete() && report.stored == 1, "{report:?}");
     });
 }
 

@@ -12,7 +12,9 @@ use super::change_tests::{SHORT, Scene};
 use super::operation::Course;
 use super::tests::{Member, Pool, value};
 use super::*;
+use crate::table;
 use crate::testing::{QUEUE_SLOTS, run};
+use crate::types::Ballot;
 
 const STEP: Duration = Duration::from_millis(10);
 
@@ -176,7 +178,10 @@ fn who_waits_for_its_callers_room_has_no_place_among_the_operations() {
                 engine::task::spawn(async move {
                     match changes {
                         false => store.get_reserving(b"long", room).await.map(|found| found.is_some()),
-                        true => store.update_reserving(b"long", room, |found| Change::Keep(found.is_some())).await,
+                        true => {
+                            let decide = |found: Option<&Versioned>| Change::Keep(found.is_some());
+                            store.update_reserving(b"long", room, |_| 0, decide).await
+                        }
                     }
                 })
             };
@@ -232,6 +237,56 @@ fn a_look_reads_no_value() {
         assert_eq!(pool.host().look(b"k").await, Ok(Some(shown)));
         assert_eq!(pool.store.look(b"none").await, Ok(None));
     });
+}
+
+/// Where replicas differ the value is read and stored first: 1,024 looks at values of 64 MiB, whose bytes were given back as soon
+/// as they were there, held all of them. Where a conditional operation is in the way it is read twice, with the bytes of one.
+#[test]
+fn a_look_has_bytes_for_as_long_as_it_has_the_value() {
+    for is_refused in [false, true] {
+        run(83, async move {
+            let pool = Pool::new(3, 3).await;
+            let (store, inner) = (&pool.store, &pool.store.inner);
+            let key = inner.key(b"k").unwrap();
+            let homes: Vec<_> = inner.topology().homes(&key).iter().map(|home| usize::from(home.member)).collect();
+            pool.down(homes[1], true);
+            assert_eq!(store.add(b"k", value(&[1; 9000]), PutOptions::default()).await, Ok(true));
+            store.settle().await;
+            pool.down(homes[1], false);
+            for home in homes[1..].iter().filter(|_| is_refused) {
+                let ballot = Ballot { round: u64::MAX >> 1, op: inner.next_op() };
+                let prepare = table::Request::Prepare(ballot);
+                store.table(*home).unwrap().apply(&key, &prepare, table::Known::default()).await.unwrap();
+            }
+            // The first two that answer differ.
+            slow(&pool.members, STEP);
+            pool.members[homes[2]].slow.set(20 * STEP);
+            let _others = inner.value_bytes.acquire(VALUE_BYTES_AT_ONCE_MAX - 9000).await;
+            let looking = store.clone();
+            let look = engine::task::spawn(async move { looking.look(b"k").await });
+            let tick = async || time::sleep(Duration::from_millis(1)).await;
+            let is_at_hand = || inner.value_bytes.available() == 0;
+            while !is_at_hand() {
+                tick().await;
+            }
+            while is_at_hand() {
+                tick().await;
+            }
+            assert_eq!(look.is_finished(), !is_refused, "the value is there still");
+            if is_refused {
+                // It is read anew, and there until all hold it.
+                while !is_at_hand() {
+                    tick().await;
+                }
+                while is_at_hand() {
+                    tick().await;
+                }
+                assert!(look.is_finished(), "the value is there still");
+            }
+            assert_eq!(look.await, Ok(Some(Shown { length: 9000, expiry: None, tag: 0 })));
+            assert_eq!(inner.value_bytes.available(), 9000);
+        });
+    }
 }
 
 /// Else a member that never answers would be asked for ever more, by gets that another served.

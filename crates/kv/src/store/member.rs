@@ -77,6 +77,9 @@ pub(super) enum MemberError {
     /// Its superblock is not the one in the map.
     #[error("no vote: {0}")]
     NoVote(String),
+    /// Its superblock is of a later map than this host goes by.
+    #[error("it carries the map of epoch {carried}, and that can't be learnt now: {reason}; repair again")]
+    Ahead { carried: u64, reason: String },
     /// Its table.
     #[error(transparent)]
     Table(#[from] TableError),
@@ -87,7 +90,7 @@ impl MemberError {
     pub(super) fn is_transient(&self) -> bool {
         match self {
             MemberError::Away | MemberError::Busy | MemberError::Slow => true,
-            MemberError::NoVote(_) => false,
+            MemberError::NoVote(_) | MemberError::Ahead { .. } => false,
             MemberError::Table(TableError::Contended) => true,
             MemberError::Table(TableError::Device(error)) => {
                 error.outcome_unknown() || matches!(error, device::Error::NotConnected(_))
@@ -239,6 +242,17 @@ impl Member {
     pub(super) async fn check_again(&self) -> Result<(), MemberError> {
         self.checked.set(None);
         self.voting().await.map(|_voting| ())
+    }
+
+    /// The epoch of the map that its superblock names, whoever else has learnt of that. Not asked of each member that votes, or none
+    /// would have a vote while a map is on its way to this host.
+    pub(super) async fn carried_epoch(&self) -> Result<u64, MemberError> {
+        let table = self.table.as_ref().ok_or(MemberError::Away)?;
+        match pool::inspect(table.namespace(), &format!("member {}", self.map.members[self.index].id)).await {
+            Ok(report) => Ok(report.superblock.epoch),
+            Err(pool::Error::Device { source, .. }) => Err(TableError::Device(source).into()),
+            Err(error) => Err(MemberError::NoVote(error.to_string())),
+        }
     }
 
     async fn check(&self, table: &Table, epoch: u64) -> Result<(), MemberError> {

@@ -144,7 +144,7 @@ async fn carry_known(
     let length = newest.content.value_len().unwrap_or(0);
     let _bytes = inner.background_bytes.acquire(length).await;
     let value = fetch(inner, key, holders.map(|(member, found)| (at(*member), found.clone())).collect()).await;
-    let value = value.map_err(|_gone| NotYet::Reason("no good copy of its value".into()))?;
+    let value = value.map_err(|_gone| NotYet::Reason("no good copy of its value".into()))?.value;
     let record = newest.record(value);
     let bytes = (key.bytes().len() + record.value.as_ref().map_or(0, crate::Value::len)) as u64;
     let sets_holding = || known.iter().filter(|(_, found)| holds(found)).filter_map(|(member, _)| sets_of(*member));

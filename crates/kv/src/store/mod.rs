@@ -42,6 +42,7 @@ mod topology;
 mod update;
 mod usage;
 mod value;
+mod work;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

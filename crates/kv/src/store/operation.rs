@@ -12,7 +12,7 @@ use engine::time::{self, Instant};
 
 use super::ballots::{Ballots, Effect, Purpose};
 use super::error::StoreError;
-use super::fetch::Gone;
+use super::fetch::{Gone, Held};
 use super::member::Member;
 use super::reserve::Reserve;
 use super::room::get_as_it_is;
@@ -164,7 +164,7 @@ impl Course {
     }
 
     /// The value that `holders` speak of, once there is room for it.
-    pub(super) async fn fetch(&self, round: &Round, holders: Vec<(Rc<Member>, Found)>) -> Result<Option<Value>, Gone> {
+    pub(super) async fn fetch(&self, round: &Round, holders: Vec<(Rc<Member>, Found)>) -> Result<Held, Gone> {
         let length = holders.first().and_then(|(_, found)| found.content.value_len()).unwrap_or(0);
         if let Some(wait) = self.room.as_ref().and_then(|room| room.reserve(length)) {
             // What waits for others must hold nothing that they may wait for.
@@ -324,7 +324,7 @@ async fn get_settled(
             // Where it was dropped and where it was not, it says the same.
             return Ok(None);
         }
-        if let Ok(value) = course.fetch(&round, found).await {
+        if let Ok(Held { value, bytes }) = course.fetch(&round, found).await {
             let versioned = value.clone().map(|value| Versioned::new(&shown, value));
             if matches!(majority, Majority::Agreed(_)) {
                 return Ok(versioned);
@@ -334,8 +334,11 @@ async fn get_settled(
             match course.ask(&round, write_back, false).await? {
                 Answer::Done => return Ok(versioned),
                 // A conditional operation is under way, or was left half done.
-                Answer::Refused(_) => return Ok(confirm(inner, key, &round, course, Purpose::Read).await?.result),
+                Answer::Refused(_) => {}
             }
+            // First: it reads the value anew, and what waits for bytes must hold none.
+            drop((versioned, bytes));
+            return Ok(confirm(inner, key, &round, course, Purpose::Read).await?.result);
         }
         // What was to be fetched has been replaced, or its holders fail: look again.
         time::sleep(backoff.pause()).await;

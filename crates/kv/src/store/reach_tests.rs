@@ -5,7 +5,8 @@ use engine::time;
 
 use pool::Request;
 
-use super::change_tests::{SHORT, Scene};
+use super::change_tests::{Host, SHORT, Scene};
+use super::lost_tests::damage;
 use super::tests::{Member, Pool, value};
 use super::voters::Voters;
 use super::*;
@@ -62,6 +63,16 @@ struct LeftBehind {
     known: Map,
     others: Rc<Voters>,
     ways: Rc<Voters>,
+    /// How long all members take to tell, and how often they were asked.
+    takes: Duration,
+    asked: Cell<u32>,
+}
+
+impl LeftBehind {
+    fn new(scene: &Scene, host: &Host) -> LeftBehind {
+        let (others, ways) = (scene.voters.clone(), host.voters.clone());
+        LeftBehind { known: scene.voters.now(), others, ways, takes: Duration::ZERO, asked: Cell::default() }
+    }
 }
 
 impl MapSource for LeftBehind {
@@ -73,7 +84,11 @@ impl MapSource for LeftBehind {
     }
 
     fn newest_of_all(&self) -> LocalFuture<'_, Result<Map, String>> {
-        self.others.newest()
+        self.asked.set(self.asked.get() + 1);
+        Box::pin(async {
+            time::sleep(self.takes).await;
+            self.others.newest().await
+        })
     }
 
     fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
@@ -201,13 +216,105 @@ fn who_meets_a_seal_of_a_later_map_than_the_voters_know_asks_all_members() {
         let scene = Scene::new([100; 5]).await;
         let (worker, host) = (scene.host(SHORT).await, scene.host(SHORT).await);
         host.store.put(b"key", value(&[7; 9])).await.unwrap();
-        let source = LeftBehind { known: scene.voters.now(), others: scene.voters.clone(), ways: host.voters.clone() };
+        let source = LeftBehind::new(&scene, &host);
         let _follow = host.store.follow(Rc::new(source), LEASE_DEFAULT);
         scene.begin(&Request::SetWeight(vec![(scene.id(4), 0)]));
         worker.finish().await.unwrap();
         let read = time::timeout(Duration::from_secs(5), host.store.get(b"key")).await;
         assert!(matches!(read, Ok(Ok(Some(_)))), "{read:?}");
         assert_eq!(host.store.inner.topology().map.epoch, scene.voters.now().epoch);
+    });
+}
+
+/// A pool whose voters, as a host knows them, were left behind by others: a page of a member that has gone on is damaged.
+async fn left_behind(lease: Duration, takes: Duration) -> (Scene, Host, Rc<LeftBehind>, engine::task::Task<()>) {
+    let scene = Scene::new([100, 100, 100, 0, 0]).await;
+    let host = scene.host(lease).await;
+    host.store.put(b"key", value(b"v")).await.unwrap();
+    host.store.settle().await;
+    let source = Rc::new(LeftBehind { takes, ..LeftBehind::new(&scene, &host) });
+    let follow = host.store.follow(source.clone(), lease);
+    let raise = |map: &Map| Ok(map.raise_epoch());
+    pool::Proposer::new(&scene.memories).agree(&scene.voters.now(), raise).await.unwrap();
+    damage(&scene, &host, b"key", 0).await;
+    (scene, host, source, follow)
+}
+
+/// Others have gone on without the voters that a host knows, which answer, and the homes left behind with them have no seal: a
+/// damaged page of a member that went on came back under the map of before, with what those hold. While all are asked, of whom some
+/// are silent, operations go by what the voters say.
+#[test]
+fn a_page_is_rebuilt_by_no_map_that_is_left_behind() {
+    run(8, async {
+        let (scene, host, source, _follow) = left_behind(SHORT, Duration::from_secs(20)).await;
+        scene.voters.set(scene.voters.now().raise_epoch());
+        let store = host.store.clone();
+        let repair = engine::task::spawn(async move { store.repair(&RepairOptions::default()).await });
+        while source.asked.get() == 0 && !repair.is_finished() {
+            time::sleep(SHORT).await;
+        }
+        time::sleep(10 * SHORT).await;
+        let (got, took) = timed(host.store.get(b"key")).await;
+        assert!(got.is_ok() && took < 100, "{got:?} after {took} ms");
+        let report = repair.await;
+        assert_eq!((report.pages_rebuilt, report.failed), (1, 0), "{report:?}");
+        let table = host.store.table(0).unwrap();
+        let page = table.read_page(table.home(&host.store.inner.key(b"key").unwrap())).await.unwrap();
+        assert_eq!(page.seal(), scene.voters.now().epoch);
+        // As any page, by what the voters say: they know what its member carries.
+        let asked = source.asked.get();
+        damage(&scene, &host, b"key", 1).await;
+        let report = host.store.repair(&RepairOptions::default()).await;
+        assert_eq!((report.pages_rebuilt, report.failed, source.asked.get()), (1, 0, asked), "{report:?}");
+    });
+}
+
+/// The same where the page's own member does not answer just when all are asked, and nobody else knows of the later map.
+#[test]
+fn a_page_of_a_member_with_a_later_map_than_can_be_learnt_stays_as_it_is() {
+    run(9, async {
+        let (_scene, host, source, _follow) = left_behind(SHORT, Duration::from_millis(1)).await;
+        let report = host.store.repair(&RepairOptions::default()).await;
+        assert_eq!((report.pages_rebuilt, source.asked.get()), (0, 1), "{report:?}");
+        assert!(report.reasons[0].contains("carries the map of epoch 2"), "{report:?}");
+    });
+}
+
+/// An answer that comes late, of whoever is asked longest, is of the moment when it was asked for.
+#[test]
+fn a_later_question_that_was_answered_before_stays_the_confirmation() {
+    run(10, async {
+        let (scene, host, _source, _follow) = left_behind(Duration::from_secs(3600), Duration::from_secs(20)).await;
+        scene.voters.set(scene.voters.now().note_clock(0, 7, None));
+        let inner = host.store.inner.clone();
+        let asking = inner.clone();
+        let all = engine::task::spawn(async move { asking.refresh_of_all().await });
+        time::sleep(Duration::from_secs(5)).await;
+        let since = time::now();
+        inner.refresh(|_| false).await.unwrap();
+        assert_eq!(all.await, Ok(()));
+        assert!(inner.is_confirmed_since(since));
+        assert_eq!(inner.follow.clock.borrow().as_ref().map(|(clock, _)| clock.ms), Some(0), "by what was asked last");
+    });
+}
+
+/// Nobody asks a home that was given up for good: a key whose other homes are equal is done.
+#[test]
+fn a_key_is_repaired_without_a_home_that_was_given_up() {
+    run(11, async {
+        let scene = Scene::new([100, 100, 100, 0, 0]).await;
+        let host = scene.host(SHORT).await;
+        host.store.put(b"key", value(b"v")).await.unwrap();
+        host.store.settle().await;
+        let mut map = scene.voters.now();
+        map.epoch += 1;
+        (map.members[2].lost, map.members[2].voter) = (true, false);
+        scene.voters.set(map);
+        host.store.refresh().await.unwrap();
+        let inner = &host.store.inner;
+        inner.repair.note(&inner.key(b"key").unwrap());
+        let report = host.store.repair_noted(&RepairOptions::default()).await.unwrap();
+        assert!(report.is_complete(), "{report:?}");
     });
 }
 

@@ -10,11 +10,13 @@
 //!   That is so for the very damage that was seen: what has been put right meanwhile and is damaged anew has to wait again;
 //! - whoever rebuilds it has learnt the pool's newest map since the damage was seen. What the page was sealed for is lost with it,
 //!   but the map of that epoch was in force by then: so the page comes back under no earlier seal, however few its other homes
-//!   are that could tell (one of two);
+//!   are that could tell (one of two). The voters are asked for it; and as others may have gone on without those, by force, the
+//!   page's own member is looked at too, each time that the page is: one that carries a later map than this host goes by is
+//!   rebuilt by no older one;
 //! - where they are gathered from fewer than all others, a sweep (`forget`) may have held the page against all of them before it
 //!   was damaged, and would count on what the others that are silent have told it. So the epoch is raised first, by which every
 //!   sweep up to then counts for nothing; one of the new epoch seals the page before it looks at it, and one that is sealed so is
-//!   not rebuilt;
+//!   not rebuilt. (From all others: what a sweep counts on one look has shown at the page and at all of them: `work::Look`);
 //! - where an operator's word is needed behind a change that was taken back, the map notes first that it ends `unequal`: whoever
 //!   makes homes equal for it may have held the page, as it was, against the others;
 //! - the page becomes good in one compare-and-write (`table::rebuild`).
@@ -60,15 +62,46 @@ async fn marked(
 
 /// What is damaged of a page now.
 pub(super) async fn mark_of(inner: &Rc<Inner>, damaged: &DamagedPage) -> Result<Option<DamageMark>, String> {
-    let topology = inner.topology();
-    let Some(index) = damaged.index_in(&topology) else { return Ok(None) };
-    let image = look(inner, &topology.members[index], damaged.page).await.map_err(|error| error.to_string())?;
-    Ok(image.map(|image| image.mark()))
+    match look(inner, damaged).await {
+        Ok(sight) => Ok(sight.map(|sight| sight.image.mark())),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// A damaged page as it was seen.
+struct Sight {
+    topology: Rc<Topology>,
+    /// Its member, there.
+    index: usize,
+    /// The connection on which that has a vote.
+    connection: u64,
+    image: Damaged,
+}
+
+/// A page as it is, if it is damaged, by a map that is no older than its member's own.
+async fn look(inner: &Rc<Inner>, damaged: &DamagedPage) -> Result<Option<Sight>, MemberError> {
+    loop {
+        let topology = inner.topology();
+        let Some(index) = damaged.index_in(&topology) else { return Ok(None) };
+        let member = &topology.members[index];
+        let (_, connection) = member.voting().await?;
+        let Some(image) = look_at(inner, member, damaged.page).await? else { return Ok(None) };
+        let carried = member.carried_epoch().await?;
+        if carried <= topology.map.epoch {
+            return Ok(Some(Sight { topology, index, connection, image }));
+        }
+        // The voters that this host knows may have been left behind; or this map is just being agreed on.
+        let asked = inner.refresh_of_all().await;
+        if inner.topology().map.epoch <= topology.map.epoch {
+            let reason = asked.err().unwrap_or_else(|| "it is not known to be in force".into());
+            return Err(MemberError::Ahead { carried, reason });
+        }
+    }
 }
 
 /// A page as it is, if it is damaged. One of another life of the member is, too, unless it is this host that has slept: a member
 /// begins a new life with its superblock, so one that is read after the page tells. Then the newest map is learned.
-async fn look(inner: &Rc<Inner>, member: &Member, page: TablePage) -> Result<Option<Damaged>, MemberError> {
+async fn look_at(inner: &Rc<Inner>, member: &Member, page: TablePage) -> Result<Option<Damaged>, MemberError> {
     let (table, _) = member.voting().await?;
     let Some(image) = table.damaged_page(page).await? else { return Ok(None) };
     match member.check_again().await {
@@ -196,12 +229,7 @@ async fn make_room(inner: &Rc<Inner>, cleared: Cleared, job: &Rc<Job>, report: &
 
 /// A damaged page, and what the others hold of it.
 struct Around {
-    topology: Rc<Topology>,
-    /// Its member, there.
-    index: usize,
-    /// The connection on which that has a vote.
-    connection: u64,
-    image: Damaged,
+    sight: Sight,
     seen: Seen,
     /// Whether every other home of its keys has told all it holds.
     all: bool,
@@ -217,15 +245,10 @@ async fn look_around(
     accept_stale: bool,
     job: &Rc<Job>,
 ) -> Result<Option<Around>, Unable> {
-    let topology = inner.topology();
-    let Some(index) = damaged.index_in(&topology) else { return Ok(None) };
-    let member = &topology.members[index];
-    let (_, connection) = member.voting().await.map_err(Unable::of)?;
-    let image = look(inner, member, damaged.page).await.map_err(Unable::of)?;
-    let (Some(image), Some(stretch)) = (image, topology.stretch_of(index, damaged.page)) else {
-        return Ok(None); // Somebody else was faster.
-    };
-    if !image.is_within(mark) {
+    let Some(sight) = look(inner, damaged).await.map_err(Unable::of)? else { return Ok(None) };
+    let (topology, index) = (&sight.topology, sight.index);
+    let Some(stretch) = topology.stretch_of(index, damaged.page) else { return Ok(None) };
+    if !sight.image.is_within(mark) {
         return Err(Unable::Other("it has been damaged anew meanwhile: repair again".into()));
     }
     let seen = topology.see(stretch, |other| other != index, job).await;
@@ -249,7 +272,7 @@ async fn look_around(
             return Err(Unable::Other(reason));
         }
     };
-    Ok(Some(Around { topology, index, connection, image, seen, all, stale }))
+    Ok(Some(Around { sight, seen, all, stale }))
 }
 
 /// On what terms a page is rebuilt.
@@ -273,20 +296,20 @@ pub(super) async fn rebuild_page(
     let Some(mut around) = look_around(inner, damaged, mark, accept_stale, job).await? else { return Ok(None) };
     // Who follows no map sweeps nothing, and no sweep goes on while the pool changes.
     let source = inner.source().ok();
-    let source = source.filter(|_| !around.all && around.topology.map.state == State::Stable);
-    if let Some(source) = source.as_ref().filter(|_| around.topology.map.epoch <= since) {
-        let raised = source.raise_epoch(around.topology.map.epoch).await.map_err(Unable::Other)?;
+    let source = source.filter(|_| !around.all && around.sight.topology.map.state == State::Stable);
+    if let Some(source) = source.as_ref().filter(|_| around.sight.topology.map.epoch <= since) {
+        let raised = source.raise_epoch(around.sight.topology.map.epoch).await.map_err(Unable::Other)?;
         inner.adopt(raised).await;
         let Some(again) = look_around(inner, damaged, mark, accept_stale, job).await? else { return Ok(None) };
-        if again.topology.map.epoch <= since || again.topology.map.state != State::Stable {
+        if again.sight.topology.map.epoch <= since || again.sight.topology.map.state != State::Stable {
             return Err(Unable::Other("the pool's map changes: repair again".into()));
         }
         around = again;
     }
-    if around.stale && around.topology.map.state == State::Unclean {
-        void_equalising(inner, around.topology.map.epoch).await.map_err(Unable::Other)?;
+    if around.stale && around.sight.topology.map.state == State::Unclean {
+        void_equalising(inner, around.sight.topology.map.epoch).await.map_err(Unable::Other)?;
     }
-    let Around { topology, index, connection, image, seen, stale, .. } = around;
+    let Around { sight: Sight { topology, index, connection, image }, seen, stale, .. } = around;
     let member = &topology.members[index];
     let table = member.table().ok_or(Unable::of(MemberError::Away))?;
     let rebuilding = table.begin_rebuild(damaged.page, image, source.is_some()).await.map_err(Unable::of)?;
@@ -337,7 +360,7 @@ async fn gather(
         job.take(length as u64).await;
         let added = match fetch(inner, &key, holders).await {
             Ok(_) if full.is_some() => Ok(()),
-            Ok(value) => rebuilding.add(&key, newest.record(value), promise).await.map_err(Unable::of),
+            Ok(held) => rebuilding.add(&key, newest.record(held.value), promise).await.map_err(Unable::of),
             Err(_gone) => Err(Unable::Other(format!("no good copy of the value of {key:?}"))),
         };
         drop(bytes);

@@ -18,10 +18,11 @@ use super::heap::repair_heap;
 use super::member::{Member, MemberError};
 use super::rebuild::{fail_left, rebuild_pages};
 use super::scan::{DamagedPages, PageOfLife, Seen, Stretch};
-use super::topology::{Topology, forgets};
+use super::topology::Topology;
+use super::work::{Look, Work};
 use super::{Inner, Store, count};
 use crate::page::Reference;
-use crate::table::{Content, Found, Known, Outcome, Request, TableError};
+use crate::table::{Content, Known, Outcome, Request, TableError};
 use crate::types::{Key, Timestamp};
 use engine::job::{Job, ShowProgress};
 
@@ -136,7 +137,7 @@ impl Store {
         let topology = inner.topology();
         for key in keys {
             let Ok(key) = inner.key(&key) else { continue };
-            work.extend(Work::look(&topology, key, true, inner.settled_millis()).await);
+            work.extend(Look::at(&topology, key, &[]).await.work(&topology, true, inner.settled_millis()));
         }
         carry_out(inner, work, &inner.stats.jobs.begin("repair", options.bytes_per_second, None), &mut report).await;
         Some(report)
@@ -228,11 +229,20 @@ async fn equalise_seen(
 }
 
 /// Has all homes of the keys of a stretch hold the newest, on every member that was not given up, of what was `seen` when they were
-/// cleaned; whether they do. That is wanted where so few homes of a key may know of an operation that the next change need not ask
-/// any of them: of an even number, after a joint map that was taken back, half. Where a home is full, say, or a value has no good
-/// copy left, the map remembers it, and the next change asks more of them.
-pub(super) async fn make_equal(inner: &Rc<Inner>, topology: &Rc<Topology>, stretch: Stretch, mut seen: Seen) -> bool {
+/// cleaned, if that was one look; whether they do. That is wanted where so few homes of a key may know of an operation that the next
+/// change need not ask any of them: of an even number, after a joint map that was taken back, half. Where a home is full, say, or a
+/// value has no good copy left, the map remembers it, and the next change asks more of them.
+pub(super) async fn make_equal(
+    inner: &Rc<Inner>,
+    topology: &Rc<Topology>,
+    stretch: Stretch,
+    seen: Option<Seen>,
+) -> bool {
     let job = inner.stats.jobs.begin("move", None, None);
+    let mut seen = match seen {
+        Some(seen) => seen,
+        None => topology.see(stretch, |_| true, &job).await,
+    };
     let mut report = RepairReport::default();
     for left in (0..EQUAL_TRIES).rev() {
         report = RepairReport::default();
@@ -255,87 +265,6 @@ pub(super) async fn make_equal(inner: &Rc<Inner>, topology: &Rc<Topology>, stret
         report.reasons.join("; ")
     );
     false
-}
-
-/// What one key may need.
-struct Work {
-    key: Key,
-    timestamp: Timestamp,
-    /// Members that show the newest.
-    holders: Vec<(Rc<Member>, Found)>,
-    /// Members that lack it.
-    lacking: Vec<Rc<Member>>,
-    check_values: bool,
-    /// The newest has ended.
-    expired: bool,
-    /// Homes that did not say what they hold, and why: the key is not done.
-    silent: Vec<String>,
-}
-
-impl Work {
-    /// Bytes of its value, if that has to be read from elsewhere.
-    fn length_elsewhere(&self) -> usize {
-        let long = |(_, found): &(Rc<Member>, Found)| match &found.content {
-            Content::Elsewhere(length, _) => *length as usize,
-            Content::Inline(_) | Content::Nothing => 0,
-        };
-        self.holders.iter().map(long).max().unwrap_or(0)
-    }
-
-    /// What a key needs now.
-    async fn look(topology: &Rc<Topology>, key: Key, check_values: bool, now: u64) -> Option<Work> {
-        let (mut found, mut silent) = (Vec::new(), Vec::new());
-        for home in topology.homes(&key).iter() {
-            let index = usize::from(home.member);
-            match topology.members[index].read(&key).await {
-                Ok((_, seen)) => found.push((index, seen)),
-                Err(error) => silent.push(format!("{key:?} on member {index}: {error}")),
-            }
-        }
-        let told = |member: usize| found.iter().any(|(index, _)| *index == member);
-        let planned = Work::plan(topology, key.clone(), &found, told, check_values, now);
-        match planned {
-            None if silent.is_empty() => None,
-            Some(work) => Some(Work { silent, ..work }),
-            None => Some(Work { silent, ..Work::nothing(key) }),
-        }
-    }
-
-    fn nothing(key: Key) -> Work {
-        let (holders, lacking, silent) = (Vec::new(), Vec::new(), Vec::new());
-        Work { key, timestamp: Timestamp::ZERO, holders, lacking, check_values: false, expired: false, silent }
-    }
-
-    fn plan(
-        topology: &Rc<Topology>,
-        key: Key,
-        found: &[(usize, Found)],
-        whole: impl Fn(usize) -> bool,
-        check_values: bool,
-        now: u64,
-    ) -> Option<Work> {
-        let timestamp = found.iter().map(|(_, found)| found.timestamp).max()?;
-        let forgets = forgets(&topology.map);
-        if found.iter().all(|(_, found)| found.is_absent(forgets)) {
-            // A tombstone that readers do without is not brought back to where it was dropped.
-            return None;
-        }
-        let (mut holders, mut lacking) = (Vec::new(), Vec::new());
-        for home in topology.homes(&key).iter() {
-            let member = topology.members[usize::from(home.member)].clone();
-            match found.iter().find(|(index, _)| *index == member.index) {
-                Some((_, found)) if found.timestamp == timestamp => holders.push((member, found.clone())),
-                Some(_) => lacking.push(member),
-                None if whole(member.index) => lacking.push(member),
-                // It may hold it on a page that could not be read.
-                None => {}
-            }
-        }
-        let elsewhere = holders.iter().any(|(_, found)| matches!(found.content, Content::Elsewhere(..)));
-        let expired = holders.first().is_some_and(|(_, found)| found.is_expired(now));
-        let needed = expired || !lacking.is_empty() || (check_values && elsewhere);
-        needed.then_some(Work { timestamp, holders, lacking, check_values, expired, ..Work::nothing(key) })
-    }
 }
 
 async fn carry_out(inner: &Rc<Inner>, work: Vec<Work>, job: &Rc<Job>, report: &mut RepairReport) {
@@ -363,29 +292,42 @@ async fn carry_out(inner: &Rc<Inner>, work: Vec<Work>, job: &Rc<Job>, report: &m
     }
 }
 
-/// Carries out what one key needs. It may have been written while it waited for its turn: then what it needs now.
+/// Carries out what one key needs. It may have been written while it waited for its turn: then what it needs now. And a home that
+/// had shown the newest may be back without, rebuilt from what the others held before they were given it: so what was stored here
+/// is done when one look shows it, or something newer, at all homes but those that are known not to have been heard.
 async fn repair_key(inner: &Rc<Inner>, mut work: Work, job: &Job, report: &mut RepairReport) {
     for _ in 0..LOOKS_MAX {
-        if repair_as_planned(inner, &work, job, report).await.is_ok() {
-            work.silent.into_iter().for_each(|reason| report.fail(reason));
-            return;
+        let stored = repair_as_planned(inner, &work, job, report).await;
+        // What has failed has been told, and is not tried again.
+        if let Ok(stored) = &stored
+            && (!stored || report.failed > 0)
+        {
+            return work.silent.into_iter().for_each(|reason| report.fail(reason));
         }
-        let before = work.timestamp;
-        let looked = Work::look(&inner.topology(), work.key.clone(), work.check_values, inner.settled_millis()).await;
-        let Some(newer) = looked else { return };
-        work = newer;
-        if work.timestamp == before {
-            break;
+        let topology = inner.topology();
+        job.take(topology.homes(&work.key).len() as u64 * u64::from(topology.map.page_size)).await;
+        let look = Look::at(&topology, work.key.clone(), &work.unheard).await;
+        if stored.is_ok() && look.is_held(work.timestamp) {
+            return work.silent.into_iter().for_each(|reason| report.fail(reason));
+        }
+        // Its copies have been read.
+        let check_values = work.check_values && stored.is_err();
+        let Some(newer) = look.work(&topology, check_values, inner.settled_millis()) else { return };
+        let before = std::mem::replace(&mut work, newer).timestamp;
+        if stored.is_err() && work.timestamp == before {
+            // A put that does not hear of it may be the older of the two by chance; the next is newer.
+            let mend = "put the key, and again should it be named again";
+            return report.fail(format!("{:?}: no good copy is left of the value of {before}: {mend}", work.key));
         }
     }
-    // A put that does not hear of it may be the older of the two by chance; the next is newer.
-    let mend = "put the key, and again should it be named again";
-    report.fail(format!("{:?}: no good copy is left of the value of {}: {mend}", work.key, work.timestamp));
+    report.fail(format!("{:?}: its replicas differed anew each time: repair again", work.key));
 }
 
-async fn repair_as_planned(inner: &Rc<Inner>, work: &Work, job: &Job, report: &mut RepairReport) -> Result<(), Gone> {
+/// Returns whether something was stored that all homes are to show.
+async fn repair_as_planned(inner: &Rc<Inner>, work: &Work, job: &Job, report: &mut RepairReport) -> Result<bool, Gone> {
+    // A majority has decided that: it is as any operation that was acknowledged.
     if work.expired && end(inner, work, report).await {
-        return Ok(());
+        return Ok(false);
     }
     let length = work.length_elsewhere();
     let _bytes = inner.background_bytes.acquire(length).await;
@@ -405,11 +347,11 @@ async fn repair_as_planned(inner: &Rc<Inner>, work: &Work, job: &Job, report: &m
         }
     }
     if work.lacking.is_empty() && damaged.is_empty() && !work.expired {
-        return Ok(());
+        return Ok(false);
     }
     job.take(length as u64).await;
-    let value = fetch(inner, &work.key, good).await?;
-    let Some((_, newest)) = work.holders.first() else { return Ok(()) };
+    let value = fetch(inner, &work.key, good).await?.value;
+    let Some((_, newest)) = work.holders.first() else { return Ok(false) };
     let bytes = work.key.bytes().len() + value.as_ref().map_or(0, crate::Value::len);
     let newest = Request::write_back(newest.record(value));
     for member in &work.lacking {
@@ -443,7 +385,7 @@ async fn repair_as_planned(inner: &Rc<Inner>, work: &Work, job: &Job, report: &m
     if work.expired && !end(inner, work, report).await {
         report.fail(format!("{:?}: it has ended, and a minority holds it still", work.key));
     }
-    Ok(())
+    Ok(!work.lacking.is_empty() && !work.expired)
 }
 
 /// Deletes what has ended; `false`: the majority that was asked had not heard of it, and has to first.

@@ -58,8 +58,8 @@ pub(super) async fn get_as_it_is(
             // To say that it has ended takes a delete.
             return Err(full);
         }
-        if let Ok(value) = course.fetch(&round, found).await {
-            return Ok(value.map(|value| Versioned::new(&shown, value)));
+        if let Ok(held) = course.fetch(&round, found).await {
+            return Ok(held.value.map(|value| Versioned::new(&shown, value)));
         }
     }
     Err(full)

@@ -17,7 +17,7 @@ use engine::time;
 
 use super::Inner;
 use super::error::StoreError;
-use super::fetch::{Gone, fetch};
+use super::fetch::{Gone, Held, fetch};
 use super::member::{Member, MemberError};
 use super::part::{Asked, Part, Room, Shared, Slot};
 use super::quorum::Home;
@@ -162,7 +162,7 @@ impl Round {
     }
 
     /// The value that `holders` speak of. Where it has to be fetched, the parts go on by themselves meanwhile.
-    pub(super) async fn fetch(&self, holders: Vec<(Rc<Member>, Found)>) -> Result<Option<Value>, Gone> {
+    pub(super) async fn fetch(&self, holders: Vec<(Rc<Member>, Found)>) -> Result<Held, Gone> {
         if holders.iter().all(|(_, found)| matches!(found.content, Content::Elsewhere(..))) {
             self.let_go();
         }
@@ -300,11 +300,21 @@ impl Round {
     /// Whether the request asked last was refused by every member, and is under way nowhere: it has changed nothing, and never
     /// will.
     pub(super) fn is_refused_by_all(&self) -> bool {
+        self.is_refused_by(|_| true)
+    }
+
+    /// The same once something else is asked of all: a member that no command was begun on in this round never gets what was asked
+    /// last. (Until then it may, also when the round has ended.)
+    pub(super) fn is_taken_by_none(&self) -> bool {
+        self.is_refused_by(|slot| slot.under_way.is_some())
+    }
+
+    fn is_refused_by(&self, which: impl Fn(&Slot) -> bool) -> bool {
         let refused = |slot: &Slot| match slot.outcome {
             Some(outcome) => matches!(outcome, Outcome::Refused(_)),
             None => slot.failure.as_ref().is_some_and(MemberError::is_refusal),
         };
-        self.shared.slots.borrow().iter().all(|slot| refused(slot) && !slot.in_doubt)
+        self.shared.slots.borrow().iter().filter(|slot| which(slot)).all(|slot| refused(slot) && !slot.in_doubt)
     }
 
     fn failed(&self) -> StoreError {

@@ -12,6 +12,7 @@ use engine::sync::Notify;
 use engine::time;
 use pool::{KeyHash, TablePage};
 
+use super::OPERATION_TIME_MAX;
 use super::member::{Member, MemberError};
 use super::topology::{Topology, forgets};
 use crate::table::{Found, PageImage, SCAN_BYTES, TableError};
@@ -107,6 +108,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
+    /// What is seen before anybody was asked.
     pub(super) fn nothing(members: usize) -> Seen {
         Seen { keys: BTreeMap::new(), damaged: Vec::new(), answered: vec![false; members] }
     }
@@ -159,7 +161,7 @@ impl Topology {
     /// Reads a stretch on all members, and goes on as soon as a majority of the homes of every key has told all: a slow
     /// member is not waited for. What it was asked outlives this look, bounded as all that outlives its operation.
     pub(super) async fn see_enough(self: &Rc<Self>, stretch: Stretch) -> Seen {
-        let looks: Rc<Looks> = Rc::default();
+        let (looks, mut seen): (Rc<Looks>, Seen) = (Rc::default(), Seen::nothing(self.members.len()));
         let mut begun = Vec::new();
         for member in &self.members {
             let under_way = match member.begin() {
@@ -179,7 +181,6 @@ impl Topology {
             })
             .detach();
         }
-        let mut seen = Seen::nothing(self.members.len());
         let (mut waiting, mut grace, start) = (begun.len(), GRACE, time::now());
         loop {
             for (index, pages) in looks.answers.take() {
@@ -214,21 +215,26 @@ impl Topology {
         self.placement.is_whole() && lacking <= self.placement.replicas() - self.placement.majority()
     }
 
-    /// Reads a stretch on all members that `asked` names, at once, each when it has its turn by `pace`.
-    pub(super) async fn see(self: &Rc<Self>, stretch: Stretch, asked: impl Fn(usize) -> bool, job: &Rc<Job>) -> Seen {
-        let mut reads = Vec::new();
-        for member in self.members.iter().filter(|member| asked(member.index)) {
-            let (member, index, job) = (member.clone(), member.index, job.clone());
+    /// Reads a stretch on all members that `asked` names, at one time, once `job` may read as much: what is rebuilt on one of them
+    /// after it was read is taken from the others after they were.
+    pub(super) async fn see(self: &Rc<Self>, stretch: Stretch, asked: impl Fn(usize) -> bool, job: &Job) -> Seen {
+        let (mut reads, mut seen) = (Vec::new(), Seen::nothing(self.members.len()));
+        let asked: Vec<&Rc<Member>> = self.members.iter().filter(|member| asked(member.index)).collect();
+        let is_there = |member: &&&Rc<Member>| member.away_for().is_none();
+        job.take(asked.iter().filter(is_there).map(|member| member.bytes_of(stretch)).sum()).await;
+        let since = time::now();
+        for member in asked {
+            let (member, index) = (member.clone(), member.index);
             let read = async move {
                 let under_way = member.begin()?;
-                job.take(member.bytes_of(stretch)).await;
                 let pages = time::timeout(STRETCH_TIME_MAX, member.pages(stretch)).await;
                 drop(under_way);
-                pages.unwrap_or(Err(MemberError::Slow))
+                // The timer of a host that has slept says nothing.
+                let is_late = since.elapsed() > OPERATION_TIME_MAX;
+                pages.ok().filter(|_| !is_late).unwrap_or(Err(MemberError::Slow))
             };
             reads.push((index, engine::task::spawn(read)));
         }
-        let mut seen = Seen::nothing(self.members.len());
         for (index, read) in reads {
             match read.await {
                 Ok(pages) => self.gather(index, stretch, pages, &mut seen),

@@ -309,3 +309,24 @@ fn what_can_not_be_read_is_not_taken_for_empty() {
         assert!(pool.store.usage(0).await.is_ok_and(|usage| usage.entries > 0));
     });
 }
+
+/// At a low rate the members of a stretch were read one after the other, each when it had its turn. That was more than ten seconds
+/// apart, and so every key in it was read again, alone, at all its homes.
+#[test]
+fn a_slow_walk_reads_no_more_than_a_fast_one() {
+    run(53, async {
+        let pool = Pool::new(3, 3).await;
+        for number in 0..100u32 {
+            pool.store.put(&number.to_le_bytes(), value(b"v")).await.unwrap();
+        }
+        pool.store.settle().await;
+        let mut reads = Vec::new();
+        for bytes_per_second in [None, Some(16 << 10)] {
+            pool.take();
+            let report = pool.store.repair(&RepairOptions { bytes_per_second, ..RepairOptions::default() }).await;
+            assert!(report.is_complete() && report.keys == 100, "{report:?}");
+            reads.push(pool.take());
+        }
+        assert_eq!(reads[0], reads[1]);
+    });
+}

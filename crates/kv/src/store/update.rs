@@ -1,11 +1,13 @@
 //! Conditional operations as callers have them: all are updates.
 
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use engine::task::LocalFuture;
 use engine::time;
 
-use super::ballots::{Ballots, Effect, Purpose};
+use super::ballots::{Ballots, Effect, Purpose, Told};
 use super::error::StoreError;
 use super::operation::Course;
 use super::reserve::Reserve;
@@ -28,43 +30,58 @@ impl Store {
         key: &[u8],
         decide: impl FnMut(Option<&Versioned>) -> Change<R>,
     ) -> Result<R, StoreError> {
-        self.update_reserving(key, None, decide).await
+        Ok(self.update_versioned(key, decide).await?.result)
     }
 
-    /// The same where `room` is asked before the value is read of which `decide` makes another.
+    /// The same where `room` is asked before the value is read of which `decide` makes another. Of a result that holds on to bytes of
+    /// that value, as many as `holds` tells, two are not kept where a third may be needed: then the outcome is unknown.
     pub async fn update_reserving<R>(
         &self,
         key: &[u8],
         room: Option<Rc<dyn Reserve>>,
+        holds: impl Fn(&R) -> usize,
         decide: impl FnMut(Option<&Versioned>) -> Change<R>,
     ) -> Result<R, StoreError> {
-        Ok(self.update_versioned(key, room, decide).await?.result)
+        Ok(self.update_holding(key, room, |result, _| holds(result), decide).await?.result)
     }
 
     async fn update_versioned<R>(
         &self,
         key: &[u8],
-        room: Option<Rc<dyn Reserve>>,
-        mut decide: impl FnMut(Option<&Versioned>) -> Change<R>,
+        decide: impl FnMut(Option<&Versioned>) -> Change<R>,
     ) -> Result<Effect<R>, StoreError> {
-        // The result of every attempt. Below, an attempt has but the number of its result, so that all of that is compiled once.
-        let mut results = Vec::new();
-        let mut numbered = |found: Option<&Versioned>| {
-            decide(found).map(|result| {
-                results.push(result);
-                results.len() - 1
-            })
-        };
-        let Effect { result: number, version, timestamp } = self.update_numbered(key, room, &mut numbered).await?;
-        Ok(Effect { result: results.swap_remove(number), version, timestamp })
+        // It may hold on to what it was made from, unless it holds on to nothing.
+        let holds = |_: &R, shown: usize| if std::mem::needs_drop::<R>() { shown } else { 0 };
+        self.update_holding(key, None, holds, decide).await
     }
 
-    fn update_numbered<'a>(
+    /// `holds`: bytes of values that a result holds on to which was made from one of this length.
+    async fn update_holding<R>(
+        &self,
+        key: &[u8],
+        room: Option<Rc<dyn Reserve>>,
+        holds: impl Fn(&R, usize) -> usize,
+        mut decide: impl FnMut(Option<&Versioned>) -> Change<R>,
+    ) -> Result<Effect<R>, StoreError> {
+        // Below, an attempt has but the ticket of its result, so that all of that is compiled once.
+        let results = Results::default();
+        let mut ticketed = |found: Option<&Versioned>| {
+            let shown = found.map_or(0, |found| found.value.len());
+            decide(found).map(|result| {
+                let bytes = holds(&result, shown);
+                results.keep(result, bytes)
+            })
+        };
+        let Effect { result: ticket, version, timestamp } = self.update_ticketed(key, room, &mut ticketed).await?;
+        Ok(Effect { result: results.take(&ticket), version, timestamp })
+    }
+
+    fn update_ticketed<'a, 'r: 'a>(
         &'a self,
         key: &'a [u8],
         room: Option<Rc<dyn Reserve>>,
-        decide: &'a mut dyn FnMut(Option<&Versioned>) -> Change<usize>,
-    ) -> LocalFuture<'a, Result<Effect<usize>, StoreError>> {
+        decide: &'a mut (dyn FnMut(Option<&Versioned>) -> Change<Rc<Ticket<'r>>> + 'a),
+    ) -> LocalFuture<'a, Result<Effect<Rc<Ticket<'r>>>, StoreError>> {
         Box::pin(async move {
             let inner = &self.inner;
             let key = inner.key(key)?;
@@ -99,7 +116,7 @@ impl Store {
             Some(_) => Change::Keep(false),
             None => Change::Put { value: value.clone(), options, result: true },
         };
-        let effect = self.update_versioned(key, None, decide).await?;
+        let effect = self.update_versioned(key, decide).await?;
         Ok(effect.result.then_some(effect.version))
     }
 
@@ -126,7 +143,7 @@ impl Store {
             Some(found) if found.version == version => Change::Put { value: value.clone(), options, result: None },
             other => Change::Keep(Some(other.map(|other| other.version))),
         };
-        let effect = self.update_versioned(key, None, decide).await?;
+        let effect = self.update_versioned(key, decide).await?;
         Ok(match effect.result {
             None => CasOutcome::Stored(effect.version),
             Some(other) => CasOutcome::Changed(other),
@@ -174,6 +191,64 @@ impl Store {
     }
 }
 
+/// The results of those attempts that may still be what the operation returns. A result may be a view of the value that it was made
+/// from, of which each attempt has read a copy: so it goes with the last that has its ticket.
+struct Results<R> {
+    by_number: RefCell<BTreeMap<usize, R>>,
+    next: Cell<usize>,
+}
+
+impl<R> Default for Results<R> {
+    fn default() -> Results<R> {
+        Results { by_number: RefCell::default(), next: Cell::default() }
+    }
+}
+
+impl<R> Results<R> {
+    fn keep(&self, result: R, bytes: usize) -> Rc<Ticket<'_>> {
+        let number = self.next.get();
+        self.next.set(number + 1);
+        self.by_number.borrow_mut().insert(number, result);
+        Rc::new(Ticket { number, bytes, kept: self })
+    }
+
+    fn take(&self, ticket: &Ticket<'_>) -> R {
+        self.by_number.borrow_mut().remove(&ticket.number).expect("invariant: it is kept for as long as its ticket")
+    }
+}
+
+/// Whatever results are kept.
+trait Kept {
+    fn forget(&self, number: usize);
+}
+
+impl<R> Kept for Results<R> {
+    fn forget(&self, number: usize) {
+        let forgotten = self.by_number.borrow_mut().remove(&number);
+        drop(forgotten);
+    }
+}
+
+/// Stands for a result.
+struct Ticket<'r> {
+    number: usize,
+    /// What the result holds on to.
+    bytes: usize,
+    kept: &'r dyn Kept,
+}
+
+impl Told for Rc<Ticket<'_>> {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        self.kept.forget(self.number);
+    }
+}
+
 fn fitting(value: impl Into<Value>) -> Result<Value, StoreError> {
     let value = value.into();
     if value.len() > VALUE_BYTES_MAX { Err(StoreError::Value { length: value.len() }) } else { Ok(value) }
@@ -196,7 +271,7 @@ fn number_of(found: &Versioned) -> Option<i64> {
     (number.to_string() == text).then_some(number)
 }
 
-async fn update<R: Clone>(
+async fn update<R: Told>(
     inner: &Rc<Inner>,
     pool: &Rc<Topology>,
     key: &Key,
@@ -216,9 +291,9 @@ async fn update<R: Clone>(
         let found = round.found(slots);
         if let Some((_, shown)) = found.first().cloned()
             && !shown.is_expired(inner.unix_millis())
-            && let Ok(value) = course.fetch(&round, found).await
+            && let Ok(held) = course.fetch(&round, found).await
         {
-            let versioned = value.map(|value| Versioned::new(&shown, value));
+            let versioned = held.value.map(|value| Versioned::new(&shown, value));
             match (decide(versioned.as_ref()), &versioned) {
                 (Change::Keep(result), _) | (Change::Delete(result), None) => {
                     return Ok(Effect { result, timestamp: shown.timestamp, version: shown.version() });

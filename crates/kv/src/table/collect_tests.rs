@@ -197,6 +197,38 @@ fn an_old_stock_is_bound_before_it_is_written_to_and_ends_with_its_connection() 
     });
 }
 
+/// A host was paused without its clock between placing a value and publishing it: the copy was collected meanwhile, and its place
+/// given to another value. The copy was published as if it were young, and what was acknowledged could not be read.
+#[test]
+fn what_was_placed_over_another_connection_is_looked_at_before_it_is_published() {
+    run(27, async {
+        let members = memories(1, 8 << 20);
+        let map = create(&members, 1, 500).await;
+        let member = Counting::new(members[0].clone());
+        let (table, other) = (Table::new(member.clone(), &map, 0), Table::new(members[0].clone(), &map, 0));
+        for (counter, page_is_given) in [(1, true), (2, false)] {
+            let (key, record) = (key(&map, "k"), record(ts(counter, 1), Some(9000)));
+            let value = record.value.clone().unwrap();
+            let placed = table.place_early(&key, ts(counter, 1).op, &value).await.unwrap();
+            engine::time::sleep(Duration::from_millis(100)).await;
+            for group in (0..table.layout.geometry.heap_groups).map(pool::HeapGroup) {
+                for (tag, _) in table.extents(group).await.unwrap() {
+                    other.release(group, tag).await.unwrap();
+                }
+            }
+            other.bump_home(table.home(&key)).await.unwrap();
+            other.save_room();
+            other.place(other.home(&key), ts(counter, 2).op, &value).await.unwrap();
+            member.epoch.set(member.epoch.get() + 1);
+            let image = if page_is_given { Some(table.read_home(&key).await.unwrap()) } else { None };
+            let known = Known { image, placed, damaged: None };
+            let reply = table.apply(&key, &Request::Store(record), known).await.unwrap();
+            assert_eq!(reply.outcome, Outcome::Stored);
+            assert!(get(&other, &key).await == (ts(counter, 1), Some(value_of(ts(counter, 1), 9000))));
+        }
+    });
+}
+
 /// A collector that takes every store under way for an orphan, at every moment of the store.
 #[test]
 fn a_store_and_a_collector_never_leave_a_reference_to_nowhere() {

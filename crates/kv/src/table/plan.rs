@@ -63,8 +63,8 @@ pub(super) struct Placed {
     pub(super) timestamp: Timestamp,
     pub(super) reference: Reference,
     pub(super) since: Instant,
-    /// Placed while the page was being read: which came first is not known.
-    pub(super) early: bool,
+    /// Placed, over this connection, while the page was being read: which came first is not known.
+    pub(super) early: Option<u64>,
     /// The bytes of a bundle; its key is empty, its timestamp zero.
     pub(super) bundle: Option<View>,
 }
@@ -78,7 +78,7 @@ impl Placed {
         since: Instant,
     ) -> Placed {
         let bundle = key.is_empty().then(|| value.contiguous());
-        Placed { key, timestamp, reference, since, early: false, bundle }
+        Placed { key, timestamp, reference, since, early: None, bundle }
     }
 }
 

@@ -228,7 +228,7 @@ impl Rebuilding {
                 timestamp,
                 reference,
                 since,
-                early: false,
+                early: None,
                 bundle: None,
             });
             elsewhere = Some(length as u32);

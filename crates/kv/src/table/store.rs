@@ -10,6 +10,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use device::Namespace;
 use engine::View;
 use engine::backoff::Backoff;
 use engine::time::Instant;
@@ -60,6 +61,8 @@ pub struct Early {
     reference: Reference,
     op: OpId,
     since: Instant,
+    /// The connection that it was placed over. That it is another by now tells of a pause that the clock may know nothing of.
+    connection: u64,
 }
 
 /// An attempt that may or may not have happened.
@@ -125,8 +128,9 @@ impl Table {
                 early.op, put.timestamp.op,
                 "invariant: copies verify under the operation that wrote them"
             );
-            let (reference, since) = (early.reference, early.since);
-            Placed { key: key.bytes().to_vec(), timestamp: put.timestamp, reference, since, early: true, bundle: None }
+            let Early { reference, since, connection, .. } = early;
+            let (key, timestamp) = (key.bytes().to_vec(), put.timestamp);
+            Placed { key, timestamp, reference, since, early: Some(connection), bundle: None }
         });
         let (given, bundles) = known.image.map(|image| (image.bytes, image.bundles)).unzip();
         let mut attempt = Attempt {
@@ -178,14 +182,14 @@ impl Table {
 
     /// Places the value of a put by `op` that is to follow, if it fits no page, so that this and the reading of the home page
     /// take one round trip together. Whether it was placed before or after the page was read is not known then: that no
-    /// collector has condemned it rests on its age ([`FRESH_TIME_MAX`]).
+    /// collector has condemned it rests on its age ([`FRESH_TIME_MAX`]), and on the connection, as with the stock (`stock`).
     pub async fn place_early(&self, key: &Key, op: OpId, value: &Value) -> Result<Option<Early>, TableError> {
         if ENTRY_FIXED_BYTES + key.bytes().len() + value.len() <= self.room() {
             return Ok(None);
         }
-        let since = engine::time::now();
+        let (since, connection) = (engine::time::now(), self.namespace.link().epoch);
         let reference = self.place_extents(self.home(key), op, value).await?;
-        Ok(Some(Early { reference, op, since }))
+        Ok(Some(Early { reference, op, since, connection }))
     }
 
     /// Frees what was placed for a put that did not follow.
@@ -254,7 +258,10 @@ impl Table {
             }
         };
         let old = old.filter(|_| attempt.put.change == Change::Replace);
-        let is_doubtful = |copy: &Placed| copy.since.elapsed() > FRESH_TIME_MAX || (!older && !copy.early);
+        let connection = self.namespace.link().epoch;
+        let is_doubtful = |copy: &Placed| {
+            copy.since.elapsed() > FRESH_TIME_MAX || copy.early.map_or(!older, |before| before != connection)
+        };
         if attempt.placed.iter().any(is_doubtful) {
             self.look_at_copies(attempt).await?;
         }

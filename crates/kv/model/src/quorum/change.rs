@@ -240,7 +240,7 @@ impl Config {
                 return false;
             }
             Operation::Rebuild => {
-                state.hosts[host].epoch = state.map;
+                state.hosts[host].epoch = state.map - u8::from(self.rules.rebuild_by_older_map && state.map > 0);
                 return false;
             }
             _ => return false,

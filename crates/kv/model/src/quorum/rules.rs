@@ -61,6 +61,8 @@ pub struct Rules {
     pub rebuild_forgets_promises: bool,
     /// A lost member is rebuilt with an open seal.
     pub rebuild_unsealed: bool,
+    /// A lost member is rebuilt by a host that goes by the map of before it was lost.
+    pub rebuild_by_older_map: bool,
     /// A member does not look at its seal: a compare-and-write of an older epoch succeeds.
     pub seal_ignored: bool,
     /// Between two sets of homes one home of the old set fewer is asked than meets every majority.
