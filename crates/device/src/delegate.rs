@@ -178,7 +178,7 @@ macro_rules! namespace_without {
             false
         }
     };
-    // Its medium can't fail for writes alone.
+    // Its medium can't fail for writes alone; or it is remote, and one that has failed tells each write its error.
     (@writability) => {
         fn writability(&self) -> $crate::Writability {
             $crate::Writability::Writable

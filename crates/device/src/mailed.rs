@@ -3,7 +3,8 @@
 //! Invariants:
 //! - The namespace is used by the thread that has it, and by no other: what another thread gives goes to that thread by mail, and
 //!   the answer comes back by mail. No lock is held while a command runs.
-//! - What other threads are told without asking is never older than the last answer that they got.
+//! - What other threads are told without asking is never older than the last answer that they got, nor than what the thread that
+//!   has it was told when it asked last.
 //! - What was mailed runs to its end, also when its caller has gone: then its outcome is open, as with any dropped command.
 //!
 //! Downside: a command of another thread costs two boxes and two wakes, and all commands end on one core. A namespace that every
@@ -116,10 +117,11 @@ impl Mailed {
     }
 
     fn told(&self) -> Told {
-        match self.here() {
-            Some(here) => Told::by(&*here),
-            None => lock(&self.0.told).clone(),
-        }
+        let Some(here) = self.here() else { return lock(&self.0.told).clone() };
+        // For the others, too: what has become of it by a command of this thread's own nobody would tell them.
+        let now = Told::by(&*here);
+        *lock(&self.0.told) = now.clone();
+        now
     }
 
     /// Has the other thread run a command. `None`: it has ended.
@@ -348,6 +350,23 @@ mod tests {
         let told = Reactor::run(ReactorConfig::default(), body).expect("a reactor");
         let fault = Err(Error::WriteFault("told to".into()));
         assert_eq!(told, (Writability::Writable, fault, Writability::Failed));
+    }
+
+    /// A target told its hosts, by events, of a failure that the thread which has the namespace had met, and a host whose queue was
+    /// on another thread then read in Identify that all was well.
+    #[test]
+    fn what_the_thread_that_has_it_was_told_the_others_are_told() {
+        let body = async {
+            let memory = Memory::new(16 * 4096, 4096, [1; 16]).expect("it fits");
+            let mailed = Mailed::new(Rc::new(Failing { memory, failed: Cell::new(false) }));
+            let data = Buf::copy_from(&[7; 4096]).freeze();
+            assert!(mailed.write(Lba(0), data, Durability::Stable).await.is_err());
+            let here = mailed.writability();
+            let there = std::thread::spawn(move || mailed.writability()).join().expect("it did not panic");
+            (here, there)
+        };
+        let told = Reactor::run(ReactorConfig::default(), body).expect("a reactor");
+        assert_eq!(told, (Writability::Failed, Writability::Failed));
     }
 
     #[test]

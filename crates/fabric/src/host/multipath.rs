@@ -242,6 +242,7 @@ fn check(paths: &[Options]) -> Result<(), MultipathError> {
 }
 
 impl Namespace for Multipath {
+    // Of a remote medium that has failed each write learns by its error: what serves it on goes on saying that it takes writes.
     device::namespace_without!(writability, used_blocks, attributes);
 
     /// Up while a path is connected, as commands wait for its state. The epoch moves with each path's: a new connection may reach

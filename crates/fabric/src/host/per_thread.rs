@@ -81,6 +81,8 @@ impl Namespace for PerThread {
     device::delegate_namespace!(this => { this => this.here() }; read, write, flush, compare, compare_and_write, write_zeroes,
         deallocate, verify, write_uncorrectable, hint_lifetime);
     // What is only asked costs no queue: any thread may, also one without a reactor.
+    //
+    // Of a remote medium that has failed each write learns by its error: what serves it on goes on saying that it takes writes.
     device::namespace_without!(writability, used_blocks, attributes);
 
     fn info(&self) -> NamespaceInfo {

@@ -251,6 +251,7 @@ impl RemoteNamespace {
 }
 
 impl Namespace for RemoteNamespace {
+    // Of a remote medium that has failed each write learns by its error: what serves it on goes on saying that it takes writes.
     device::namespace_without!(writability, used_blocks, attributes);
 
     fn link(&self) -> Link {
