@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::{DriveArgs, DriveCopyArgs, DriveCreateArgs, DriveFormatArgs, DriveGrowArgs, DriveVerb};
 use crate::exit::Failure;
+use crate::kv::scrub::walk_job;
 use crate::size::Size;
 use crate::{output, reactors};
 
@@ -184,7 +185,7 @@ async fn copy(args: &DriveCopyArgs, read_only: bool) -> Result<(), Failure> {
     done(&args.drive, drive, &format!("{} is namespace {number}", args.new)).await
 }
 
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 pub struct Scrubbed {
     pub bytes: u64,
     pub damaged: u64,
@@ -195,9 +196,8 @@ pub struct Scrubbed {
 
 async fn scrub(args: &DriveArgs) -> Result<(), Failure> {
     let drive = open(&args.path, true).await?;
-    let bar = output::progress_share("scrub", args.common.json);
-    let show = |done: u64, total: u64| bar.show(done as f64 / total.max(1) as f64);
-    let found = drive.scrub(show).await.map_err(Failure::refused)?;
+    let (bar, job) = walk_job(None, args.common.json);
+    let found = drive.scrub(&job).await.map_err(Failure::refused)?;
     bar.finish_and_clear();
     found_by_scrub(args.common.json, &found.into())
 }
@@ -209,14 +209,21 @@ impl From<Scrub> for Scrubbed {
     }
 }
 
+impl Scrubbed {
+    /// In half a line.
+    pub fn in_short(&self) -> String {
+        let Scrubbed { bytes, damaged, uncorrectable, .. } = *self;
+        format!("{} verified, {damaged} blocks damaged, {uncorrectable} marked uncorrectable", Size(bytes))
+    }
+}
+
 /// Reports what a scrub has found; damage is a failure.
 pub fn found_by_scrub(json: bool, report: &Scrubbed) -> Result<(), Failure> {
-    let Scrubbed { bytes, damaged, uncorrectable, .. } = *report;
+    let damaged = report.damaged;
     output::report(json, report, |report| {
-        let mut text: String =
+        let text: String =
             report.damage.iter().map(|(name, lba, what)| format!("{name}: block {lba} {what}\n")).collect();
-        text += &format!("{} verified, {damaged} blocks damaged, {uncorrectable} marked uncorrectable", Size(bytes));
-        text
+        text + &report.in_short()
     })?;
     match damaged {
         0 => Ok(()),

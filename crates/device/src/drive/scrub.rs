@@ -1,8 +1,12 @@
 //! `scrub`: reads every block that was written and verifies it.
+//!
+//! It goes at the rate of its job, and waits for its turn with no lock in hand: a host that writes never waits for a pace.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use engine::Buf;
+use engine::job::Job;
 use engine::task::LocalFuture;
 
 use super::Drive;
@@ -52,19 +56,24 @@ impl Scrub {
 }
 
 impl Drive {
-    /// Reads and verifies every block that was written, each extent once, beside whatever else goes on. `progress` is told of
-    /// the extents done and those there are.
-    pub async fn scrub(&self, mut progress: impl FnMut(u64, u64)) -> Result<Scrub, Error> {
-        self.scrub_telling(&mut progress).await
+    /// Reads and verifies every block that was written, each extent once, beside whatever else goes on.
+    pub fn scrub<'a>(&'a self, job: &'a Job) -> LocalFuture<'a, Result<Scrub, Error>> {
+        Box::pin(async move {
+            let found = RefCell::default();
+            self.scrub_into(job, &found).await?;
+            Ok(found.into_inner())
+        })
     }
 
-    fn scrub_telling<'a>(&'a self, progress: &'a mut dyn FnMut(u64, u64)) -> LocalFuture<'a, Result<Scrub, Error>> {
+    /// The same for who may drop it half-way: `found` is what it has found so far.
+    pub fn scrub_into<'a>(&'a self, job: &'a Job, found: &'a RefCell<Scrub>) -> LocalFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             let (numbers, total, extents) = self.inner.with(|core| {
                 let numbers: Vec<u32> = core.state.namespaces.keys().copied().collect();
                 (numbers, core.state.used(), core.state.references.len())
             });
-            let (mut scrub, mut seen, mut done) = (Scrub::default(), vec![false; extents], 0);
+            job.begin("scrub");
+            let (mut seen, mut done) = (vec![false; extents], 0);
             for number in numbers {
                 let Ok(shared) = self.shared(number) else { continue };
                 let mut next = 0;
@@ -73,60 +82,86 @@ impl Drive {
                     self.inner.with(|core| core.state.space(number).ok()?.map.range(next, u32::MAX).next())
                 {
                     if !std::mem::replace(&mut seen[extent as usize], true) {
-                        self.scrub_extent(&shared, index, &mut scrub).await?;
+                        self.scrub_extent(&shared, index, job, found).await?;
                         done += 1;
-                        progress(done, total.max(done));
+                        job.reached(done as f64 / total.max(done) as f64);
                     }
                     let Some(following) = index.checked_add(1) else { break };
                     next = following;
                 }
             }
-            Ok(scrub)
+            job.end().await;
+            Ok(())
         })
     }
 
-    async fn scrub_extent(&self, shared: &Arc<Shared>, index: u32, scrub: &mut Scrub) -> Result<(), Error> {
+    async fn scrub_extent(
+        &self,
+        shared: &Arc<Shared>,
+        index: u32,
+        job: &Job,
+        found: &RefCell<Scrub>,
+    ) -> Result<(), Error> {
         let layout = &self.inner.layout;
-        let per_block = u64::from(shared.block_size / layout.unit);
         let extent_units = u64::from(layout.extent_units());
         let chunk = (TRANSFER_BYTES_MAX as u64 / u64::from(layout.unit)).min(extent_units);
         for at in (0..extent_units).step_by(chunk as usize) {
+            job.turn().await;
             let first = u64::from(index) * extent_units + at;
-            let _guard = shared.locks.lock(first / per_block, chunk / per_block, Mode::Shared).await;
-            let mut span = Span::new(layout, first, chunk as u32);
-            let mut values = Buf::with_len(chunk as usize * 8);
-            match self.inner.resolve(shared.number, &mut span, &mut values).await {
-                Err(Error::OutOfRange { .. }) => return Ok(()), // deleted meanwhile
-                Err(Error::ReadFault(what)) => {
-                    // Without their checksums the blocks can't be read, those that were never written among them.
-                    let what = format!("and those behind it have no checksums: {what}");
-                    scrub.damage(shared, Lba(first / per_block), what, chunk / per_block);
-                    continue;
-                }
-                result => result?,
-            }
-            let Some(piece) = span.pieces().next().filter(|piece| piece.extent != NONE) else { return Ok(()) };
-            let state = |step: u32| value(&values, step as usize);
-            scrub.uncorrectable += (0..piece.units).filter(|&step| state(step) == UNCORRECTABLE).count() as u64;
-            if (0..piece.units).all(|step| state(step) < CHECKSUM_MIN) {
-                continue;
-            }
-            let buf = Buf::with_len(piece.units as usize * layout.unit as usize);
-            let (result, content) =
-                self.inner.file.read_at(layout.unit_at(piece.unit(layout.extent_units())), buf).await;
-            for (step, unit) in (0..piece.units).zip(content.chunks_exact(layout.unit as usize)) {
-                if state(step) < CHECKSUM_MIN {
-                    continue;
-                }
-                scrub.bytes += unit.len() as u64;
-                let what = match &result {
-                    Err(error) => error.to_string(),
-                    Ok(()) if self.inner.matches(&piece, step, state(step), unit) => continue,
-                    Ok(()) => "does not match its checksum".to_owned(),
-                };
-                scrub.damage(shared, Lba((first + u64::from(step)) / per_block), what, 1);
+            if !self.scrub_chunk(shared, first, chunk, job, found).await? {
+                return Ok(());
             }
         }
         Ok(())
+    }
+
+    /// Verifies `chunk` units of a namespace, none of them beyond its extent. False: there is nothing any more.
+    async fn scrub_chunk(
+        &self,
+        shared: &Arc<Shared>,
+        first: u64,
+        chunk: u64,
+        job: &Job,
+        found: &RefCell<Scrub>,
+    ) -> Result<bool, Error> {
+        let layout = &self.inner.layout;
+        let per_block = u64::from(shared.block_size / layout.unit);
+        let _guard = shared.locks.lock(first / per_block, chunk / per_block, Mode::Shared).await;
+        let mut span = Span::new(layout, first, chunk as u32);
+        let mut values = Buf::with_len(chunk as usize * 8);
+        match self.inner.resolve(shared.number, &mut span, &mut values).await {
+            Err(Error::OutOfRange { .. }) => return Ok(false), // deleted meanwhile
+            Err(Error::ReadFault(what)) => {
+                // Without their checksums the blocks can't be read, those that were never written among them.
+                let what = format!("and those behind it have no checksums: {what}");
+                found.borrow_mut().damage(shared, Lba(first / per_block), what, chunk / per_block);
+                return Ok(true);
+            }
+            result => result?,
+        }
+        let Some(piece) = span.pieces().next().filter(|piece| piece.extent != NONE) else { return Ok(false) };
+        let state = |step: u32| value(&values, step as usize);
+        found.borrow_mut().uncorrectable +=
+            (0..piece.units).filter(|&step| state(step) == UNCORRECTABLE).count() as u64;
+        if (0..piece.units).all(|step| state(step) < CHECKSUM_MIN) {
+            return Ok(true);
+        }
+        let buf = Buf::with_len(piece.units as usize * layout.unit as usize);
+        job.take(buf.len() as u64).await;
+        let (result, content) = self.inner.file.read_at(layout.unit_at(piece.unit(layout.extent_units())), buf).await;
+        let mut found = found.borrow_mut();
+        for (step, unit) in (0..piece.units).zip(content.chunks_exact(layout.unit as usize)) {
+            if state(step) < CHECKSUM_MIN {
+                continue;
+            }
+            found.bytes += unit.len() as u64;
+            let what = match &result {
+                Err(error) => error.to_string(),
+                Ok(()) if self.inner.matches(&piece, step, state(step), unit) => continue,
+                Ok(()) => "does not match its checksum".to_owned(),
+            };
+            found.damage(shared, Lba((first + u64::from(step)) / per_block), what, 1);
+        }
+        Ok(true)
     }
 }

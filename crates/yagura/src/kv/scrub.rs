@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use engine::job::{Progress, ShowProgress};
+use engine::job::{Job, Progress, ShowProgress};
 use engine::time;
 use kv::store::{
     CollectOptions, CollectReport, Findings, ForgetOptions, ForgetReport, RepairOptions, RepairReport, ScrubOptions,
@@ -66,6 +66,12 @@ pub fn walk_bar(quiet: bool) -> (Rc<output::ShareBar>, ShowProgress) {
         shown.show(progress.done);
     };
     (bar, Rc::new(show))
+}
+
+/// A job of this rate that such a bar shows; its command alone is told of it.
+pub fn walk_job(bytes_per_second: Option<u64>, quiet: bool) -> (Rc<output::ShareBar>, Rc<Job>) {
+    let (bar, show) = walk_bar(quiet);
+    (bar, Job::unlisted(bytes_per_second, Some(show)))
 }
 
 /// Reads and compares everything.

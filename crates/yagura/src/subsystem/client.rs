@@ -7,14 +7,19 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HOST};
-use fabric::subsystem::{SubsystemReport, TargetReport};
+use fabric::subsystem::SubsystemReport;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::UnixStream;
 
 use super::control::{ROUTE, Refusal, Request};
-use super::drives::{DriveAction, ScrubState};
-use crate::cli::{TargetAllowHostArgs, TargetControl, TargetDriveArgs, TargetDriveVerb, TargetHostArgs, TargetVerb};
+use super::drives::DriveAction;
+use super::jobs::{StatusReport, percent};
+use super::scrub::ScrubState;
+use crate::cli::{
+    TargetAllowHostArgs, TargetControl, TargetDriveArgs, TargetDriveScrubArgs, TargetDriveVerb, TargetHostArgs,
+    TargetVerb,
+};
 use crate::drive::{Listed, Used, describe_list, found_by_scrub};
 use crate::exit::Failure;
 use crate::output;
@@ -33,7 +38,7 @@ pub fn run(verb: &TargetVerb) -> Result<(), Failure> {
     match verb {
         TargetVerb::Status(args) => {
             let answer = ask(&args.control.control, &Request::Status)?;
-            let report: TargetReport = serde_json::from_value(answer).map_err(foreign)?;
+            let report: StatusReport = serde_json::from_value(answer).map_err(foreign)?;
             output::report(args.control.common.json, &report, describe)
         }
         TargetVerb::Ana(args) => {
@@ -114,28 +119,36 @@ fn drive(verb: &TargetDriveVerb) -> Result<(), Failure> {
         TargetDriveVerb::Clone(args) => {
             changed(&args.at, DriveAction::Clone { name: args.name.clone(), new: args.new.clone() })
         }
-        TargetDriveVerb::Scrub(at) => scrub(at),
+        TargetDriveVerb::Scrub(args) => scrub(args),
+        TargetDriveVerb::StopScrub(at) => changed(at, DriveAction::StopScrub),
     }
 }
 
 /// Begins a scrub, or joins the one that runs, and watches it to its end.
-fn scrub(at: &TargetDriveArgs) -> Result<(), Failure> {
+fn scrub(TargetDriveScrubArgs { at, rate }: &TargetDriveScrubArgs) -> Result<(), Failure> {
     let json = at.control.common.json;
     let bar = output::progress_share("scrub", json);
     let mut begin = true;
     loop {
-        let request = Request::Drive { drive: at.drive.clone(), action: DriveAction::Scrub { begin } };
+        let action = DriveAction::Scrub { begin, bytes_per_second: rate.0 };
+        let request = Request::Drive { drive: at.drive.clone(), action };
         let state: ScrubState = serde_json::from_value(ask(&at.control.control, &request)?).map_err(foreign)?;
-        if state.running {
-            bar.show(state.done as f64 / state.total.max(1) as f64);
+        if let Some(job) = &state.job {
+            // Of one that was under way already, its own.
+            bar.say(format!("scrub, {}", job.rate()));
+            bar.show(job.done);
             begin = false;
             std::thread::sleep(WATCH_PAUSE);
             continue;
         }
         bar.finish_and_clear();
-        return match (state.found, state.error) {
-            (Some(found), _) => found_by_scrub(json, &found),
-            (None, error) => Err(Failure::refused(error.unwrap_or_else(|| "the scrub did not end".into()))),
+        return match state {
+            ScrubState { found: Some(found), error: None, stopped_at, .. } => {
+                found_by_scrub(json, &found)?;
+                let stopped = |at: f64| Failure::refused(format!("the scrub was told to stop at {}", percent(at)));
+                stopped_at.map_or(Ok(()), |at| Err(stopped(at)))
+            }
+            ScrubState { error, .. } => Err(Failure::refused(error.unwrap_or_else(|| "the scrub did not end".into()))),
         };
     }
 }
@@ -185,7 +198,7 @@ async fn exchange(path: &Path, body: String) -> Result<(StatusCode, Bytes), Box<
     Ok((head.status, answer))
 }
 
-fn describe(report: &TargetReport) -> String {
+fn describe(StatusReport { target: report, jobs }: &StatusReport) -> String {
     let mut text = String::new();
     for port in &report.ports {
         let place = port.listening.map_or_else(|| "not listening".to_string(), |address| address.to_string());
@@ -204,6 +217,7 @@ fn describe(report: &TargetReport) -> String {
     for subsystem in &report.subsystems {
         text += &describe_subsystem(subsystem);
     }
+    jobs.iter().for_each(|job| text += &job.describe());
     text
 }
 

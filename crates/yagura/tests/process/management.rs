@@ -1,12 +1,13 @@
 //! `yagura target --drive`: a drive is served whole, worked on while it is, killed, and served again as it was.
 
 use std::path::Path;
-use std::time::Duration;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use engine::{Reactor, ReactorConfig};
 use fabric::host::{HostIdentity, Options, RemoteNamespace};
 
-use crate::support::{Server, run};
+use crate::support::{PATIENCE, Server, http_get, run, yagura};
 
 struct Served {
     server: Server,
@@ -121,6 +122,69 @@ fn a_drive_is_worked_on_while_it_is_served() {
     assert!(status == 4 && stderr.contains(&id) && stderr.contains("yagura target drive VERB --control"), "{stderr}");
     assert_eq!(served.server.stop("TERM"), 0);
     check(&path);
+}
+
+/// A scrub read as fast as the medium gave beside the hosts, was told of to its watcher alone, and nothing ended it.
+#[test]
+fn scrubs_are_told_of_and_ended() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let control = format!("--control={}", path("control"));
+    let mut arguments = vec!["target".to_owned(), "--listen=127.0.0.1:0".into(), "--metrics=127.0.0.1:0".into()];
+    arguments.push(control.clone());
+    for drive in ["a", "b"] {
+        let at = path(drive);
+        for words in [&["format", &at, "--size=64M"][..], &["create", &at, "disk", "--size=8M"]] {
+            let (status, _, stderr) = run(&[&["drive"], words].concat());
+            assert_eq!(status, 0, "{stderr}");
+        }
+        arguments.push(format!("--drive={at}"));
+    }
+    let server = Server::start(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    for nsid in ["--nsid=1", "--nsid=2"] {
+        let address = server.address("listening").to_string();
+        let (status, _, stderr) = run(&["nvme", "write", &address, nsid, "--pattern=7", "--length=4M"]);
+        assert_eq!(status, 0, "{stderr}");
+    }
+    let of = |drive: &str| format!("--drive={}", path(drive));
+    let (status, _, stderr) = run(&["target", "drive", "stop-scrub", &control, &of("a")]);
+    assert!(status == 2 && stderr.contains("no scrub of"), "{stderr}");
+    let scrub = |drive: &str, rate: &str| {
+        let mut command = yagura(&["target", "drive", "scrub", &control, &of(drive), rate]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started")
+    };
+    let watchers = [scrub("a", "--rate=128K"), scrub("b", "--rate=256K")];
+    let deadline = Instant::now() + PATIENCE;
+    let status = loop {
+        let (status, stdout, stderr) = run(&["target", "status", &control, "--json"]);
+        assert_eq!(status, 0, "{stderr}");
+        let told: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
+        if told["jobs"].as_array().is_some_and(|jobs| jobs.len() == 2) {
+            break told;
+        }
+        assert!(Instant::now() < deadline, "{told}");
+    };
+    assert_eq!(status["subsystems"].as_array().map(Vec::len), Some(1), "what else a target tells is there");
+    let metrics = http_get(server.address("metrics"), "/metrics");
+    let (_, words, _) = run(&["target", "status", &control]);
+    for (drive, rate) in [("a", 128 << 10), ("b", 256 << 10)] {
+        let at = path(drive);
+        let jobs = status["jobs"].as_array().expect("a list");
+        let job = jobs.iter().find(|job| job["of"] == *at).unwrap_or_else(|| panic!("{at} is not among {jobs:?}"));
+        assert_eq!((&job["kind"], &job["bytes_per_second"]), (&"scrub".into(), &rate.into()));
+        assert!(words.contains(&format!("scrub of {at}: ")), "{words}");
+        assert!(metrics.contains(&format!("yagura_job_done_ratio{{job=\"scrub\",of=\"{at}\"}}")), "{metrics}");
+        let (status, stdout, stderr) = run(&["target", "drive", "stop-scrub", &control, &of(drive)]);
+        assert!(status == 0 && stdout.contains(&format!("the scrub of {at} has stopped at ")), "{stdout}{stderr}");
+    }
+    for watcher in watchers {
+        let ended = watcher.wait_with_output().expect("ended");
+        let (stdout, stderr) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+        assert!(stdout.contains("verified, 0 blocks damaged"), "{stdout}");
+        assert!(ended.status.code() == Some(4) && stderr.contains("was told to stop at "), "{stderr}");
+    }
+    assert!(!http_get(server.address("metrics"), "/metrics").contains("job=\"scrub\""));
+    assert_eq!(server.stop("TERM"), 0);
 }
 
 /// A namespace that hosts had mounted was deleted under them by one command that asked nothing.
