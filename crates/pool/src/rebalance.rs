@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use device::Namespace;
-use engine::time::{self, Instant};
+use engine::pace::Pace;
+use engine::time;
 
 use crate::agree::{AgreeError, Proposer};
 use crate::change::{Change, Epoch, Phase, State};
@@ -108,7 +109,7 @@ async fn phase<N: Namespace, M: Mover>(
     progress: &mut impl FnMut(&Change),
 ) -> Result<Map, RebalanceError> {
     let (mut map, epoch) = (map.clone(), map.epoch);
-    let (mut noted, mut unnoted) = (time::now(), 0);
+    let (mut noted, mut unnoted, pace) = (time::now(), 0, Pace::default());
     if !map.serves_all() {
         return Err(RebalanceError::Unserved { phase: change.phase });
     }
@@ -143,7 +144,11 @@ async fn phase<N: Namespace, M: Mover>(
                 Some(_) => {}
             }
         }
-        pause(rate, step.moved_bytes, begun).await;
+        if let Some(rate) = rate {
+            // What a piece moves is known behind it: its own time is what was saved up.
+            pace.turn(step.moved_bytes, rate, begun.elapsed());
+            time::sleep_until(pace.paid()).await;
+        }
     }
     // Nothing is moved any more: the old placement alone.
     Ok(proposer.agree(&map, |map| Ok(if map.goes_back() { map.end_joint() } else { map.clone() })).await?)
@@ -188,13 +193,6 @@ fn followed(map: &Map, epoch: Epoch, change: &Change, moved: u64) -> Map {
         now.moved_bytes += moved;
     }
     next
-}
-
-/// Waits until moving so many bytes has taken as long as the rate says.
-async fn pause(rate: Option<u64>, bytes: u64, begun: Instant) {
-    let Some(rate) = rate.filter(|_| bytes > 0) else { return };
-    let due = Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
-    time::sleep(due.saturating_sub(begun.elapsed())).await;
 }
 
 /// Refuses if somebody carries the change of `map` out: it is watched for [`SILENCE_MAX`].
