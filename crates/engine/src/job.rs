@@ -18,7 +18,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use crate::pace::Pace;
-use crate::time;
+use crate::time::{self, Instant};
 
 /// How far a job has come.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -40,7 +40,7 @@ struct Told {
     kind: &'static str,
     of: String,
     number: u32,
-    began: Duration,
+    began: Instant,
     bytes_per_second: Option<u64>,
     /// The bits of [`Progress::done`].
     done: AtomicU64,
@@ -66,8 +66,8 @@ pub struct Status {
     pub of: String,
     /// Of those of one kind and of the same, from 1: no two that are under way have one number.
     pub number: u32,
-    /// When it began, since 1970.
-    pub began: Duration,
+    /// How long it has been under way, whatever is done to the clock on the wall.
+    pub lasted: Duration,
     /// Share of its present part, 0 to 1.
     pub done: f64,
     /// Bytes read since it began.
@@ -77,7 +77,8 @@ pub struct Status {
 }
 
 impl Jobs {
-    /// A job of this kind begins. It reads at most so many bytes a second, and shows how far it has come.
+    /// A job of this kind begins. It reads at most so many bytes a second (`None` or 0: as fast as it goes), and shows how far it
+    /// has come.
     pub fn begin(&self, kind: &'static str, bytes_per_second: Option<u64>, show: Option<ShowProgress>) -> Rc<Job> {
         self.begin_of(kind, "", bytes_per_second, show)
     }
@@ -90,7 +91,8 @@ impl Jobs {
         bytes_per_second: Option<u64>,
         show: Option<ShowProgress>,
     ) -> Rc<Job> {
-        let (of, began, mut under_way) = (of.into(), time::unix_time(), self.lock());
+        let (of, began, mut under_way) = (of.into(), time::now(), self.lock());
+        let bytes_per_second = bytes_per_second.filter(|&rate| rate > 0);
         let like = |number| under_way.iter().any(|told| (told.kind, &told.of, told.number) == (kind, &of, number));
         let number = (1..).find(|&number| !like(number)).unwrap_or(u32::MAX);
         let (done, bytes) = (AtomicU64::default(), AtomicU64::default());
@@ -115,7 +117,7 @@ impl Told {
             kind: self.kind,
             of: self.of.clone(),
             number: self.number,
-            began: self.began,
+            lasted: self.began.elapsed(),
             done: f64::from_bits(self.done.load(Relaxed)),
             bytes: self.bytes.load(Relaxed),
             bytes_per_second: self.bytes_per_second,
@@ -278,6 +280,23 @@ mod tests {
             })
             .expect("it ends");
         assert_eq!(listed.list(), []);
+    }
+
+    /// A rate of 0 was one byte a second here and no limit there.
+    #[test]
+    fn a_rate_of_0_is_none() {
+        World::new(1, SimConfig::default())
+            .run_until(async {
+                let (job, began) = (Job::unlisted(Some(0), None), time::now());
+                for _ in 0..3 {
+                    job.take(1 << 30).await;
+                }
+                assert_eq!((job.end().await, began.elapsed()), (3 << 30, Duration::ZERO));
+                assert_eq!(job.status().bytes_per_second, None);
+                time::sleep(Duration::from_secs(7)).await;
+                assert_eq!(job.status().lasted, Duration::from_secs(7));
+            })
+            .expect("it ends");
     }
 
     /// Of two drives that were scrubbed at once one was told of, the last; of two stores as well.

@@ -7,8 +7,7 @@
 use std::time::Duration;
 
 use device::Namespace;
-use engine::pace::Pace;
-use engine::time;
+use engine::time::{self, Instant};
 
 use crate::agree::{AgreeError, Proposer};
 use crate::change::{Change, Epoch, Phase, State};
@@ -109,7 +108,7 @@ async fn phase<N: Namespace, M: Mover>(
     progress: &mut impl FnMut(&Change),
 ) -> Result<Map, RebalanceError> {
     let (mut map, epoch) = (map.clone(), map.epoch);
-    let (mut noted, mut unnoted, pace) = (time::now(), 0, Pace::default());
+    let (mut noted, mut unnoted) = (time::now(), 0);
     if !map.serves_all() {
         return Err(RebalanceError::Unserved { phase: change.phase });
     }
@@ -144,11 +143,7 @@ async fn phase<N: Namespace, M: Mover>(
                 Some(_) => {}
             }
         }
-        if let Some(rate) = rate {
-            // What a piece moves is known behind it: its own time is what was saved up.
-            pace.turn(step.moved_bytes, rate, begun.elapsed());
-            time::sleep_until(pace.paid()).await;
-        }
+        pause(rate, step.moved_bytes, begun).await;
     }
     // Nothing is moved any more: the old placement alone.
     Ok(proposer.agree(&map, |map| Ok(if map.goes_back() { map.end_joint() } else { map.clone() })).await?)
@@ -193,6 +188,14 @@ fn followed(map: &Map, epoch: Epoch, change: &Change, moved: u64) -> Map {
         now.moved_bytes += moved;
     }
     next
+}
+
+/// Waits until moving so many bytes has taken as long as the rate says (0: as fast as it goes). No `engine::pace`: that has turns
+/// of a size that is known before, where a piece's is known behind it.
+async fn pause(rate: Option<u64>, bytes: u64, begun: Instant) {
+    let Some(rate) = rate.filter(|&rate| rate > 0 && bytes > 0) else { return };
+    let due = Duration::from_secs_f64(bytes as f64 / rate as f64);
+    time::sleep(due.saturating_sub(begun.elapsed())).await;
 }
 
 /// Refuses if somebody carries the change of `map` out: it is watched for [`SILENCE_MAX`].
@@ -384,6 +387,16 @@ mod tests {
             assert_eq!(moved, 20_000);
             // 19 pauses of a second in virtual time: the last piece needs none after it.
             assert!(start.elapsed() >= Duration::from_secs(19), "{:?}", start.elapsed());
+        });
+    }
+
+    #[test]
+    fn a_rate_of_0_is_none() {
+        run(async {
+            let begun = time::now();
+            pause(Some(0), 1 << 30, begun).await;
+            pause(None, 1 << 30, begun).await;
+            assert_eq!(begun.elapsed(), Duration::ZERO);
         });
     }
 }

@@ -1,5 +1,6 @@
 //! `yagura drive …`: a medium carved into namespaces, worked on while nobody serves it; and the drives that a target serves.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::cli::{DriveArgs, DriveCopyArgs, DriveCreateArgs, DriveFormatArgs, DriveGrowArgs, DriveVerb};
 use crate::exit::Failure;
-use crate::kv::scrub::walk_job;
 use crate::size::Size;
 use crate::{output, reactors};
 
@@ -185,51 +185,58 @@ async fn copy(args: &DriveCopyArgs, read_only: bool) -> Result<(), Failure> {
     done(&args.drive, drive, &format!("{} is namespace {number}", args.new)).await
 }
 
-#[derive(Clone, Default, Serialize, Deserialize)]
+/// What a scrub has found.
+#[derive(Clone, Serialize, Deserialize)]
 pub struct Scrubbed {
     pub bytes: u64,
     pub damaged: u64,
     pub uncorrectable: u64,
     /// The first of them: namespace, block and what is wrong.
     pub damage: Vec<(String, u64, String)>,
+    /// How much of it was done, 0 to 1, when it ended before it was through; none: all was read.
+    pub stopped_at: Option<f64>,
 }
 
 async fn scrub(args: &DriveArgs) -> Result<(), Failure> {
     let drive = open(&args.path, true).await?;
-    let (bar, job) = walk_job(None, args.common.json);
-    let found = drive.scrub(&job).await.map_err(Failure::refused)?;
+    let (bar, job) = output::walk_job(None, args.common.json);
+    let found = RefCell::default();
+    let failed = drive.scrub_into(&job, &found).await.err().map(|error| error.to_string());
     bar.finish_and_clear();
-    found_by_scrub(args.common.json, &found.into())
+    let stopped_at = failed.as_ref().map(|_| job.status().done);
+    found_by_scrub(args.common.json, &Scrubbed { stopped_at, ..found.into_inner().into() }, failed)
 }
 
 impl From<Scrub> for Scrubbed {
     fn from(found: Scrub) -> Scrubbed {
         let damage = found.damage.into_iter().map(|one| (one.namespace, one.lba.0, one.what)).collect();
-        Scrubbed { bytes: found.bytes, damaged: found.damaged, uncorrectable: found.uncorrectable, damage }
+        let Scrub { bytes, damaged, uncorrectable, .. } = found;
+        Scrubbed { bytes, damaged, uncorrectable, damage, stopped_at: None }
     }
 }
 
 impl Scrubbed {
-    /// In half a line.
-    pub fn in_short(&self) -> String {
-        let Scrubbed { bytes, damaged, uncorrectable, .. } = *self;
-        format!("{} verified, {damaged} blocks damaged, {uncorrectable} marked uncorrectable", Size(bytes))
+    /// For people: the damage, line by line, and the figures.
+    fn describe(&self) -> String {
+        let Scrubbed { bytes, damaged, uncorrectable, ref damage, stopped_at } = *self;
+        let mut text: String = damage.iter().map(|(name, lba, what)| format!("{name}: block {lba} {what}\n")).collect();
+        text += &format!("{} verified, {damaged} blocks damaged, {uncorrectable} marked uncorrectable", Size(bytes));
+        if let Some(at) = stopped_at {
+            text += &format!("; stopped at {}", output::percent(at));
+        }
+        text
     }
 }
 
-/// Reports what a scrub has found; damage is a failure.
-pub fn found_by_scrub(json: bool, report: &Scrubbed) -> Result<(), Failure> {
-    let damaged = report.damaged;
-    output::report(json, report, |report| {
-        let text: String =
-            report.damage.iter().map(|(name, lba, what)| format!("{name}: block {lba} {what}\n")).collect();
-        text + &report.in_short()
-    })?;
-    match damaged {
-        0 => Ok(()),
-        _ => {
-            Err(Failure::check(format!("{damaged} blocks are damaged; restore them from a copy by writing them anew")))
-        }
+/// Reports what a scrub has found. Damage is a failure, and so is `cut`: why it was not to see all.
+pub fn found_by_scrub(json: bool, report: &Scrubbed, cut: Option<String>) -> Result<(), Failure> {
+    output::report(json, report, Scrubbed::describe)?;
+    let damage = format!("{} blocks are damaged; restore them from a copy by writing them anew", report.damaged);
+    match (report.damaged, cut) {
+        (0, None) => Ok(()),
+        (0, Some(cut)) => Err(Failure::refused(cut)),
+        (_, None) => Err(Failure::check(damage)),
+        (_, Some(cut)) => Err(Failure::check(format!("{damage}; {cut}"))),
     }
 }
 

@@ -11,7 +11,6 @@ use super::scrub::{Found, INTERRUPTED};
 use super::session::{Reach, Session};
 use crate::cli::{FileRebuildArgs, Walk};
 use crate::exit::Failure;
-use crate::kv::scrub::walk_job;
 use crate::output::{self, many};
 use crate::size::Size;
 
@@ -45,7 +44,7 @@ pub fn run(args: &FileRebuildArgs) -> Result<(), Failure> {
 
 /// Writes anew what lacks something, until nothing more can be done.
 pub async fn rebuild(walk: &Walk, files: &Rc<Files>) -> Result<Report, Failure> {
-    let (bar, job) = walk_job(walk.rate.map(|rate| rate.0), walk.common.json);
+    let (bar, job) = output::walk_job(walk.rate.map(|rate| rate.0), walk.common.json);
     let rebuilt = Mender::new(Rc::clone(files), Rc::clone(&job)).rebuild().await;
     bar.finish_and_clear();
     let Rebuilt { walks, rewritten, left, taken } = rebuilt.map_err(failure)?;

@@ -14,7 +14,6 @@ use super::paths;
 use super::session::{Reach, Session};
 use crate::cli::FileScrubArgs;
 use crate::exit::Failure;
-use crate::kv::scrub::walk_job;
 use crate::output::{self, many};
 use crate::size::Size;
 
@@ -186,7 +185,7 @@ pub fn run(args: &FileScrubArgs) -> Result<(), Failure> {
 async fn scrub(args: &FileScrubArgs, session: &Session) -> Result<(), Failure> {
     let files = session.open(&args.name, Reach::LostToo).await?;
     let walk = &args.walk;
-    let (bar, job) = walk_job(walk.rate.map(|rate| rate.0), walk.common.json);
+    let (bar, job) = output::walk_job(walk.rate.map(|rate| rate.0), walk.common.json);
     let begun = time::now();
     let mender = Rc::new(Mender::new(Rc::clone(&files), Rc::clone(&job)));
     let partial = || {

@@ -14,13 +14,13 @@ use tokio::net::UnixStream;
 
 use super::control::{ROUTE, Refusal, Request};
 use super::drives::DriveAction;
-use super::jobs::{StatusReport, percent};
+use super::jobs::StatusReport;
 use super::scrub::ScrubState;
 use crate::cli::{
     TargetAllowHostArgs, TargetControl, TargetDriveArgs, TargetDriveScrubArgs, TargetDriveVerb, TargetHostArgs,
     TargetVerb,
 };
-use crate::drive::{Listed, Used, describe_list, found_by_scrub};
+use crate::drive::{Listed, Scrubbed, Used, describe_list, found_by_scrub};
 use crate::exit::Failure;
 use crate::output;
 use crate::size::Size;
@@ -120,7 +120,11 @@ fn drive(verb: &TargetDriveVerb) -> Result<(), Failure> {
             changed(&args.at, DriveAction::Clone { name: args.name.clone(), new: args.new.clone() })
         }
         TargetDriveVerb::Scrub(args) => scrub(args),
-        TargetDriveVerb::StopScrub(at) => changed(at, DriveAction::StopScrub),
+        TargetDriveVerb::StopScrub(at) => {
+            let answer = ask(&at.control.control, &request(at, DriveAction::StopScrub))?;
+            let found: Scrubbed = serde_json::from_value(answer).map_err(foreign)?;
+            found_by_scrub(at.control.common.json, &found, None)
+        }
     }
 }
 
@@ -142,14 +146,10 @@ fn scrub(TargetDriveScrubArgs { at, rate }: &TargetDriveScrubArgs) -> Result<(),
             continue;
         }
         bar.finish_and_clear();
-        return match state {
-            ScrubState { found: Some(found), error: None, stopped_at, .. } => {
-                found_by_scrub(json, &found)?;
-                let stopped = |at: f64| Failure::refused(format!("the scrub was told to stop at {}", percent(at)));
-                stopped_at.map_or(Ok(()), |at| Err(stopped(at)))
-            }
-            ScrubState { error, .. } => Err(Failure::refused(error.unwrap_or_else(|| "the scrub did not end".into()))),
-        };
+        let ScrubState { found, error, .. } = state;
+        let found = found.ok_or_else(|| Failure::refused("the target knows of no scrub: it was started anew"))?;
+        let stopped = |at: f64| format!("the scrub was told to stop at {}", output::percent(at));
+        return found_by_scrub(json, &found, error.or(found.stopped_at.map(stopped)));
     }
 }
 

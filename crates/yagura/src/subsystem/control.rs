@@ -80,11 +80,10 @@ pub enum Request {
 }
 
 impl Request {
-    /// Whether it asks for more than a report.
+    /// Whether it asks for more than a report. A scrub that begins is logged where that is known; its watcher may only join it.
     fn changes(&self) -> bool {
-        let looks = |action: &DriveAction| {
-            matches!(action, DriveAction::List | DriveAction::Usage | DriveAction::Scrub { begin: false, .. })
-        };
+        let looks =
+            |action: &DriveAction| matches!(action, DriveAction::List | DriveAction::Usage | DriveAction::Scrub { .. });
         !matches!(self, Request::Status) && !matches!(self, Request::Drive { action, .. } if looks(action))
     }
 }

@@ -1,10 +1,10 @@
 //! What goes on in the background of a target, as `yagura target status` tells it.
 
 use engine::job::Status;
-use engine::time;
 use fabric::subsystem::TargetReport;
 use serde::{Deserialize, Serialize};
 
+use crate::output;
 use crate::size::Size;
 
 /// All that a target tells of itself.
@@ -12,7 +12,8 @@ use crate::size::Size;
 pub struct StatusReport {
     #[serde(flatten)]
     pub target: TargetReport,
-    /// In the order in which they began.
+    /// In the order in which they began. A target of before it told of them has none.
+    #[serde(default)]
     pub jobs: Vec<JobReport>,
 }
 
@@ -33,9 +34,8 @@ pub struct JobReport {
 
 impl From<Status> for JobReport {
     fn from(job: Status) -> JobReport {
-        let Status { kind, of, done, bytes, bytes_per_second, began, .. } = job;
-        let begun_seconds_ago = time::unix_time().saturating_sub(began).as_secs();
-        JobReport { kind: kind.to_owned(), of, done, bytes, bytes_per_second, begun_seconds_ago }
+        let Status { kind, of, done, bytes, bytes_per_second, lasted, .. } = job;
+        JobReport { kind: kind.to_owned(), of, done, bytes, bytes_per_second, begun_seconds_ago: lasted.as_secs() }
     }
 }
 
@@ -44,7 +44,7 @@ impl JobReport {
     pub fn describe(&self) -> String {
         let JobReport { kind, of, done, bytes, begun_seconds_ago, .. } = self;
         let of = if of.is_empty() { String::new() } else { format!(" of {of}") };
-        let (done, read, rate) = (percent(*done), Size(*bytes), self.rate());
+        let (done, read, rate) = (output::percent(*done), Size(*bytes), self.rate());
         format!("{kind}{of}: {done}, {read} read, {rate}, begun {begun_seconds_ago} s ago\n")
     }
 
@@ -54,26 +54,32 @@ impl JobReport {
     }
 }
 
-/// Of a share, as people read it: what is not quite done is not said to be.
-pub fn percent(done: f64) -> String {
-    format!("{:.0} %", (done * 100.0).floor())
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use fabric::subsystem::{Target, TargetConfig};
 
     use super::*;
 
     #[test]
     fn a_job_in_words() {
         let of = "/drive".to_owned();
-        let began = time::unix_time() - Duration::from_secs(7);
+        let lasted = Duration::from_secs(7);
         let status =
-            Status { kind: "scrub", of, number: 1, began, done: 0.998, bytes: 3 << 20, bytes_per_second: None };
-        let unlimited = JobReport { begun_seconds_ago: 7, ..status.into() };
+            Status { kind: "scrub", of, number: 1, lasted, done: 0.998, bytes: 3 << 20, bytes_per_second: None };
+        let unlimited = JobReport::from(status);
         assert_eq!(unlimited.describe(), "scrub of /drive: 99 %, 3 MiB read, as fast as it goes, begun 7 s ago\n");
         let limited = JobReport { of: String::new(), bytes_per_second: Some(64 << 20), ..unlimited };
         assert_eq!(limited.describe(), "scrub: 99 %, 3 MiB read, at most 64 MiB/s, begun 7 s ago\n");
+    }
+
+    /// A target that had been started before told nothing of jobs, and a newer program refused its answer.
+    #[test]
+    fn a_target_that_tells_of_no_jobs_is_understood() {
+        let target = Target::new(TargetConfig::default()).report();
+        let answer = serde_json::to_value(&target).expect("written");
+        let report: StatusReport = serde_json::from_value(answer).expect("read");
+        assert_eq!(report, StatusReport { target, jobs: Vec::new() });
     }
 }

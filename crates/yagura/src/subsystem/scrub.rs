@@ -1,6 +1,6 @@
 //! The scrub of a drive that is served: a job that goes on beside the hosts until it is through, or is told to stop.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::{Rc, Weak};
 
@@ -28,9 +28,10 @@ struct Last {
     /// Gone when it is over.
     job: Weak<Job>,
     found: Rc<RefCell<Scrub>>,
+    /// Why it has failed.
     failed: Rc<RefCell<Option<String>>>,
-    /// How much of it was done when it was told to stop.
-    stopped_at: Option<f64>,
+    /// How much of it was done when it failed, or was told to stop.
+    stopped_at: Rc<Cell<Option<f64>>>,
     /// To drop it is to end the scrub. None: it was told to stop.
     task: Option<Task<()>>,
 }
@@ -42,8 +43,7 @@ pub struct ScrubState {
     pub job: Option<JobReport>,
     /// What it has found, once it is over.
     pub found: Option<Scrubbed>,
-    /// How much of it was done when it was told to stop, 0 to 1.
-    pub stopped_at: Option<f64>,
+    /// Why it has failed.
     pub error: Option<String>,
 }
 
@@ -53,34 +53,36 @@ impl DriveScrub {
         DriveScrub { jobs, last: RefCell::default() }
     }
 
-    /// Begins one at this rate (0: as fast as it goes), where none is under way.
-    pub fn begin(&self, drive: &Drive, path: &Path, bytes_per_second: u64) {
+    /// Begins one at this rate (0: as fast as it goes). False: one is under way, and goes on at its own.
+    pub fn begin(&self, drive: &Drive, path: &Path, bytes_per_second: u64) -> bool {
         if self.last.borrow().as_ref().is_some_and(|last| last.job.strong_count() > 0) {
-            return;
+            return false;
         }
-        let rate = Some(bytes_per_second).filter(|&rate| rate > 0);
-        let job = self.jobs.begin_of("scrub", path.display().to_string(), rate, None);
+        let job = self.jobs.begin_of("scrub", path.display().to_string(), Some(bytes_per_second), None);
         let (found, failed) = (Rc::<RefCell<Scrub>>::default(), Rc::<RefCell<Option<String>>>::default());
-        let weak = Rc::downgrade(&job);
-        let (drive, into, told) = (drive.clone(), found.clone(), failed.clone());
+        let (weak, stopped_at) = (Rc::downgrade(&job), Rc::<Cell<Option<f64>>>::default());
+        let (drive, into, told, at) = (drive.clone(), found.clone(), failed.clone(), stopped_at.clone());
         let task = task::spawn(async move {
             if let Err(error) = drive.scrub_into(&job, &into).await {
                 *told.borrow_mut() = Some(error.to_string());
+                at.set(Some(job.status().done));
             }
         });
-        *self.last.borrow_mut() = Some(Last { job: weak, found, failed, stopped_at: None, task: Some(task) });
+        *self.last.borrow_mut() = Some(Last { job: weak, found, failed, stopped_at, task: Some(task) });
+        true
     }
 
-    /// Ends the one that is under way: how far it came, and what it found. `None`: none is.
-    pub async fn stop(&self) -> Option<ScrubState> {
-        let task = {
+    /// Ends the one that is under way: what it found, and how far it came. `None`: none is.
+    pub async fn stop(&self) -> Option<Scrubbed> {
+        let (task, found, stopped_at) = {
             let mut last = self.last.borrow_mut();
             let last = last.as_mut()?;
-            last.stopped_at = Some(last.job.upgrade()?.status().done);
-            last.task.take()?
+            last.stopped_at.set(Some(last.job.upgrade()?.status().done));
+            (last.task.take()?, last.found.clone(), last.stopped_at.get())
         };
         task.cancel().await;
-        Some(self.state())
+        let found = found.borrow().clone();
+        Some(Scrubbed { stopped_at, ..found.into() })
     }
 
     /// How the last one stands.
@@ -88,8 +90,8 @@ impl DriveScrub {
         let last = self.last.borrow();
         let Some(last) = last.as_ref() else { return ScrubState::default() };
         let job = last.job.upgrade().map(|job| JobReport::from(job.status()));
-        let found = job.is_none().then(|| last.found.borrow().clone().into());
-        ScrubState { job, found, stopped_at: last.stopped_at, error: last.failed.borrow().clone() }
+        let found = || Scrubbed { stopped_at: last.stopped_at.get(), ..last.found.borrow().clone().into() };
+        ScrubState { found: job.is_none().then(found), job, error: last.failed.borrow().clone() }
     }
 }
 
@@ -129,28 +131,30 @@ mod tests {
             let [a, b] = [(); 2].map(|()| DriveScrub::new(jobs.clone()));
             let (first, second) = (written("/a").await, written("/b").await);
             assert!(a.stop().await.is_none() && a.state().found.is_none(), "none was begun");
-            a.begin(&first, Path::new("/a"), 100 << 10);
-            b.begin(&second, Path::new("/b"), 200 << 10);
+            assert!(a.begin(&first, Path::new("/a"), 100 << 10) && b.begin(&second, Path::new("/b"), 200 << 10));
             // Who comes later watches the one that is under way.
-            a.begin(&first, Path::new("/a"), 0);
+            assert!(!a.begin(&first, Path::new("/a"), 0));
             time::sleep(Duration::from_millis(2600)).await;
             let listed: Vec<JobReport> = jobs.list().into_iter().map(JobReport::from).collect();
             let told: Vec<_> = listed.iter().map(|job| (&*job.of, job.done, job.bytes_per_second)).collect();
             assert_eq!(told, [("/a", 0.5, Some(100 << 10)), ("/b", 0.75, Some(200 << 10))]);
             assert_eq!(listed[0].begun_seconds_ago, 2);
             let stopped = a.stop().await.expect("it is under way");
-            assert_eq!((stopped.job, stopped.stopped_at), (None, Some(0.5)));
-            assert_eq!(stopped.found.expect("what it found").bytes, 512 << 10);
+            assert_eq!((stopped.stopped_at, stopped.bytes), (Some(0.5), 512 << 10));
+            let ended = a.state();
+            assert_eq!((ended.job, ended.error), (None, None));
+            assert_eq!(ended.found.expect("what it found").stopped_at, Some(0.5), "its watcher is told as well");
             assert!(a.stop().await.is_none());
             assert_eq!(jobs.list().len(), 1, "the other goes on");
             time::sleep(Duration::from_secs(3)).await;
             let ended = b.state();
-            assert_eq!((ended.job, ended.stopped_at, ended.error), (None, None, None));
-            assert_eq!(ended.found.expect("what it found").bytes, 1 << 20);
-            a.begin(&first, Path::new("/a"), 0);
+            assert_eq!((ended.job, ended.error), (None, None));
+            let found = ended.found.expect("what it found");
+            assert_eq!((found.bytes, found.stopped_at), (1 << 20, None));
+            assert!(a.begin(&first, Path::new("/a"), 0));
             time::sleep(Duration::from_secs(1)).await;
-            assert_eq!(a.state().found.expect("as fast as it goes").bytes, 1 << 20);
-            assert_eq!(a.state().stopped_at, None);
+            let found = a.state().found.expect("as fast as it goes");
+            assert_eq!((found.bytes, found.stopped_at), (1 << 20, None));
         });
         world.run_until(task).unwrap_or_else(|stalled| panic!("{stalled}"));
     }

@@ -18,7 +18,6 @@ use super::{named, reach};
 use crate::aside::aside;
 use crate::cli::{SnapshotsOf, VolumeDiffArgs, VolumeExportArgs, VolumeImportArgs};
 use crate::exit::Failure;
-use crate::kv::scrub::walk_job;
 use crate::nvme::files;
 use crate::race::{First, first_of};
 use crate::size::Size;
@@ -96,7 +95,7 @@ async fn opened(args: &SnapshotsOf, to: &str) -> Result<(SnapshotView, Option<Sn
 
 /// A job of this rate that shows on a bar how far it has come.
 fn job(what: &'static str, bytes_per_second: Option<u64>, quiet: bool) -> (Rc<output::ShareBar>, Rc<Job>) {
-    let (bar, job) = walk_job(bytes_per_second, quiet);
+    let (bar, job) = output::walk_job(bytes_per_second, quiet);
     job.begin(what);
     (bar, job)
 }
@@ -324,7 +323,7 @@ async fn imported(
     limit: Option<u64>,
 ) -> Result<Imported, Failure> {
     // What the control plane lets the volume be used holds for this host, too.
-    let rate = [args.rate.map(|rate| rate.0), limit].into_iter().flatten().min();
+    let rate = [args.rate.map(|rate| rate.0), limit].into_iter().flatten().filter(|&rate| rate > 0).min();
     let (bar, job) = job("import", rate, args.quiet);
     let imported = or_stopped(::volume::import(volume, &mut source, args.force, &job)).await?;
     bar.finish_and_clear();
