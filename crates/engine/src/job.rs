@@ -5,17 +5,20 @@
 //! later begins with the place that was kept (a change's cursor in the pool's map).
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
 
-use crate::figures::gauges;
 use crate::pace::Pace;
-use crate::time;
+use crate::time::{self, Instant};
 
 /// How far a job has come.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -35,6 +38,9 @@ pub type ShowProgress = Rc<dyn Fn(&Progress)>;
 #[derive(Debug)]
 struct Told {
     kind: &'static str,
+    of: String,
+    number: u32,
+    began: Instant,
     bytes_per_second: Option<u64>,
     /// The bits of [`Progress::done`].
     done: AtomicU64,
@@ -52,10 +58,16 @@ impl fmt::Debug for Jobs {
 }
 
 /// A job that is under way, as other threads see it.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Status {
     /// What it is, in a word.
     pub kind: &'static str,
+    /// Of what; empty where that goes without saying.
+    pub of: String,
+    /// Of those of one kind and of the same, from 1: no two that are under way have one number.
+    pub number: u32,
+    /// How long it has been under way, whatever is done to the clock on the wall.
+    pub lasted: Duration,
     /// Share of its present part, 0 to 1.
     pub done: f64,
     /// Bytes read since it began.
@@ -65,23 +77,33 @@ pub struct Status {
 }
 
 impl Jobs {
-    /// A job of this kind begins. It reads at most so many bytes a second, and shows how far it has come.
+    /// A job of this kind begins. It reads at most so many bytes a second (`None` or 0: as fast as it goes), and shows how far it
+    /// has come.
     pub fn begin(&self, kind: &'static str, bytes_per_second: Option<u64>, show: Option<ShowProgress>) -> Rc<Job> {
-        let told = Told { kind, bytes_per_second, done: AtomicU64::default(), bytes: AtomicU64::default() };
-        let told = Arc::new(told);
-        self.lock().push(told.clone());
+        self.begin_of(kind, "", bytes_per_second, show)
+    }
+
+    /// The same of one of several things for which there may be such jobs at once.
+    pub fn begin_of(
+        &self,
+        kind: &'static str,
+        of: impl Into<String>,
+        bytes_per_second: Option<u64>,
+        show: Option<ShowProgress>,
+    ) -> Rc<Job> {
+        let (of, began, mut under_way) = (of.into(), time::now(), self.lock());
+        let bytes_per_second = bytes_per_second.filter(|&rate| rate > 0);
+        let like = |number| under_way.iter().any(|told| (told.kind, &told.of, told.number) == (kind, &of, number));
+        let number = (1..).find(|&number| !like(number)).unwrap_or(u32::MAX);
+        let (done, bytes) = (AtomicU64::default(), AtomicU64::default());
+        let told = Arc::new(Told { kind, of, number, began, bytes_per_second, done, bytes });
+        under_way.push(told.clone());
         Rc::new(Job { told, jobs: self.clone(), pace: Pace::default(), show, what: Cell::default() })
     }
 
     /// Those under way, in the order in which they began.
     pub fn list(&self) -> Vec<Status> {
-        let status = |told: &Arc<Told>| Status {
-            kind: told.kind,
-            done: f64::from_bits(told.done.load(Relaxed)),
-            bytes: told.bytes.load(Relaxed),
-            bytes_per_second: told.bytes_per_second,
-        };
-        self.lock().iter().map(status).collect()
+        self.lock().iter().map(|told| told.status()).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Arc<Told>>> {
@@ -89,16 +111,59 @@ impl Jobs {
     }
 }
 
-/// Tells of jobs, for Prometheus; of two of one kind that one which began last.
+impl Told {
+    fn status(&self) -> Status {
+        Status {
+            kind: self.kind,
+            of: self.of.clone(),
+            number: self.number,
+            lasted: self.began.elapsed(),
+            done: f64::from_bits(self.done.load(Relaxed)),
+            bytes: self.bytes.load(Relaxed),
+            bytes_per_second: self.bytes_per_second,
+        }
+    }
+}
+
+impl Collector for Jobs {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        tell(&mut encoder, self.list())
+    }
+}
+
+/// Tells of jobs, for Prometheus: each by its kind, by what it is of, and by its number where that is not the first.
 pub fn tell(encoder: &mut DescriptorEncoder<'_>, mut jobs: Vec<Status>) -> fmt::Result {
-    jobs.reverse();
-    jobs.sort_by_key(|job| job.kind);
-    jobs.dedup_by_key(|job| job.kind);
+    // Those of several lists may have one number: what is told twice under one name Prometheus takes for one, or for none.
+    let mut told = BTreeSet::new();
+    for job in &mut jobs {
+        while !told.insert((job.kind, job.of.clone(), job.number)) {
+            job.number += 1;
+        }
+    }
     let help = "How much of its present part a job under way has done.";
-    let done = jobs.iter().map(|job| (job.kind, job.done));
-    gauges(encoder, ("yagura_job_done_ratio", help), "job", done)?;
-    let read = jobs.iter().map(|job| (job.kind, i64::try_from(job.bytes).unwrap_or(i64::MAX)));
-    gauges(encoder, ("yagura_job_read_bytes", "Bytes that a job under way has read."), "job", read)
+    gauges(encoder, ("yagura_job_done_ratio", help), &jobs, |job| job.done)?;
+    let read = |job: &Status| i64::try_from(job.bytes).unwrap_or(i64::MAX);
+    gauges(encoder, ("yagura_job_read_bytes", "Bytes that a job under way has read."), &jobs, read)
+}
+
+fn gauges<N: EncodeGaugeValue>(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help): (&str, &str),
+    jobs: &[Status],
+    value: impl Fn(&Status) -> N,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for job in jobs {
+        let mut labels = vec![("job", job.kind.to_owned())];
+        if !job.of.is_empty() {
+            labels.push(("of", job.of.clone()));
+        }
+        if job.number > 1 {
+            labels.push(("number", job.number.to_string()));
+        }
+        ConstGauge::new(value(job)).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
 }
 
 /// A job's progress and its limit.
@@ -122,10 +187,21 @@ impl Drop for Job {
 }
 
 impl Job {
+    /// A job that is in nobody's list: its caller alone is told of it.
+    pub fn unlisted(bytes_per_second: Option<u64>, show: Option<ShowProgress>) -> Rc<Job> {
+        Jobs::default().begin("", bytes_per_second, show)
+    }
+
     /// Another part of the job begins.
     pub fn begin(&self, what: &'static str) {
         self.what.set(what);
         self.told.done.store(0f64.to_bits(), Relaxed);
+    }
+
+    /// Waits until what was read before is paid for. For who learns how much a command reads only under a lock, which others must
+    /// not find held by somebody who waits: what is taken right behind this has its turn at once.
+    pub async fn turn(&self) {
+        self.take(0).await;
     }
 
     /// Waits for the turn of a command that reads `bytes`.
@@ -148,6 +224,11 @@ impl Job {
         }
     }
 
+    /// How far it has come.
+    pub fn status(&self) -> Status {
+        self.told.status()
+    }
+
     /// The job is over when its last command is paid for, too. Returns the bytes read.
     pub async fn end(&self) -> u64 {
         if self.told.bytes_per_second.is_some() {
@@ -159,23 +240,14 @@ impl Job {
 
 #[cfg(test)]
 mod tests {
-    use prometheus_client::{collector::Collector, encoding::text::encode, registry::Registry};
+    use prometheus_client::{encoding::text::encode, registry::Registry};
 
     use super::*;
     use crate::sim::{SimConfig, World};
 
-    #[derive(Debug)]
-    struct Listed(Jobs);
-
-    impl Collector for Listed {
-        fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-            tell(&mut encoder, self.0.list())
-        }
-    }
-
     fn text_of(jobs: &Jobs) -> String {
         let (mut registry, mut text) = (Registry::default(), String::new());
-        registry.register_collector(Box::new(Listed(jobs.clone())));
+        registry.register_collector(Box::new(jobs.clone()));
         encode(&mut text, &registry).expect("a String takes all");
         text
     }
@@ -208,5 +280,53 @@ mod tests {
             })
             .expect("it ends");
         assert_eq!(listed.list(), []);
+    }
+
+    /// A rate of 0 was one byte a second here and no limit there.
+    #[test]
+    fn a_rate_of_0_is_none() {
+        World::new(1, SimConfig::default())
+            .run_until(async {
+                let (job, began) = (Job::unlisted(Some(0), None), time::now());
+                for _ in 0..3 {
+                    job.take(1 << 30).await;
+                }
+                assert_eq!((job.end().await, began.elapsed()), (3 << 30, Duration::ZERO));
+                assert_eq!(job.status().bytes_per_second, None);
+                time::sleep(Duration::from_secs(7)).await;
+                assert_eq!(job.status().lasted, Duration::from_secs(7));
+            })
+            .expect("it ends");
+    }
+
+    /// Of two drives that were scrubbed at once one was told of, the last; of two stores as well.
+    #[test]
+    fn jobs_of_one_kind_are_told_apart() {
+        let (jobs, others) = (Jobs::default(), Jobs::default());
+        World::new(1, SimConfig::default())
+            .run_until(async move {
+                let begin = |jobs: &Jobs, of: &str| jobs.begin_of("scrub", of, None, None);
+                let all = [begin(&jobs, "/a"), begin(&jobs, "/b"), begin(&jobs, "/b"), begin(&others, "/a")];
+                for (job, bytes) in all.iter().zip(1..) {
+                    job.take(bytes).await;
+                }
+                let told = |jobs: &Jobs| {
+                    let read = |line: &str| Some(line.strip_prefix("yagura_job_read_bytes{job=\"scrub\"")?.to_owned());
+                    text_of(jobs).lines().filter_map(read).collect::<Vec<_>>()
+                };
+                let of_one = [",of=\"/a\"} 1", ",of=\"/b\"} 2", ",of=\"/b\",number=\"2\"} 3"];
+                assert_eq!(told(&jobs), of_one);
+                let both =
+                    Jobs(Arc::new(Mutex::new([&jobs, &others].iter().flat_map(|of| of.lock().clone()).collect())));
+                assert_eq!(told(&both)[3], ",of=\"/a\",number=\"2\"} 4", "each list counts by itself");
+                // The number of one stays when another ends, and is had again.
+                let [a, b, second, _] = all;
+                drop((a, b));
+                assert_eq!(told(&jobs), [",of=\"/b\",number=\"2\"} 3"]);
+                let _third = begin(&jobs, "/b");
+                assert_eq!(told(&jobs), [",of=\"/b\",number=\"2\"} 3", ",of=\"/b\"} 0"]);
+                assert_eq!(second.status().number, 2);
+            })
+            .expect("it ends");
     }
 }

@@ -190,10 +190,11 @@ fn followed(map: &Map, epoch: Epoch, change: &Change, moved: u64) -> Map {
     next
 }
 
-/// Waits until moving so many bytes has taken as long as the rate says.
+/// Waits until moving so many bytes has taken as long as the rate says (0: as fast as it goes). No `engine::pace`: that has turns
+/// of a size that is known before, where a piece's is known behind it.
 async fn pause(rate: Option<u64>, bytes: u64, begun: Instant) {
-    let Some(rate) = rate.filter(|_| bytes > 0) else { return };
-    let due = Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
+    let Some(rate) = rate.filter(|&rate| rate > 0 && bytes > 0) else { return };
+    let due = Duration::from_secs_f64(bytes as f64 / rate as f64);
     time::sleep(due.saturating_sub(begun.elapsed())).await;
 }
 
@@ -386,6 +387,16 @@ mod tests {
             assert_eq!(moved, 20_000);
             // 19 pauses of a second in virtual time: the last piece needs none after it.
             assert!(start.elapsed() >= Duration::from_secs(19), "{:?}", start.elapsed());
+        });
+    }
+
+    #[test]
+    fn a_rate_of_0_is_none() {
+        run(async {
+            let begun = time::now();
+            pause(Some(0), 1 << 30, begun).await;
+            pause(None, 1 << 30, begun).await;
+            assert_eq!(begun.elapsed(), Duration::ZERO);
         });
     }
 }

@@ -1,18 +1,14 @@
 //! What exporting and importing have in common: the pipe that a stream goes through, and why it comes to nothing.
+//!
+//! How fast an export or import goes, and how far it has come, is its job's: bytes that are read, compared and written count alike;
+//! what moves none, as deallocating, has no turn.
 
-use std::time::Duration;
-
-use engine::pace::Pace;
 use engine::task::LocalFuture;
-use engine::time;
 
 use crate::error::Error;
 use crate::origin::Origin;
 use crate::snapshot_name::SnapshotId;
 use crate::stream::StreamError;
-
-/// Hears how many bytes are done, and of how many.
-pub type Progress<'a> = &'a dyn Fn(u64, u64);
 
 /// Where a stream is written to.
 pub trait Sink {
@@ -24,27 +20,6 @@ pub trait Sink {
 pub trait Source {
     /// The next bytes, as many as there are; none: it has ended.
     fn read(&mut self) -> LocalFuture<'_, Result<Vec<u8>, std::io::Error>>;
-}
-
-/// The bytes that an export or an import moves a second, at most: read, compared and written ones alike. What moves none, as
-/// deallocating, has no turn.
-pub(crate) struct Rate {
-    pace: Pace,
-    bytes_per_second: Option<u64>,
-}
-
-impl Rate {
-    /// `None`: as fast as it goes.
-    pub fn new(bytes_per_second: Option<u64>) -> Rate {
-        Rate { pace: Pace::default(), bytes_per_second }
-    }
-
-    /// Waits for the turn of a command that moves so many bytes.
-    pub async fn take(&self, bytes: usize) {
-        if let Some(rate) = self.bytes_per_second {
-            time::sleep_until(self.pace.turn(bytes as u64, rate, Duration::ZERO)).await;
-        }
-    }
 }
 
 /// Why an export or an import comes to nothing.

@@ -7,9 +7,10 @@ use std::ops::Range;
 
 use device::{Error as DeviceError, Lba, Namespace, NamespaceInfo};
 use engine::Buf;
+use engine::job::Job;
 use engine::task::LocalFuture;
 
-use crate::backup::{BackupError, Progress, Rate, Sink};
+use crate::backup::{BackupError, Sink};
 use crate::stream::{Counts, EXTENT_BYTES_MAX, Encoder, Header};
 use crate::view::SnapshotView;
 
@@ -35,15 +36,6 @@ impl Differences {
     }
 }
 
-/// How it is exported.
-#[derive(Clone, Copy, Default)]
-pub struct ExportOptions<'a> {
-    /// Bytes that are read a second, at most.
-    pub bytes_per_second: Option<u64>,
-    /// Hears how many bytes are done, and of how many.
-    pub progress: Option<Progress<'a>>,
-}
-
 /// What was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Exported {
@@ -62,7 +54,7 @@ pub struct Exported {
 pub fn differences<'a>(
     to: &'a SnapshotView,
     from: Option<&'a SnapshotView>,
-    progress: Option<Progress<'a>>,
+    job: &'a Job,
 ) -> LocalFuture<'a, Result<Differences, BackupError>> {
     Box::pin(async move {
         check(to, from)?;
@@ -72,7 +64,7 @@ pub fn differences<'a>(
             return Ok(Differences { ranges, is_compared: false });
         }
         let mut found = Differences { ranges: Vec::new(), is_compared: true };
-        let mut pieces = Pieces::new(to, from, None, (None, progress));
+        let mut pieces = Pieces::new(to, from, None, job);
         while let Some(piece) = pieces.next().await? {
             for range in piece.changed() {
                 let is_full = found.ranges.len() >= LISTED_MAX;
@@ -94,7 +86,7 @@ pub fn differences<'a>(
 pub fn export<'a>(
     to: &'a SnapshotView,
     from: Option<&'a SnapshotView>,
-    options: ExportOptions<'a>,
+    job: &'a Job,
     sink: &'a mut dyn Sink,
 ) -> LocalFuture<'a, Result<Exported, BackupError>> {
     Box::pin(async move {
@@ -112,8 +104,7 @@ pub fn export<'a>(
         };
         let told = to.differences(from).await;
         let is_compared = told.is_none() && from.is_some();
-        let mut pieces =
-            Pieces::new(to, from.filter(|_| is_compared), told, (options.bytes_per_second, options.progress));
+        let mut pieces = Pieces::new(to, from.filter(|_| is_compared), told, job);
         let mut written = Written::begin(&header, sink).await?;
         while let Some(piece) = pieces.next().await? {
             for range in piece.changed() {
@@ -203,8 +194,7 @@ struct Pieces<'a> {
     /// Blocks that are left, ascending.
     left: std::vec::IntoIter<Range<u64>>,
     range: Range<u64>,
-    rate: Rate,
-    progress: Option<Progress<'a>>,
+    job: &'a Job,
     done: u64,
     all: u64,
 }
@@ -214,13 +204,12 @@ impl<'a> Pieces<'a> {
         to: &'a SnapshotView,
         from: Option<&'a SnapshotView>,
         told: Option<Vec<Range<u64>>>,
-        (rate, progress): (Option<u64>, Option<Progress<'a>>),
+        job: &'a Job,
     ) -> Pieces<'a> {
         let info = to.info();
         let ranges = told.unwrap_or_else(|| vec![Range { start: 0, end: info.blocks }]);
         let all = ranges.iter().map(|range| range.end - range.start).sum::<u64>() * u64::from(info.block_size);
-        let (left, range, rate) = (ranges.into_iter(), 0..0, Rate::new(rate));
-        Pieces { to, from, left, range, rate, progress, done: 0, all }
+        Pieces { to, from, left: ranges.into_iter(), range: 0..0, job, done: 0, all }
     }
 
     async fn next(&mut self) -> Result<Option<Piece>, BackupError> {
@@ -233,19 +222,17 @@ impl<'a> Pieces<'a> {
         let (lba, blocks) = (self.range.start, piece_blocks(&info).min(self.range.end - self.range.start));
         self.range.start += blocks;
         let length = (blocks * block) as usize;
-        self.rate.take(length).await;
+        self.job.take(length as u64).await;
         let bytes = read(self.to, lba, length).await?;
         let before = match self.from {
             Some(from) => {
-                self.rate.take(length).await;
+                self.job.take(length as u64).await;
                 Some(read_or_zeroes(from, lba, length).await?)
             }
             None => None,
         };
         self.done += length as u64;
-        if let Some(progress) = self.progress {
-            progress(self.done, self.all);
-        }
+        self.job.reached(self.done as f64 / self.all as f64);
         let grain = GRAIN_BYTES.max(info.block_size as usize);
         Ok(Some(Piece { offset: lba * block, bytes, before, grain }))
     }

@@ -19,9 +19,10 @@ use std::task::Poll;
 
 use device::{Durability, Error as DeviceError, Lba, Namespace};
 use engine::Buf;
+use engine::job::Job;
 use engine::task::{LocalFuture, TaskSet};
 
-use crate::backup::{BackupError, Progress, Rate, Source};
+use crate::backup::{BackupError, Source};
 use crate::error::Error;
 use crate::export::{is_zero, piece_blocks, read_or_zeroes};
 use crate::origin::Origin;
@@ -32,17 +33,6 @@ use crate::volume::Volume;
 
 /// Changes that are under way at once. Chosen: as many as keep three replicas busy; each has a megabyte at most.
 pub(crate) const AT_ONCE: usize = 8;
-
-/// How it is imported.
-#[derive(Clone, Copy, Default)]
-pub struct ImportOptions<'a> {
-    /// A stream of everything into a volume that is not blank: what it has is lost.
-    pub force: bool,
-    /// Bytes of the volume that are read, compared and written a second, at most.
-    pub bytes_per_second: Option<u64>,
-    /// Hears how far into the volume it is.
-    pub progress: Option<Progress<'a>>,
-}
 
 /// What was imported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,7 +45,8 @@ pub struct Imported {
     pub own: Option<SnapshotName>,
 }
 
-/// Imports a stream. The volume is nobody else's meanwhile.
+/// Imports a stream. The volume is nobody else's meanwhile. `force`: a stream of everything also into one that is not blank: what
+/// it has is lost.
 ///
 /// # Errors
 /// The volume is not what the stream is to be applied to; the stream is damaged or cut off; a command fails. Once something was
@@ -63,7 +54,8 @@ pub struct Imported {
 pub fn import<'a>(
     volume: &'a Volume,
     source: &'a mut dyn Source,
-    options: ImportOptions<'a>,
+    force: bool,
+    job: &'a Job,
 ) -> LocalFuture<'a, Result<Imported, BackupError>> {
     Box::pin(async move {
         let mut stream = Stream { source, decoder: Decoder::default() };
@@ -71,26 +63,25 @@ pub fn import<'a>(
             return Err(BackupError::Volume(Error::Impossible("invariant: a stream begins with its header")));
         };
         check_size(volume, &header)?;
-        let rate = Rate::new(options.bytes_per_second);
         // What was acknowledged already is found by who did not hear of it.
-        if let Some(Origin::Whole { source, own: Some(own) }) = volume.origin().filter(|_| !options.force)
+        if let Some(Origin::Whole { source, own: Some(own) }) = volume.origin().filter(|_| !force)
             && source == header.to
         {
-            unchanged(volume, source, own, &rate).await?;
+            unchanged(volume, source, own, job).await?;
             return Ok(Imported { header, counts: None, own: Some(own) });
         }
         let start = match header.base() {
             None => Start { base: None, back: None },
-            Some(base) => at_base(volume, base, &rate).await?,
+            Some(base) => at_base(volume, base, job).await?,
         };
         if header.from.is_none() {
-            check_blank(volume, options.force, &rate).await?;
+            check_blank(volume, force, job).await?;
         }
         volume.set_origin(Origin::InPart { source: header.to, base: start.base }).await?;
         if let Some((own, ranges)) = start.back {
-            put_back(volume, &own, ranges, &rate).await?;
+            put_back(volume, &own, ranges, job).await?;
         }
-        let counts = Applying::new(volume, &header, &rate, options.progress).all(&mut stream).await?;
+        let counts = Applying::new(volume, &header, job).all(&mut stream).await?;
         volume.flush().await.map_err(|source| failed(volume, source))?;
         let own = match volume.snapshot_of(header.to).await {
             Ok(own) => Some(own),
@@ -132,10 +123,10 @@ struct Start {
 }
 
 /// The volume has the bytes of the base, or is to be put back to them.
-async fn at_base(volume: &Volume, needs: SnapshotId, rate: &Rate) -> Result<Start, BackupError> {
+async fn at_base(volume: &Volume, needs: SnapshotId, job: &Job) -> Result<Start, BackupError> {
     match volume.origin() {
         Some(Origin::Whole { source, own: Some(own) }) if source == needs => {
-            unchanged(volume, needs, own, rate).await?;
+            unchanged(volume, needs, own, job).await?;
             Ok(Start { base: Some((needs, own)), back: None })
         }
         Some(Origin::InPart { base: Some((base, own)), .. }) if base == needs => {
@@ -162,12 +153,12 @@ pub(crate) async fn may_differ(volume: &Volume, from: Option<&SnapshotView>) -> 
 }
 
 /// The volume has the bytes of its own snapshot, and behind the end of the snapshot zeroes.
-async fn unchanged(volume: &Volume, since: SnapshotId, own: SnapshotName, rate: &Rate) -> Result<(), BackupError> {
+async fn unchanged(volume: &Volume, since: SnapshotId, own: SnapshotName, job: &Job) -> Result<(), BackupError> {
     let view = own_snapshot(volume, since, own).await?;
     let block = u64::from(volume.info().block_size);
     for (lba, blocks) in pieces(volume, may_differ(volume, Some(&view)).await?) {
         let bytes = (blocks * block) as usize;
-        rate.take(2 * bytes).await;
+        job.take(2 * bytes as u64).await;
         let (now, before) = (read(volume, lba, bytes).await?, read_or_zeroes(&view, lba, bytes).await?);
         if now[..] != before[..] {
             let differs = now.iter().zip(before.iter()).position(|(now, before)| now != before);
@@ -178,7 +169,7 @@ async fn unchanged(volume: &Volume, since: SnapshotId, own: SnapshotName, rate: 
 }
 
 /// A stream of everything would destroy nothing: the volume has nothing but zeroes, or a part of such a stream.
-async fn check_blank(volume: &Volume, force: bool, rate: &Rate) -> Result<(), BackupError> {
+async fn check_blank(volume: &Volume, force: bool, job: &Job) -> Result<(), BackupError> {
     match volume.origin() {
         _ if force => return Ok(()),
         Some(Origin::InPart { base: None, .. }) => return Ok(()),
@@ -188,7 +179,7 @@ async fn check_blank(volume: &Volume, force: bool, rate: &Rate) -> Result<(), Ba
     let block = u64::from(volume.info().block_size);
     for (lba, blocks) in pieces(volume, may_differ(volume, None).await?) {
         let bytes = (blocks * block) as usize;
-        rate.take(bytes).await;
+        job.take(bytes as u64).await;
         if !is_zero(&read(volume, lba, bytes).await?) {
             return Err(BackupError::NotBlank { is: format!("it has data in the MiB from byte {} on", lba * block) });
         }
@@ -197,21 +188,16 @@ async fn check_blank(volume: &Volume, force: bool, rate: &Rate) -> Result<(), Ba
 }
 
 /// The volume gets the bytes of its own snapshot where it may have others.
-async fn put_back(
-    volume: &Volume,
-    own: &SnapshotView,
-    ranges: Vec<Range<u64>>,
-    rate: &Rate,
-) -> Result<(), BackupError> {
+async fn put_back(volume: &Volume, own: &SnapshotView, ranges: Vec<Range<u64>>, job: &Job) -> Result<(), BackupError> {
     let block = u64::from(volume.info().block_size);
     for (lba, blocks) in pieces(volume, ranges) {
         let length = (blocks * block) as usize;
-        rate.take(length).await;
+        job.take(length as u64).await;
         let bytes = read_or_zeroes(own, lba, length).await?;
         let done = match is_zero(&bytes) {
             true => volume.deallocate(Lba(lba), blocks).await,
             false => {
-                rate.take(length).await;
+                job.take(length as u64).await;
                 volume.write(Lba(lba), bytes.freeze(), Durability::Stable).await
             }
         };
@@ -282,20 +268,18 @@ struct Applying<'a> {
     /// Block of the volume up to which everything is done or under way.
     at: u64,
     under_way: TaskSet<LocalFuture<'a, Result<(), DeviceError>>>,
-    rate: &'a Rate,
-    progress: Option<Progress<'a>>,
+    job: &'a Job,
 }
 
 impl<'a> Applying<'a> {
-    fn new(volume: &'a Volume, header: &Header, rate: &'a Rate, progress: Option<Progress<'a>>) -> Applying<'a> {
+    fn new(volume: &'a Volume, header: &Header, job: &'a Job) -> Applying<'a> {
         Applying {
             volume,
             block: volume.info().block_size.into(),
             is_all: header.from.is_none(),
             at: 0,
             under_way: TaskSet::new(AT_ONCE),
-            rate,
-            progress,
+            job,
         }
     }
 
@@ -323,9 +307,7 @@ impl<'a> Applying<'a> {
             self.begin(Box::pin(volume.deallocate(Lba(at), lba - at))).await?;
         }
         self.at = lba;
-        if let Some(progress) = self.progress {
-            progress(self.at * self.block, self.volume.info().bytes());
-        }
+        self.job.reached(self.at as f64 / self.volume.info().blocks as f64);
         Ok(())
     }
 
@@ -341,8 +323,8 @@ impl<'a> Applying<'a> {
         self.reach(offset / self.block).await?;
         let volume = self.volume;
         for piece in bytes.chunks((piece_blocks(&volume.info()) * self.block) as usize) {
-            let rate = self.rate;
-            self.beside(rate.take(piece.len())).await?;
+            let job = self.job;
+            self.beside(job.take(piece.len() as u64)).await?;
             let (lba, view) = (Lba(self.at), Buf::copy_from(piece).freeze());
             self.begin(Box::pin(volume.write(lba, view, Durability::Stable))).await?;
             self.at += piece.len() as u64 / self.block;

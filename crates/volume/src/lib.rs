@@ -55,13 +55,13 @@ mod watch;
 
 pub use adopt::{AdoptOptions, adopt};
 pub use attach::attach;
-pub use backup::{BackupError, Progress, Sink, Source};
+pub use backup::{BackupError, Sink, Source};
 pub use candidate::is_blank;
 pub use error::Error;
-pub use export::{Differences, ExportOptions, Exported, differences, export};
+pub use export::{Differences, Exported, differences, export};
 pub use figures::{Figures, ReplicaFigures, State};
 pub use format::{FormatOptions, format, format_replacement, holder_bytes};
-pub use import::{ImportOptions, Imported, import};
+pub use import::{Imported, import};
 pub use inspect::{Inspected, inspect};
 pub use label::{
     Born, DATA_ALIGN, Kind, LOG_BLOCK, Label, LabelError, Life, RECORD_BLOCK, REGIONS_MAX, REPLICAS_MAX, Shape,

@@ -115,6 +115,7 @@ async fn copy_all(shared: &Rc<Shared>, conn: &Rc<Conn>, job: &Rc<Job>) -> Result
         if left.is_multiple_of(CLEARED_TOGETHER) {
             clear_joiner(shared, conn);
         }
+        // No pace of so much a second: how long it gives way follows from how long the holders took, and only while others wait.
         if shared.is_busy() {
             time::sleep(begin.elapsed()).await;
         }

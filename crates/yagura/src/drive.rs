@@ -1,5 +1,6 @@
 //! `yagura drive …`: a medium carved into namespaces, worked on while nobody serves it; and the drives that a target serves.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -184,6 +185,7 @@ async fn copy(args: &DriveCopyArgs, read_only: bool) -> Result<(), Failure> {
     done(&args.drive, drive, &format!("{} is namespace {number}", args.new)).await
 }
 
+/// What a scrub has found.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Scrubbed {
     pub bytes: u64,
@@ -191,40 +193,52 @@ pub struct Scrubbed {
     pub uncorrectable: u64,
     /// The first of them: namespace, block and what is wrong.
     pub damage: Vec<(String, u64, String)>,
+    /// How much of it was done, 0 to 1, when it ended before it was through; none: all was read.
+    pub stopped_at: Option<f64>,
 }
 
 async fn scrub(args: &DriveArgs) -> Result<(), Failure> {
     let drive = open(&args.path, true).await?;
-    let bar = output::progress_share("scrub", args.common.json);
-    let show = |done: u64, total: u64| bar.show(done as f64 / total.max(1) as f64);
-    let found = drive.scrub(show).await.map_err(Failure::refused)?;
+    let (bar, job) = output::walk_job(None, args.common.json);
+    let found = RefCell::default();
+    let failed = drive.scrub_into(&job, &found).await.err().map(|error| error.to_string());
     bar.finish_and_clear();
-    found_by_scrub(args.common.json, &found.into())
+    let stopped_at = failed.as_ref().map(|_| job.status().done);
+    found_by_scrub(args.common.json, &Scrubbed { stopped_at, ..found.into_inner().into() }, failed)
 }
 
 impl From<Scrub> for Scrubbed {
     fn from(found: Scrub) -> Scrubbed {
         let damage = found.damage.into_iter().map(|one| (one.namespace, one.lba.0, one.what)).collect();
-        Scrubbed { bytes: found.bytes, damaged: found.damaged, uncorrectable: found.uncorrectable, damage }
+        let Scrub { bytes, damaged, uncorrectable, .. } = found;
+        Scrubbed { bytes, damaged, uncorrectable, damage, stopped_at: None }
     }
 }
 
-/// Reports what a scrub has found; damage is a failure.
-pub fn found_by_scrub(json: bool, report: &Scrubbed) -> Result<(), Failure> {
-    let Scrubbed { bytes, damaged, uncorrectable, .. } = *report;
-    output::report(json, report, |report| {
-        let mut text: String =
-            report.damage.iter().map(|(name, lba, what)| format!("{name}: block {lba} {what}\n")).collect();
+impl Scrubbed {
+    /// For people: the damage, line by line, and the figures.
+    fn describe(&self) -> String {
+        let Scrubbed { bytes, damaged, uncorrectable, ref damage, stopped_at } = *self;
+        let mut text: String = damage.iter().map(|(name, lba, what)| format!("{name}: block {lba} {what}\n")).collect();
         let damaged = output::many(damaged, "block");
         text += &format!("{} verified, {damaged} damaged, {uncorrectable} marked uncorrectable", Size(bytes));
-        text
-    })?;
-    match damaged {
-        0 => Ok(()),
-        damaged => {
-            let damaged = output::many(damaged, "damaged block");
-            Err(Failure::check(format!("{damaged}: restore what stood there from a copy by writing it anew")))
+        if let Some(at) = stopped_at {
+            text += &format!("; stopped at {}", output::percent(at));
         }
+        text
+    }
+}
+
+/// Reports what a scrub has found. Damage is a failure, and so is `cut`: why it was not to see all.
+pub fn found_by_scrub(json: bool, report: &Scrubbed, cut: Option<String>) -> Result<(), Failure> {
+    output::report(json, report, Scrubbed::describe)?;
+    let damaged = output::many(report.damaged, "damaged block");
+    let damage = format!("{damaged}: restore what stood there from a copy by writing it anew");
+    match (report.damaged, cut) {
+        (0, None) => Ok(()),
+        (0, Some(cut)) => Err(Failure::refused(cut)),
+        (_, None) => Err(Failure::check(damage)),
+        (_, Some(cut)) => Err(Failure::check(format!("{damage}; {cut}"))),
     }
 }
 

@@ -2,13 +2,17 @@
 
 use std::cell::Cell;
 use std::io::{IsTerminal, Write};
+use std::rc::Rc;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use engine::job::{Job, Progress, ShowProgress};
+use engine::time;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use crate::exit::Failure;
+use crate::size::Size;
 
 /// Logs to standard error: warnings unless `RUST_LOG` says otherwise.
 pub fn log_to_stderr() {
@@ -76,6 +80,24 @@ pub fn progress_share(what: &'static str, quiet: bool) -> ShareBar {
     ShareBar { bar, phase: Cell::new((Duration::ZERO, 0.0)), share: Cell::new(0.0) }
 }
 
+/// A progress bar for a walk over all that there is: what is being done, how fast, and how long it will take.
+pub fn walk_bar(quiet: bool) -> (Rc<ShareBar>, ShowProgress) {
+    let bar = Rc::new(progress_share("", quiet));
+    let (shown, start) = (bar.clone(), time::now());
+    let show = move |progress: &Progress| {
+        let rate = progress.bytes as f64 / start.elapsed().as_secs_f64().max(1e-3);
+        shown.say(format!("{}, {}/s", progress.what, Size(rate as u64)));
+        shown.show(progress.done);
+    };
+    (bar, Rc::new(show))
+}
+
+/// A job of this rate that such a bar shows; its command alone is told of it.
+pub fn walk_job(bytes_per_second: Option<u64>, quiet: bool) -> (Rc<ShareBar>, Rc<Job>) {
+    let (bar, show) = walk_bar(quiet);
+    (bar, Job::unlisted(bytes_per_second, Some(show)))
+}
+
 /// See [`progress_share`]. What time is left it tells by the pace since the phase began here: a phase that somebody else has begun
 /// is not taken for one that was quick, nor one phase for another.
 pub struct ShareBar {
@@ -123,6 +145,11 @@ fn time_left(took: Duration, done: f64, left: f64) -> String {
         _ if seconds < 5400.0 => format!(", {:.0} min left", seconds / 60.0),
         _ => format!(", {:.0} h left", seconds / 3600.0),
     }
+}
+
+/// Of a share, as people read it: what is not quite done is not said to be.
+pub fn percent(done: f64) -> String {
+    format!("{:.0} %", (done * 100.0).floor())
 }
 
 /// So many of them: `1 key`, `2 keys`.

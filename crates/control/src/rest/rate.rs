@@ -14,7 +14,7 @@ pub(super) const BURST: u32 = 1000;
 /// Tenants that are remembered; beyond it those whose stores are full are forgotten. Derived: as many as there may be.
 const TENANTS_MAX: usize = crate::provision::TENANTS_MAX;
 
-/// The stores of all tenants; a clone is the same ones.
+/// The stores of all tenants, by tokio's clock and over its threads, neither of which `engine::pace` has; a clone is the same ones.
 #[derive(Clone, Default)]
 pub(super) struct Rates(Arc<Mutex<HashMap<Uuid, Instant>>>);
 

@@ -1,13 +1,21 @@
 //! `scrub`: reads every block that was written and verifies it.
+//!
+//! It goes at the rate of its job, and waits for its turn with no lock in hand: a host that writes never waits for a pace. So an
+//! extent may have left the map in which it was found when its turn comes: a host wrote, and snapshots alone have it now.
+//!
+//! Invariant: an extent that is mapped when the scrub begins, and still is when it ends, was verified. It is taken for seen when
+//! all of it was read while it was where it had been found; until then it stands, in other maps, behind the scrub's place: an
+//! extent gets into a second map only as that is made, at the same index, and maps are walked from the oldest to the youngest.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use engine::Buf;
+use engine::job::Job;
 use engine::task::LocalFuture;
 
 use super::Drive;
 use super::bytes::value;
-use super::map::NONE;
 use super::pages::{CHECKSUM_MIN, UNCORRECTABLE};
 use super::registry::Shared;
 use super::span::Span;
@@ -17,6 +25,9 @@ use crate::{Error, Lba};
 
 /// Damage listed; behind it only the count goes on. Guessed.
 const DAMAGE_MAX: usize = 1000;
+/// How often a place is looked at again whose extent was replaced while it was read. What is there then is younger than the scrub,
+/// which a host that replaces it for ever must not hold up for ever. Guessed.
+const AGAIN_MAX: u32 = 3;
 
 /// A block that can't be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,84 +60,161 @@ impl Scrub {
             self.damage.push(Damage { namespace: shared.name.clone(), lba, what });
         }
     }
+
+    /// All figures, to be gone back to.
+    fn figures(&self) -> (u64, usize, u64, u64) {
+        (self.bytes, self.damage.len(), self.damaged, self.uncorrectable)
+    }
+
+    /// Forgets what was found since: it will be found again, or is nobody's any more.
+    fn back_to(&mut self, (bytes, listed, damaged, uncorrectable): (u64, usize, u64, u64)) {
+        self.damage.truncate(listed);
+        (self.bytes, self.damaged, self.uncorrectable) = (bytes, damaged, uncorrectable);
+    }
+}
+
+/// Which extents a scrub has verified.
+struct Walk {
+    seen: Vec<bool>,
+    /// How many those are.
+    done: u64,
+    /// How many there are to verify, as far as is known.
+    total: u64,
 }
 
 impl Drive {
-    /// Reads and verifies every block that was written, each extent once, beside whatever else goes on. `progress` is told of
-    /// the extents done and those there are.
-    pub async fn scrub(&self, mut progress: impl FnMut(u64, u64)) -> Result<Scrub, Error> {
-        self.scrub_telling(&mut progress).await
-    }
-
-    fn scrub_telling<'a>(&'a self, progress: &'a mut dyn FnMut(u64, u64)) -> LocalFuture<'a, Result<Scrub, Error>> {
+    /// Reads and verifies every block that was written, each extent once, beside whatever else goes on.
+    pub fn scrub<'a>(&'a self, job: &'a Job) -> LocalFuture<'a, Result<Scrub, Error>> {
         Box::pin(async move {
-            let (numbers, total, extents) = self.inner.with(|core| {
-                let numbers: Vec<u32> = core.state.namespaces.keys().copied().collect();
-                (numbers, core.state.used(), core.state.references.len())
-            });
-            let (mut scrub, mut seen, mut done) = (Scrub::default(), vec![false; extents], 0);
-            for number in numbers {
-                let Ok(shared) = self.shared(number) else { continue };
-                let mut next = 0;
-                // One at a time: the map may change between any two.
-                while let Some((index, extent)) =
-                    self.inner.with(|core| core.state.space(number).ok()?.map.range(next, u32::MAX).next())
-                {
-                    if !std::mem::replace(&mut seen[extent as usize], true) {
-                        self.scrub_extent(&shared, index, &mut scrub).await?;
-                        done += 1;
-                        progress(done, total.max(done));
-                    }
-                    let Some(following) = index.checked_add(1) else { break };
-                    next = following;
-                }
-            }
-            Ok(scrub)
+            let found = RefCell::default();
+            self.scrub_into(job, &found).await?;
+            Ok(found.into_inner())
         })
     }
 
-    async fn scrub_extent(&self, shared: &Arc<Shared>, index: u32, scrub: &mut Scrub) -> Result<(), Error> {
+    /// The same for who may drop it half-way: `found` is what it has found so far.
+    pub fn scrub_into<'a>(&'a self, job: &'a Job, found: &'a RefCell<Scrub>) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let seen = self.inner.with(|core| vec![false; core.state.references.len()]);
+            let mut walk = Walk { seen, done: 0, total: 0 };
+            job.begin("scrub");
+            let mut after = 0;
+            while let Some(number) =
+                self.inner.with(|core| core.state.namespaces.range(after..).next().map(|(number, _)| *number))
+            {
+                if let Ok(shared) = self.shared(number) {
+                    self.scrub_namespace(&shared, &mut walk, job, found).await?;
+                }
+                let Some(following) = number.checked_add(1) else { break };
+                after = following;
+            }
+            Ok(())
+        })
+    }
+
+    async fn scrub_namespace(
+        &self,
+        shared: &Arc<Shared>,
+        walk: &mut Walk,
+        job: &Job,
+        found: &RefCell<Scrub>,
+    ) -> Result<(), Error> {
+        let (mut next, mut again) = (0, 0);
+        // One at a time: the map may change between any two.
+        while let Some((index, extent)) =
+            self.inner.with(|core| core.state.space(shared.number).ok()?.map.range(next, u32::MAX).next())
+        {
+            if !walk.seen[extent as usize] {
+                let before = found.borrow().figures();
+                if self.scrub_extent(shared, (index, extent), job, found).await? {
+                    walk.seen[extent as usize] = true;
+                    walk.done += 1;
+                    walk.total = walk.total.max(self.inner.with(|core| core.state.used())).max(walk.done);
+                    job.reached(walk.done as f64 / walk.total as f64);
+                } else {
+                    found.borrow_mut().back_to(before);
+                    again += 1;
+                    if again <= AGAIN_MAX {
+                        continue;
+                    }
+                }
+            }
+            again = 0;
+            let Some(following) = index.checked_add(1) else { break };
+            next = following;
+        }
+        Ok(())
+    }
+
+    /// Verifies an extent of a namespace. False: it was there no more before all of it was read.
+    async fn scrub_extent(
+        &self,
+        shared: &Arc<Shared>,
+        (index, extent): (u32, u32),
+        job: &Job,
+        found: &RefCell<Scrub>,
+    ) -> Result<bool, Error> {
         let layout = &self.inner.layout;
-        let per_block = u64::from(shared.block_size / layout.unit);
         let extent_units = u64::from(layout.extent_units());
         let chunk = (TRANSFER_BYTES_MAX as u64 / u64::from(layout.unit)).min(extent_units);
         for at in (0..extent_units).step_by(chunk as usize) {
+            job.turn().await;
             let first = u64::from(index) * extent_units + at;
-            let _guard = shared.locks.lock(first / per_block, chunk / per_block, Mode::Shared).await;
-            let mut span = Span::new(layout, first, chunk as u32);
-            let mut values = Buf::with_len(chunk as usize * 8);
-            match self.inner.resolve(shared.number, &mut span, &mut values).await {
-                Err(Error::OutOfRange { .. }) => return Ok(()), // deleted meanwhile
-                Err(Error::ReadFault(what)) => {
-                    // Without their checksums the blocks can't be read, those that were never written among them.
-                    let what = format!("and those behind it have no checksums: {what}");
-                    scrub.damage(shared, Lba(first / per_block), what, chunk / per_block);
-                    continue;
-                }
-                result => result?,
-            }
-            let Some(piece) = span.pieces().next().filter(|piece| piece.extent != NONE) else { return Ok(()) };
-            let state = |step: u32| value(&values, step as usize);
-            scrub.uncorrectable += (0..piece.units).filter(|&step| state(step) == UNCORRECTABLE).count() as u64;
-            if (0..piece.units).all(|step| state(step) < CHECKSUM_MIN) {
-                continue;
-            }
-            let buf = Buf::with_len(piece.units as usize * layout.unit as usize);
-            let (result, content) =
-                self.inner.file.read_at(layout.unit_at(piece.unit(layout.extent_units())), buf).await;
-            for (step, unit) in (0..piece.units).zip(content.chunks_exact(layout.unit as usize)) {
-                if state(step) < CHECKSUM_MIN {
-                    continue;
-                }
-                scrub.bytes += unit.len() as u64;
-                let what = match &result {
-                    Err(error) => error.to_string(),
-                    Ok(()) if self.inner.matches(&piece, step, state(step), unit) => continue,
-                    Ok(()) => "does not match its checksum".to_owned(),
-                };
-                scrub.damage(shared, Lba((first + u64::from(step)) / per_block), what, 1);
+            if !self.scrub_chunk(shared, (first, chunk), extent, job, found).await? {
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Verifies `chunk` units of a namespace, all of them in one extent. False: they are no longer in this one.
+    async fn scrub_chunk(
+        &self,
+        shared: &Arc<Shared>,
+        (first, chunk): (u64, u64),
+        extent: u32,
+        job: &Job,
+        found: &RefCell<Scrub>,
+    ) -> Result<bool, Error> {
+        let layout = &self.inner.layout;
+        let per_block = u64::from(shared.block_size / layout.unit);
+        let _guard = shared.locks.lock(first / per_block, chunk / per_block, Mode::Shared).await;
+        let mut span = Span::new(layout, first, chunk as u32);
+        let mut values = Buf::with_len(chunk as usize * 8);
+        let resolved = self.inner.resolve(shared.number, &mut span, &mut values).await;
+        // From here on the lock keeps it there.
+        let Some(piece) = span.pieces().next().filter(|piece| piece.extent == extent) else { return Ok(false) };
+        match resolved {
+            Err(Error::ReadFault(what)) => {
+                // Without their checksums the blocks can't be read, those that were never written among them.
+                let what = format!("and those behind it have no checksums: {what}");
+                found.borrow_mut().damage(shared, Lba(first / per_block), what, chunk / per_block);
+                return Ok(true);
+            }
+            result => result?,
+        }
+        let state = |step: u32| value(&values, step as usize);
+        found.borrow_mut().uncorrectable +=
+            (0..piece.units).filter(|&step| state(step) == UNCORRECTABLE).count() as u64;
+        if (0..piece.units).all(|step| state(step) < CHECKSUM_MIN) {
+            return Ok(true);
+        }
+        let buf = Buf::with_len(piece.units as usize * layout.unit as usize);
+        job.take(buf.len() as u64).await;
+        let (result, content) = self.inner.file.read_at(layout.unit_at(piece.unit(layout.extent_units())), buf).await;
+        let mut found = found.borrow_mut();
+        for (step, unit) in (0..piece.units).zip(content.chunks_exact(layout.unit as usize)) {
+            if state(step) < CHECKSUM_MIN {
+                continue;
+            }
+            found.bytes += unit.len() as u64;
+            let what = match &result {
+                Err(error) => error.to_string(),
+                Ok(()) if self.inner.matches(&piece, step, state(step), unit) => continue,
+                Ok(()) => "does not match its checksum".to_owned(),
+            };
+            found.damage(shared, Lba((first + u64::from(step)) / per_block), what, 1);
+        }
+        Ok(true)
     }
 }

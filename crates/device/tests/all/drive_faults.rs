@@ -6,6 +6,7 @@ use std::rc::Rc;
 use crate::drive_model::{Faults, Life, Model, PATH};
 use device::{Drive, DriveError, DriveOptions, Durability, Error, FormatOptions, Lba, Namespace, NamespaceSpec};
 use engine::Buf;
+use engine::job::Job;
 use engine::sim::{DiskConfig, NodeId, SimConfig, World};
 
 const BYTES: u64 = 5 << 20;
@@ -59,7 +60,7 @@ fn damaged_at(offset: Option<u64>) -> (Result<u64, String>, Vec<u8>) {
             }
             Err(other) => panic!("damage at {offset:?}: {other}"),
         };
-        let scrub = drive.scrub(|_, _| {}).await;
+        let scrub = drive.scrub(&Job::unlisted(None, None)).await;
         let differs = model.differs(&drive, Faults::Any).await;
         assert_eq!(differs, None, "damage at {offset:?} was taken for data");
         match scrub {
@@ -169,7 +170,7 @@ fn copy_on_write_keeps_damage_damaged() {
             assert_eq!(read.is_ok(), readable, "block {lba}: {read:?}");
         }
         assert_eq!(drive.usage().mismatches, 1);
-        let scrub = drive.scrub(|_, _| {}).await.expect("scrubbed");
+        let scrub = drive.scrub(&Job::unlisted(None, None)).await.expect("scrubbed");
         let found: Vec<_> = scrub.damage.iter().map(|damage| (damage.namespace.as_str(), damage.lba.0)).collect();
         assert_eq!(
             (found, scrub.uncorrectable),

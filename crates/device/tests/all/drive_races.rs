@@ -7,6 +7,7 @@ use crate::drive_model::PATH;
 use device::{
     Drive, DriveError, DriveNamespace, DriveOptions, Durability, FormatOptions, Lba, Namespace, NamespaceSpec,
 };
+use engine::job::Job;
 use engine::sim::{DiskConfig, NodeId, SimConfig, World};
 use engine::{Buf, View, task, time};
 
@@ -214,7 +215,7 @@ fn a_damaged_checksum_page_is_told_with_those_it_concerns() {
         let report = drive.check(|_, _| {}).await.expect("a check");
         assert_eq!(report.faults.len(), 1, "{:?}", report.faults);
         assert!(report.faults[0].ends_with("unreadable: 2097152 bytes of a"), "{}", report.faults[0]);
-        let scrub = drive.scrub(|_, _| {}).await.expect("scrubbed");
+        let scrub = drive.scrub(&Job::unlisted(None, None)).await.expect("scrubbed");
         assert_eq!((scrub.damaged, scrub.bytes), (512, 2 << 20));
         assert!(scrub.damage.iter().all(|damage| damage.namespace == "a"), "{:?}", scrub.damage);
     });

@@ -10,6 +10,7 @@ mod drive_late;
 mod drive_model;
 mod drive_races;
 mod drive_random;
+mod drive_scrub;
 mod full_medium;
 mod open;
 mod sidecar;

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-use engine::job::{Job, Jobs, ShowProgress};
+use engine::job::{Job, ShowProgress};
 use engine::task::LocalFuture;
 use engine::time::{self, Instant};
 
@@ -72,7 +72,7 @@ impl Fsck {
             spans: Noted::new(),
             chunks: Unnamed::default(),
             regions: Noted::new(),
-            job: Jobs::default().begin("fsck", None, show),
+            job: Job::unlisted(None, show),
         }
     }
 

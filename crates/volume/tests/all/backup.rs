@@ -4,10 +4,9 @@
 use std::time::Duration;
 
 use device::{Durability, Lba, Namespace};
+use engine::job::Job;
 use engine::sim::{SimConfig, World};
-use volume::{
-    BackupError, ExportOptions, ImportOptions, Kind, Origin, Set, SnapshotId, StreamError, Volume, holder_bytes,
-};
+use volume::{BackupError, Kind, Origin, Set, SnapshotId, StreamError, Volume, holder_bytes};
 
 use crate::basics::{block, get, put};
 use crate::cluster::{BLOCK, BLOCKS, attach as attach_cluster, format, run, run_in};
@@ -191,7 +190,7 @@ fn the_size_and_the_volume_have_to_fit() {
         let refused = import(&large, &change).await;
         assert!(matches!(refused, Err(BackupError::NotAtBase { .. })), "{refused:?}");
         for (to, from) in [(&of_copy, &later), (&of_copy, &of_copy), (&of_copy, &first)] {
-            let refused = volume::export(to, Some(from), ExportOptions::default(), &mut Held::default()).await;
+            let refused = volume::export(to, Some(from), &Job::unlisted(None, None), &mut Held::default()).await;
             assert!(matches!(refused, Err(BackupError::NotOlder { .. })), "{refused:?}");
         }
     });
@@ -237,7 +236,8 @@ fn where_nobody_can_tell_snapshots_are_compared() {
         put(&volume, 5, 3).await.expect("all is well");
         volume.write(Lba(9), block(0), Durability::Cached).await.expect("all is well");
         let second = snapshot(&volume).await;
-        let found = volume::differences(&second, Some(&first), None).await.expect("both can be read");
+        let found =
+            volume::differences(&second, Some(&first), &Job::unlisted(None, None)).await.expect("both can be read");
         let at = |lba: u64| lba * BLOCK as u64..(lba + 1) * BLOCK as u64;
         assert!(found.is_compared);
         assert_eq!((found.bytes(), &found.ranges[..]), (2 * BLOCK as u64, &[at(5), at(9)][..]));
@@ -274,12 +274,12 @@ fn a_rate_holds_for_whatever_is_moved() {
         // A second for each time that all is moved; what is moved first has its turn at once.
         let bytes_per_second = Some(volume.info().bytes());
         let export = async |from| {
-            let options = ExportOptions { bytes_per_second, ..ExportOptions::default() };
-            seconds(volume::export(&second, from, options, &mut Held::default())).await
+            let job = Job::unlisted(bytes_per_second, None);
+            seconds(volume::export(&second, from, &job, &mut Held::default())).await
         };
         let imported = async |bytes: &[u8], force| {
-            let options = ImportOptions { force, bytes_per_second, ..ImportOptions::default() };
-            seconds(volume::import(&volume, &mut Given(bytes), options)).await
+            let job = Job::unlisted(bytes_per_second, None);
+            seconds(volume::import(&volume, &mut Given(bytes), force, &job)).await
         };
         let is_about = |seconds: f64, expected: f64| assert!((seconds - expected).abs() < 0.3, "{seconds} s");
         is_about(export(None).await, 0.0);

@@ -8,12 +8,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use device::Namespace;
+use engine::job::Job;
 use engine::task::LocalFuture;
 use engine::time;
 use fabric::host::{CopyTag, RemoteNamespace};
 use volume::{
-    AdoptOptions, BackupError, Error, ExportOptions, ImportOptions, Kind, Origin, Record, Set, SnapshotId,
-    SnapshotView, Source, Volume, holder_bytes,
+    AdoptOptions, BackupError, Error, Kind, Origin, Record, Set, SnapshotId, SnapshotView, Source, Volume, holder_bytes,
 };
 
 use crate::basics::{get, put};
@@ -42,7 +42,7 @@ async fn is_part(volume: &Volume, source: SnapshotId) {
 }
 
 async fn is_not_exported(of: &SnapshotView, is_part_of: SnapshotId) {
-    let refused = volume::export(of, None, ExportOptions::default(), &mut Held::default()).await;
+    let refused = volume::export(of, None, &Job::unlisted(None, None), &mut Held::default()).await;
     let is_right = |is: &Origin| matches!(is, Origin::InPart { source, .. } if *source == is_part_of);
     assert!(matches!(&refused, Err(BackupError::InPart { is, .. }) if is_right(is)), "{refused:?}");
 }
@@ -187,7 +187,7 @@ fn an_import_that_waits_for_its_stream_goes_on_with_its_writes() {
         let (into, most) = (copy.clone(), everything.len() * 2 / 3);
         let import = engine::task::spawn(async move {
             let mut stream = Stalling(everything, most);
-            volume::import(&into, &mut stream, ImportOptions::default()).await.map(drop)
+            volume::import(&into, &mut stream, false, &Job::unlisted(None, None)).await.map(drop)
         });
         time::sleep(Duration::from_secs(5)).await;
         // Of those that have come whole the last one.

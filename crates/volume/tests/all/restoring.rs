@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use device::{Lba, Namespace};
+use engine::job::Job;
 use engine::time;
-use volume::{BackupError, Error, ExportOptions, Kind, Origin, Restored, Set, Volume, holder_bytes};
+use volume::{BackupError, Error, Kind, Origin, Restored, Set, Volume, holder_bytes};
 
 use crate::basics::put;
 use crate::cluster::BLOCK;
@@ -102,7 +103,7 @@ fn a_volume_that_is_put_back_in_part_says_so_and_another_host_goes_on() {
             {
                 broken_off += 1;
                 let of_part = snapshot(&volume).await;
-                let refused = volume::export(&of_part, None, ExportOptions::default(), &mut Held::default()).await;
+                let refused = volume::export(&of_part, None, &Job::unlisted(None, None), &mut Held::default()).await;
                 assert!(matches!(refused, Err(BackupError::InPart { .. })), "{refused:?}");
                 let refused = volume::restore(&volume, &of_part, 0, LONG).await;
                 assert!(matches!(refused, Err(BackupError::InPart { .. })), "{refused:?}");

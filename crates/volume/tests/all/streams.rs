@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use device::{Lba, Namespace};
 use engine::Buf;
+use engine::job::Job;
 use engine::sim::{SimConfig, World};
 use engine::task::LocalFuture;
 use volume::{
-    BackupError, ExportOptions, Exported, FormatOptions, ImportOptions, Imported, Kind, Origin, Sink, SnapshotName,
-    SnapshotView, Source, Volume, holder_bytes,
+    BackupError, Exported, FormatOptions, Imported, Kind, Origin, Sink, SnapshotName, SnapshotView, Source, Volume,
+    holder_bytes,
 };
 
 use crate::basics::put;
@@ -40,7 +41,7 @@ impl Source for Given<'_> {
 
 pub async fn exported(to: &SnapshotView, from: Option<&SnapshotView>) -> (Vec<u8>, Exported) {
     let mut held = Held::default();
-    let exported = volume::export(to, from, ExportOptions::default(), &mut held).await;
+    let exported = volume::export(to, from, &Job::unlisted(None, None), &mut held).await;
     (held.0, exported.expect("both can be read"))
 }
 
@@ -59,11 +60,11 @@ pub async fn changed(volume: &Volume, value: u8) -> ([SnapshotView; 2], (Vec<u8>
 }
 
 pub async fn import(volume: &Volume, bytes: &[u8]) -> Result<Imported, BackupError> {
-    volume::import(volume, &mut Given(bytes), ImportOptions::default()).await
+    volume::import(volume, &mut Given(bytes), false, &Job::unlisted(None, None)).await
 }
 
 pub async fn forced(volume: &Volume, bytes: &[u8]) -> Result<Imported, BackupError> {
-    volume::import(volume, &mut Given(bytes), ImportOptions { force: true, ..ImportOptions::default() }).await
+    volume::import(volume, &mut Given(bytes), true, &Job::unlisted(None, None)).await
 }
 
 /// All bytes of a volume, or of a snapshot.

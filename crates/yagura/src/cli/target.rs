@@ -96,7 +96,7 @@ pub struct TargetArgs {
 /// `yagura target VERB`: what an operator asks of a target that serves.
 #[derive(Subcommand, Debug)]
 pub enum TargetVerb {
-    /// Show ports, subsystems, hosts and controllers.
+    /// Show ports, subsystems, hosts, controllers, and what goes on in the background.
     Status(TargetStatusArgs),
     /// Set the state of an ANA group at a port, or put a namespace into another group.
     Ana(TargetAnaArgs),

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::{TargetControl, TargetSubsystem};
 use crate::size::Size;
+use crate::subsystem::SCRUB_BYTES_PER_SECOND;
 
 /// `yagura target drive VERB`: as `yagura drive`, on a drive that a target serves.
 #[derive(Subcommand, Debug)]
@@ -24,8 +25,10 @@ pub enum TargetDriveVerb {
     Snapshot(TargetDriveCopyArgs),
     /// Make a writable namespace of what another holds now, and serve it to every host.
     Clone(TargetDriveCopyArgs),
-    /// Read every block that was written and verify it, beside whatever the hosts do.
-    Scrub(TargetDriveArgs),
+    /// Read every block that was written and verify it, beside whatever the hosts do. It goes on without its watcher.
+    Scrub(TargetDriveScrubArgs),
+    /// End the scrub that is under way; it says how far it came, and what it found.
+    StopScrub(TargetDriveArgs),
 }
 
 /// Which drive of which target.
@@ -77,6 +80,17 @@ pub struct TargetDriveGrowArgs {
     /// Its new size.
     #[arg(long, value_name = "SIZE")]
     pub size: Size,
+}
+
+/// `yagura target drive scrub`
+#[derive(Args, Debug)]
+pub struct TargetDriveScrubArgs {
+    #[command(flatten)]
+    pub at: TargetDriveArgs,
+    /// Bytes a second that it reads, at most, so that hosts have the rest; 0: as fast as it goes. One that is under way keeps
+    /// its own.
+    #[arg(long, value_name = "SIZE", default_value_t = Size(SCRUB_BYTES_PER_SECOND))]
+    pub rate: Size,
 }
 
 /// `yagura target drive snapshot`, `yagura target drive clone`

@@ -9,6 +9,7 @@ use std::sync::mpsc;
 use ::control::provision::{Address, Epoch, Moment, Nqn as Name, Stopped};
 use ::volume::{NvmeReach, Volume};
 use device::{Drive, FormatOptions as DriveFormat};
+use engine::job::Job;
 use engine::net::TcpListener;
 use fabric::host::HostIdentity;
 use fabric::subsystem::{HostConfig, Target};
@@ -272,10 +273,9 @@ fn imported(place: &Place, nsid: u32) -> Moment {
     attached(place, nsid, async |volume| {
         let name = volume.snapshot().await.expect("drives have them");
         let (view, mut held) = (volume.snapshot_view(name).await.expect("it is there"), Held::default());
-        ::volume::export(&view, None, ::volume::ExportOptions::default(), &mut held).await.expect("exported");
+        ::volume::export(&view, None, &Job::unlisted(None, None), &mut held).await.expect("exported");
         volume.delete_snapshot(name).await.expect("it is attached");
-        let options = ::volume::ImportOptions { force: true, ..Default::default() };
-        ::volume::import(volume, &mut held, options).await.expect("imported");
+        ::volume::import(volume, &mut held, true, &Job::unlisted(None, None)).await.expect("imported");
         crate::volume::work::moments(volume)[0]
     })
 }

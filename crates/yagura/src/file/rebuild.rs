@@ -7,7 +7,7 @@ use ::file::mend::{Mender, Rebuilt};
 use serde::Serialize;
 
 use super::fault::failure;
-use super::scrub::{Found, INTERRUPTED, job};
+use super::scrub::{Found, INTERRUPTED};
 use super::session::{Reach, Session};
 use crate::cli::{FileRebuildArgs, Walk};
 use crate::exit::Failure;
@@ -44,9 +44,9 @@ pub fn run(args: &FileRebuildArgs) -> Result<(), Failure> {
 
 /// Writes anew what lacks something, until nothing more can be done.
 pub async fn rebuild(walk: &Walk, files: &Rc<Files>) -> Result<Report, Failure> {
-    let (job, over) = job("rebuild", walk);
+    let (bar, job) = output::walk_job(walk.rate.map(|rate| rate.0), walk.common.json);
     let rebuilt = Mender::new(Rc::clone(files), Rc::clone(&job)).rebuild().await;
-    over();
+    bar.finish_and_clear();
     let Rebuilt { walks, rewritten, left, taken } = rebuilt.map_err(failure)?;
     let taken = taken.into_iter().map(|(member, regions)| Taken { member, regions }).collect();
     let moved_bytes = job.end().await;

@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use ::file::Files;
 use ::file::mend::{Fault, Mender, Report};
-use engine::job::{Job, Jobs};
 use engine::time::{self, Instant};
 use serde::Serialize;
 
 use super::fault::failure;
 use super::paths;
 use super::session::{Reach, Session};
-use crate::cli::{FileScrubArgs, Walk};
+use crate::cli::FileScrubArgs;
 use crate::exit::Failure;
 use crate::output::{self, many};
 use crate::size::Size;
@@ -175,13 +174,6 @@ impl Found {
     }
 }
 
-/// A job that shows how far it has come, and is over when this is called.
-pub fn job(kind: &'static str, walk: &Walk) -> (Rc<Job>, impl FnOnce() + use<>) {
-    let (bar, show) = crate::kv::scrub::walk_bar(walk.common.json);
-    let job = Jobs::default().begin(kind, walk.rate.map(|rate| rate.0), Some(show));
-    (job, move || bar.finish_and_clear())
-}
-
 /// What is said of a walk that a signal has ended.
 pub const INTERRUPTED: &str = "ended by a signal: what is done is done, and the same command goes on with the rest";
 
@@ -192,7 +184,8 @@ pub fn run(args: &FileScrubArgs) -> Result<(), Failure> {
 
 async fn scrub(args: &FileScrubArgs, session: &Session) -> Result<(), Failure> {
     let files = session.open(&args.name, Reach::LostToo).await?;
-    let (job, over) = job("scrub", &args.walk);
+    let walk = &args.walk;
+    let (bar, job) = output::walk_job(walk.rate.map(|rate| rate.0), walk.common.json);
     let begun = time::now();
     let mender = Rc::new(Mender::new(Rc::clone(&files), Rc::clone(&job)));
     let partial = || {
@@ -206,7 +199,7 @@ async fn scrub(args: &FileScrubArgs, session: &Session) -> Result<(), Failure> {
         }
     });
     let scrubbed = mender.scrub(args.anew).await;
-    over();
+    bar.finish_and_clear();
     session.is_over();
     let scrubbed = match scrubbed {
         Ok(scrubbed) => scrubbed,

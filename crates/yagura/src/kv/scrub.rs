@@ -1,9 +1,7 @@
 //! `yagura kv scrub`: everything that is stored, read and compared. `yagura kv repair`: what is wrong, put right.
 
-use std::rc::Rc;
 use std::time::Duration;
 
-use engine::job::{Progress, ShowProgress};
 use engine::time;
 use kv::store::{
     CollectOptions, CollectReport, Findings, ForgetOptions, ForgetReport, RepairOptions, RepairReport, ScrubOptions,
@@ -56,21 +54,9 @@ pub struct Scrubbed {
     pub forgotten: Option<ForgetReport>,
 }
 
-/// A progress bar for a walk over all keys: what is being done, how fast, and how long it will take.
-pub fn walk_bar(quiet: bool) -> (Rc<output::ShareBar>, ShowProgress) {
-    let bar = Rc::new(output::progress_share("", quiet));
-    let (shown, start) = (bar.clone(), time::now());
-    let show = move |progress: &Progress| {
-        let rate = progress.bytes as f64 / start.elapsed().as_secs_f64().max(1e-3);
-        shown.say(format!("{}, {}/s", progress.what, Size(rate as u64)));
-        shown.show(progress.done);
-    };
-    (bar, Rc::new(show))
-}
-
 /// Reads and compares everything.
 pub async fn scrub_store(store: &Store, data: bool, rate: Option<Size>, quiet: bool) -> Scrubbed {
-    let (bar, progress) = walk_bar(quiet);
+    let (bar, progress) = output::walk_bar(quiet);
     let start = time::now();
     let options = ScrubOptions {
         check_values: data,
@@ -90,7 +76,7 @@ pub async fn scrub(args: &KvScrubArgs) -> Result<(), Failure> {
     let store = client::open(address).await?;
     let mut scrubbed = scrub_store(&store, args.data, *rate, common.json).await;
     if args.collect {
-        let (bar, progress) = walk_bar(common.json);
+        let (bar, progress) = output::walk_bar(common.json);
         let rate = rate.map(|rate| rate.0);
         let options = CollectOptions { bytes_per_second: rate, progress: Some(progress), ..CollectOptions::default() };
         let mut collected = store.collect(&options).await;
@@ -106,7 +92,7 @@ pub async fn scrub(args: &KvScrubArgs) -> Result<(), Failure> {
             };
         }
         scrubbed.collected = Some(collected);
-        let (bar, progress) = walk_bar(common.json);
+        let (bar, progress) = output::walk_bar(common.json);
         let options = ForgetOptions { at_once: true, bytes_per_second: rate, progress: Some(progress) };
         scrubbed.forgotten = Some(store.forget(&options).await);
         bar.finish_and_clear();
@@ -132,7 +118,7 @@ pub async fn repair(args: &KvRepairArgs) -> Result<(), Failure> {
     let (renewed, hindered) = crate::pool::change::renew(&reached, walk).await?;
     // What still hinders is said in the log.
     let store = client::open(address).await?;
-    let (bar, progress) = walk_bar(common.json);
+    let (bar, progress) = output::walk_bar(common.json);
     let options = RepairOptions {
         check_values: true,
         check_heap: true,

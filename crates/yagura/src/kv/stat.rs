@@ -3,7 +3,6 @@
 use kv::store::{Estimate, ScrubOptions, Store, Usage};
 use serde::Serialize;
 
-use super::scrub::walk_bar;
 use crate::cli::KvStatArgs;
 use crate::client;
 use crate::exit::Failure;
@@ -71,7 +70,7 @@ pub async fn stat(args: &KvStatArgs) -> Result<(), Failure> {
 
 /// Counts every key.
 async fn count(store: &Store, quiet: bool) -> Estimate {
-    let (bar, progress) = walk_bar(quiet);
+    let (bar, progress) = output::walk_bar(quiet);
     let report = store.scrub(&ScrubOptions { progress: Some(progress), ..ScrubOptions::default() }).await;
     bar.finish_and_clear();
     Estimate {

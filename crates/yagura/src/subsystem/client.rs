@@ -5,14 +5,19 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HOST};
-use fabric::subsystem::{SubsystemReport, TargetReport};
+use fabric::subsystem::SubsystemReport;
 use serde_json::Value;
 use tokio::net::UnixStream;
 
 use super::control::{ROUTE, Refusal, Request};
-use super::drives::{DriveAction, ScrubState};
-use crate::cli::{TargetAllowHostArgs, TargetControl, TargetDriveArgs, TargetDriveVerb, TargetHostArgs, TargetVerb};
-use crate::drive::{Listed, Used, describe_list, found_by_scrub};
+use super::drives::DriveAction;
+use super::jobs::StatusReport;
+use super::scrub::ScrubState;
+use crate::cli::{
+    TargetAllowHostArgs, TargetControl, TargetDriveArgs, TargetDriveScrubArgs, TargetDriveVerb, TargetHostArgs,
+    TargetVerb,
+};
+use crate::drive::{Listed, Scrubbed, Used, describe_list, found_by_scrub};
 use crate::exchange::{self, Bounds};
 use crate::exit::Failure;
 use crate::output;
@@ -30,7 +35,7 @@ pub fn run(verb: &TargetVerb) -> Result<(), Failure> {
     match verb {
         TargetVerb::Status(args) => {
             let answer = ask(&args.control.control, &Request::Status)?;
-            let report: TargetReport = serde_json::from_value(answer).map_err(foreign)?;
+            let report: StatusReport = serde_json::from_value(answer).map_err(foreign)?;
             output::report(args.control.common.json, &report, describe)
         }
         TargetVerb::Ana(args) => {
@@ -111,29 +116,37 @@ fn drive(verb: &TargetDriveVerb) -> Result<(), Failure> {
         TargetDriveVerb::Clone(args) => {
             changed(&args.at, DriveAction::Clone { name: args.name.clone(), new: args.new.clone() })
         }
-        TargetDriveVerb::Scrub(at) => scrub(at),
+        TargetDriveVerb::Scrub(args) => scrub(args),
+        TargetDriveVerb::StopScrub(at) => {
+            let answer = ask(&at.control.control, &request(at, DriveAction::StopScrub))?;
+            let found: Scrubbed = serde_json::from_value(answer).map_err(foreign)?;
+            found_by_scrub(at.control.common.json, &found, None)
+        }
     }
 }
 
 /// Begins a scrub, or joins the one that runs, and watches it to its end.
-fn scrub(at: &TargetDriveArgs) -> Result<(), Failure> {
+fn scrub(TargetDriveScrubArgs { at, rate }: &TargetDriveScrubArgs) -> Result<(), Failure> {
     let json = at.control.common.json;
     let bar = output::progress_share("scrub", json);
     let mut begin = true;
     loop {
-        let request = Request::Drive { drive: at.drive.clone(), action: DriveAction::Scrub { begin } };
+        let action = DriveAction::Scrub { begin, bytes_per_second: rate.0 };
+        let request = Request::Drive { drive: at.drive.clone(), action };
         let state: ScrubState = serde_json::from_value(ask(&at.control.control, &request)?).map_err(foreign)?;
-        if state.running {
-            bar.show(state.done as f64 / state.total.max(1) as f64);
+        if let Some(job) = &state.job {
+            // Of one that was under way already, its own.
+            bar.say(format!("scrub, {}", job.rate()));
+            bar.show(job.done);
             begin = false;
             std::thread::sleep(WATCH_PAUSE);
             continue;
         }
         bar.finish_and_clear();
-        return match (state.found, state.error) {
-            (Some(found), _) => found_by_scrub(json, &found),
-            (None, error) => Err(Failure::refused(error.unwrap_or_else(|| "the scrub did not end".into()))),
-        };
+        let ScrubState { found, error, .. } = state;
+        let found = found.ok_or_else(|| Failure::refused("the target knows of no scrub: it was started anew"))?;
+        let stopped = |at: f64| format!("the scrub was told to stop at {}", output::percent(at));
+        return found_by_scrub(json, &found, error.or(found.stopped_at.map(stopped)));
     }
 }
 
@@ -167,7 +180,7 @@ fn ask(path: &Path, request: &Request) -> Result<Value, Failure> {
     Err(Failure::with_status(refusal.exit, refusal.error))
 }
 
-fn describe(report: &TargetReport) -> String {
+fn describe(StatusReport { target: report, jobs }: &StatusReport) -> String {
     let mut text = String::new();
     for port in &report.ports {
         let place = port.listening.map_or_else(|| "not listening".to_string(), |address| address.to_string());
@@ -186,6 +199,7 @@ fn describe(report: &TargetReport) -> String {
     for subsystem in &report.subsystems {
         text += &describe_subsystem(subsystem);
     }
+    jobs.iter().for_each(|job| text += &job.describe());
     text
 }
 

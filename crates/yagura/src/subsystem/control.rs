@@ -14,6 +14,7 @@ use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderName};
 use axum::routing::post;
 use device::{AnyNamespace, Namespace};
+use engine::job::Jobs;
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use engine::{task, time};
 use fabric::auth::HostKeys;
@@ -24,6 +25,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::drives::{self, DriveAction, ServedDrive};
+use super::jobs::{JobReport, StatusReport};
 use crate::exit::Failure;
 use crate::namespaces::NamespaceSpec;
 use crate::size::Size;
@@ -43,7 +45,7 @@ pub const ROUTE: &str = "/v1";
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// What there is.
+    /// What there is, and what goes on.
     Status,
     /// Set a group's state at a port.
     AnaState {
@@ -78,11 +80,10 @@ pub enum Request {
 }
 
 impl Request {
-    /// Whether it asks for more than a report.
+    /// Whether it asks for more than a report. A scrub that begins is logged where that is known; its watcher may only join it.
     fn changes(&self) -> bool {
-        let looks = |action: &DriveAction| {
-            matches!(action, DriveAction::List | DriveAction::Usage | DriveAction::Scrub { begin: false })
-        };
+        let looks =
+            |action: &DriveAction| matches!(action, DriveAction::List | DriveAction::Usage | DriveAction::Scrub { .. });
         !matches!(self, Request::Status) && !matches!(self, Request::Drive { action, .. } if looks(action))
     }
 }
@@ -99,7 +100,7 @@ pub struct Refusal {
 type Answer = Result<Value, Failure>;
 
 /// A request, and who waits for the answer.
-pub struct Job {
+pub struct Asked {
     request: Request,
     answer: oneshot::Sender<Answer>,
 }
@@ -118,13 +119,13 @@ impl Drop for Socket {
 }
 
 /// Listens at `path` until the process ends; what is asked comes by the mailbox.
-pub fn serve(path: &Path) -> Result<(Socket, MailReceiver<Job>), Failure> {
+pub fn serve(path: &Path) -> Result<(Socket, MailReceiver<Asked>), Failure> {
     let named = |error: std::io::Error| Failure::from(error).during(format!("--control {}", path.display()));
     let listener = bind(path)?;
     let socket = Socket { path: path.to_owned() };
     listener.set_nonblocking(true).map_err(named)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(named)?;
-    let (sender, jobs) = mailbox(REQUESTS_MAX);
+    let (sender, asked) = mailbox(REQUESTS_MAX);
     let sender = Arc::new(sender);
     let ask = move |body: String| ask(sender.clone(), body);
     let router = axum::Router::new().route(ROUTE, post(ask));
@@ -138,7 +139,7 @@ pub fn serve(path: &Path) -> Result<(Socket, MailReceiver<Job>), Failure> {
         }
     };
     std::thread::Builder::new().name("control".into()).spawn(serve).map_err(named)?;
-    Ok((socket, jobs))
+    Ok((socket, asked))
 }
 
 /// A socket that nobody serves any more is replaced; one that is in use, and any other file, is left alone.
@@ -157,8 +158,8 @@ fn bind(path: &Path) -> Result<UnixListener, Failure> {
 
 type Response = (StatusCode, [(HeaderName, &'static str); 1], String);
 
-async fn ask(jobs: Arc<MailSender<Job>>, body: String) -> Response {
-    let (status, answer) = match hand_over(&jobs, &body).await {
+async fn ask(sender: Arc<MailSender<Asked>>, body: String) -> Response {
+    let (status, answer) = match hand_over(&sender, &body).await {
         Ok(value) => (StatusCode::OK, value),
         Err(failure) => {
             let refusal = Refusal { error: failure.sentence().to_string(), exit: failure.status() };
@@ -168,19 +169,19 @@ async fn ask(jobs: Arc<MailSender<Job>>, body: String) -> Response {
     (status, [(CONTENT_TYPE, "application/json")], answer.to_string())
 }
 
-async fn hand_over(jobs: &MailSender<Job>, body: &str) -> Answer {
+async fn hand_over(sender: &MailSender<Asked>, body: &str) -> Answer {
     let request = serde_json::from_str(body).map_err(|error| Failure::usage(format!("no request: {error}")))?;
     let (answer, answered) = oneshot::channel();
-    match jobs.try_send(Job { request, answer }) {
+    match sender.try_send(Asked { request, answer }) {
         Ok(()) => answered.await.unwrap_or_else(|_| Err(Failure::unavailable("the target is stopping"))),
         Err(_) => Err(Failure::unavailable("the target is busy with other requests, or stopping; try again")),
     }
 }
 
 /// Carries out what is asked, until nobody can ask any more.
-pub async fn run(target: &Target, drives: &[ServedDrive], jobs: MailReceiver<Job>) {
-    while let Some(Job { request, answer }) = jobs.recv().await {
-        let result = perform(target, drives, &request).await;
+pub async fn run(target: &Target, jobs: &Jobs, drives: &[ServedDrive], asked: MailReceiver<Asked>) {
+    while let Some(Asked { request, answer }) = asked.recv().await {
+        let result = perform(target, jobs, drives, &request).await;
         if result.is_ok() && request.changes() {
             tracing::info!(?request, "done for the operator");
         }
@@ -189,11 +190,13 @@ pub async fn run(target: &Target, drives: &[ServedDrive], jobs: MailReceiver<Job
     }
 }
 
-async fn perform(target: &Target, served: &[ServedDrive], request: &Request) -> Answer {
+async fn perform(target: &Target, jobs: &Jobs, served: &[ServedDrive], request: &Request) -> Answer {
     let done = |sentence: String| Ok(json!({ "done": sentence }));
     match request {
-        Request::Status => serde_json::to_value(target.report())
-            .map_err(|error| Failure::refused(format!("the report cannot be written as JSON: {error}"))),
+        Request::Status => {
+            let jobs = jobs.list().into_iter().map(JobReport::from).collect();
+            drives::as_json(&StatusReport { target: target.report(), jobs })
+        }
         Request::AnaState { subsystem, port, group, state } => {
             let nqn = choose(target, subsystem.as_deref())?;
             target.set_ana_state(&nqn, PortId(*port), *group, *state).map_err(Failure::usage)?;

@@ -1,14 +1,12 @@
 //! `--drive`: drives whose namespaces a target serves, and `yagura target drive …` on the side of the target.
 
-use std::cell::RefCell;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use device::drive::NamespaceUsage;
 use device::{AnyNamespace, Drive, DriveNamespace, NamespaceSpec};
-use engine::task;
+use engine::job::Jobs;
 use fabric::subsystem::{DeleteError, Target};
 use nvme::Nqn;
 use serde::{Deserialize, Serialize};
@@ -16,8 +14,9 @@ use serde_json::{Value, json};
 
 use super::ServedNamespace;
 use super::control::choose;
+use super::scrub::{self, DriveScrub};
 use super::spec::{Plan, parse_nqn};
-use crate::drive::{self, Listed, Scrubbed, Used};
+use crate::drive::{self, Listed, Used};
 use crate::exit::Failure;
 use crate::size::Size;
 use crate::spec::{once, pairs};
@@ -52,17 +51,7 @@ pub struct ServedDrive {
     drive: Drive,
     /// The subsystem whose hosts may make namespaces on it.
     nqn: Nqn,
-    scrub: Rc<RefCell<ScrubState>>,
-}
-
-/// How far the last scrub is.
-#[derive(Clone, Default, Serialize, Deserialize)]
-pub struct ScrubState {
-    pub running: bool,
-    pub done: u64,
-    pub total: u64,
-    pub found: Option<Scrubbed>,
-    pub error: Option<String>,
+    scrub: DriveScrub,
 }
 
 /// What can be asked of a drive.
@@ -95,10 +84,19 @@ pub enum DriveAction {
         name: String,
         new: String,
     },
-    /// Begin a scrub, or say how far the one that runs is.
+    /// Begin a scrub where none is under way, or say how the last one stands.
     Scrub {
         begin: bool,
+        /// Those that it may read; 0: as fast as it goes.
+        #[serde(default = "usual_rate")]
+        bytes_per_second: u64,
     },
+    /// End the scrub that is under way.
+    StopScrub,
+}
+
+fn usual_rate() -> u64 {
+    scrub::BYTES_PER_SECOND
 }
 
 /// Opens the drives and takes in their namespaces.
@@ -106,6 +104,7 @@ pub async fn serve(
     specs: &[DriveSpec],
     plan: &Plan,
     target: &Target,
+    jobs: &Jobs,
 ) -> Result<(Vec<ServedDrive>, Vec<ServedNamespace>), Failure> {
     let (mut drives, mut served) = (Vec::new(), Vec::new());
     for DriveSpec { path, subsystem } in specs {
@@ -121,7 +120,7 @@ pub async fn serve(
         };
         let drive = drive::hold(path).await?;
         target.add_store(&nqn, Arc::new(drive.clone())).map_err(Failure::usage)?;
-        let one = ServedDrive { path: path.clone(), drive, nqn, scrub: Rc::default() };
+        let one = ServedDrive { path: path.clone(), drive, nqn, scrub: DriveScrub::new(jobs.clone()) };
         for usage in one.drive.namespaces() {
             let namespace = one.drive.namespace(usage.number).map_err(drive::failure)?;
             let place = Target::place_of(&AnyNamespace::from(namespace.clone())).map_err(Failure::refused)?;
@@ -166,7 +165,8 @@ fn place_in(target: &Target, nguid: [u8; 16]) -> Option<(Nqn, u32)> {
 
 /// Ends the drives with a last checkpoint each.
 pub async fn close(drives: Vec<ServedDrive>) -> Result<(), Failure> {
-    for ServedDrive { drive, .. } in drives {
+    for ServedDrive { drive, scrub, .. } in drives {
+        scrub.stop().await;
         drive.close().await.map_err(drive::failure)?;
     }
     Ok(())
@@ -234,11 +234,15 @@ impl ServedDrive {
                 }
                 Ok(json!({ "done": format!("{name} has {}", Size(*bytes)) }))
             }
-            DriveAction::Scrub { begin } => {
-                if *begin && !self.scrub.borrow().running {
-                    self.scrub();
+            DriveAction::Scrub { begin, bytes_per_second } => {
+                if *begin && self.scrub.begin(drive, &self.path, *bytes_per_second) {
+                    tracing::info!(drive = %self.path.display(), bytes_per_second, "a scrub begins for the operator");
                 }
-                as_json(&*self.scrub.borrow())
+                as_json(&self.scrub.state())
+            }
+            DriveAction::StopScrub => {
+                let none = || Failure::usage(format!("no scrub of {} is under way", self.path.display()));
+                as_json(&self.scrub.stop().await.ok_or_else(none)?)
             }
         }
     }
@@ -269,31 +273,10 @@ impl ServedDrive {
         }
         Ok(json!({ "done": format!("{name} is deleted") }))
     }
-
-    /// Begins a scrub, which goes on beside everything else.
-    fn scrub(&self) {
-        let (drive, state) = (self.drive.clone(), self.scrub.clone());
-        *state.borrow_mut() = ScrubState { running: true, ..ScrubState::default() };
-        task::spawn(async move {
-            let progress = state.clone();
-            let found = drive
-                .scrub(|done, total| {
-                    let mut progress = progress.borrow_mut();
-                    (progress.done, progress.total) = (done, total);
-                })
-                .await;
-            let mut state = state.borrow_mut();
-            state.running = false;
-            match found {
-                Ok(found) => state.found = Some(found.into()),
-                Err(error) => state.error = Some(error.to_string()),
-            }
-        })
-        .detach();
-    }
 }
 
-fn as_json(value: &impl Serialize) -> Result<Value, Failure> {
+/// A report in JSON.
+pub fn as_json(value: &impl Serialize) -> Result<Value, Failure> {
     let written = serde_json::to_value(value);
     written.map_err(|error| Failure::refused(format!("the report cannot be written as JSON: {error}")))
 }
@@ -301,6 +284,13 @@ fn as_json(value: &impl Serialize) -> Result<Value, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What an older program asks, which knows of no rate.
+    #[test]
+    fn a_scrub_of_no_rate_leaves_hosts_room() {
+        let asked: DriveAction = serde_json::from_str(r#"{"do":"scrub","begin":true}"#).expect("read");
+        assert_eq!(asked, DriveAction::Scrub { begin: true, bytes_per_second: 64 << 20 });
+    }
 
     #[test]
     fn specs() {

@@ -4,12 +4,15 @@ mod client;
 mod control;
 mod drives;
 mod host_tls;
+mod jobs;
+mod scrub;
 pub mod spec;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use device::{AnyNamespace, Namespace};
+use engine::job::Jobs;
 use engine::net::TcpListener;
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use fabric::auth::Policy;
@@ -26,6 +29,7 @@ use crate::size::Size;
 use crate::stop::Reason;
 use crate::{descriptors, metrics, output, reactors, stop};
 pub use drives::DriveSpec;
+pub use scrub::BYTES_PER_SECOND as SCRUB_BYTES_PER_SECOND;
 use spec::{Plan, PlannedPort, PlannedSubsystem};
 
 /// Connections on their way to another reactor. Guessed; at the bound the accepting reactor serves them itself.
@@ -122,17 +126,18 @@ async fn first(
         let (nqn, namespace) = namespace;
         target.add_namespace_to(nqn, *nsid, *group, namespace).map_err(Failure::usage)?;
     }
-    let (drives, of_drives) = drives::serve(&args.drives, plan, target).await?;
+    let jobs = Jobs::default();
+    let (drives, of_drives) = drives::serve(&args.drives, plan, target, &jobs).await?;
     served.extend(of_drives);
-    let (socket, jobs) = match &args.control {
-        Some(path) => control::serve(path).map(|(socket, jobs)| (Some(socket), Some(jobs)))?,
+    let (socket, asked) = match &args.control {
+        Some(path) => control::serve(path).map(|(socket, asked)| (Some(socket), Some(asked)))?,
         None => (None, None),
     };
-    let ready = ready(args, plan, target, served, &listeners)?;
+    let ready = ready(args, plan, (target, &jobs), served, &listeners)?;
     output::report(args.common.json, &ready, describe)?;
     let controlling = async {
-        match jobs {
-            Some(jobs) => control::run(target, &drives, jobs).await,
+        match asked {
+            Some(asked) => control::run(target, &jobs, &drives, asked).await,
             None => std::future::pending().await,
         }
     };
@@ -218,7 +223,7 @@ fn serial_of(nqn: &Nqn, served: &[ServedNamespace]) -> String {
 fn ready(
     args: &TargetArgs,
     plan: &Plan,
-    target: &Target,
+    (target, jobs): (&Target, &Jobs),
     namespaces: Vec<ServedNamespace>,
     listeners: &[(&PlannedPort, TcpListener)],
 ) -> Result<Ready, Failure> {
@@ -226,6 +231,7 @@ fn ready(
     if let Some(address) = args.serving.metrics {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(TargetMetrics(target.stats())));
+        registry.register_collector(Box::new(jobs.clone()));
         metrics_at = Some(metrics::serve(address, registry, metrics::always())?);
     }
     let served = |(port, listener): &(&PlannedPort, TcpListener)| ServedPort {

@@ -4,13 +4,12 @@ use std::fs::File;
 use std::io::IsTerminal;
 use std::ops::Range;
 use std::path::Path;
+use std::rc::Rc;
 
-use ::volume::{
-    BackupError, ExportOptions, Exported, Header, ImportOptions, Imported, Options, Origin, SnapshotView, Volume,
-};
+use ::volume::{BackupError, Exported, Header, Imported, Options, Origin, SnapshotView, Volume};
 use device::Error::{OutOfSpace, Reserved};
+use engine::job::Job;
 use engine::task::LocalFuture;
-use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::snapshots::Snapshots;
@@ -94,11 +93,11 @@ async fn opened(args: &SnapshotsOf, to: &str) -> Result<(SnapshotView, Option<Sn
     Ok((snapshots.open(to).await?, from))
 }
 
-fn shown(bar: &ProgressBar) -> impl Fn(u64, u64) + '_ {
-    |done, all| {
-        bar.set_length(all);
-        bar.set_position(done);
-    }
+/// A job of this rate that shows on a bar how far it has come.
+fn job(what: &'static str, bytes_per_second: Option<u64>, quiet: bool) -> (Rc<output::ShareBar>, Rc<Job>) {
+    let (bar, job) = output::walk_job(bytes_per_second, quiet);
+    job.begin(what);
+    (bar, job)
 }
 
 #[derive(Serialize, Debug)]
@@ -122,8 +121,8 @@ struct Extent {
 /// `yagura volume diff`
 pub async fn diff(args: &VolumeDiffArgs) -> Result<(), Failure> {
     let (to, from) = opened(&args.of, &args.to).await?;
-    let bar = output::progress("diff", 0, args.common.json);
-    let found = ::volume::differences(&to, from.as_ref(), Some(&shown(&bar))).await;
+    let (bar, job) = job("diff", None, args.common.json);
+    let found = ::volume::differences(&to, from.as_ref(), &job).await;
     bar.finish_and_clear();
     let found = found.map_err(backup_failure)?;
     let different = Different {
@@ -241,10 +240,8 @@ pub async fn export(args: &VolumeExportArgs) -> Result<(), Failure> {
         false => files::Sink::open(move || File::create_new(&path).map_err(|error| about(&path, error))).await?,
     };
     let mut sink = Piped::new(sink);
-    let bar = output::progress("export", 0, args.quiet);
-    let progress = shown(&bar);
-    let options = ExportOptions { bytes_per_second: args.rate.map(|rate| rate.0), progress: Some(&progress) };
-    let exported = or_stopped(::volume::export(&to, from.as_ref(), options, &mut sink)).await?;
+    let (bar, job) = job("export", args.rate.map(|rate| rate.0), args.quiet);
+    let exported = or_stopped(::volume::export(&to, from.as_ref(), &job, &mut sink)).await?;
     bar.finish_and_clear();
     let path = args.file.clone();
     let Exported { header, counts, is_compared } = match exported {
@@ -325,12 +322,10 @@ async fn imported(
     mut source: Piped<files::Source>,
     limit: Option<u64>,
 ) -> Result<Imported, Failure> {
-    let bar = output::progress("import", 0, args.quiet);
-    let progress = shown(&bar);
     // What the control plane lets the volume be used holds for this host, too.
-    let rate = [args.rate.map(|rate| rate.0), limit].into_iter().flatten().min();
-    let options = ImportOptions { force: args.force, bytes_per_second: rate, progress: Some(&progress) };
-    let imported = or_stopped(::volume::import(volume, &mut source, options)).await?;
+    let rate = [args.rate.map(|rate| rate.0), limit].into_iter().flatten().filter(|&rate| rate > 0).min();
+    let (bar, job) = job("import", rate, args.quiet);
+    let imported = or_stopped(::volume::import(volume, &mut source, args.force, &job)).await?;
     bar.finish_and_clear();
     imported.ok_or_else(stopped)?.map_err(|error| source.failure(error))
 }

@@ -1,12 +1,14 @@
 //! `yagura target --drive`: a drive is served whole, worked on while it is, killed, and served again as it was.
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::Duration;
+use std::process::{Child, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use engine::{Reactor, ReactorConfig};
 use fabric::host::{HostIdentity, Options, RemoteNamespace};
 
-use crate::support::{Server, run};
+use crate::support::{PATIENCE, Server, http_get, run, yagura};
 
 struct Served {
     server: Server,
@@ -120,6 +122,122 @@ fn a_drive_is_worked_on_while_it_is_served() {
     let id = served.server.id().to_string();
     assert!(status == 4 && stderr.contains(&id) && stderr.contains("yagura target drive VERB --control"), "{stderr}");
     assert_eq!(served.server.stop("TERM"), 0);
+    check(&path);
+}
+
+/// Waits until this many jobs that have read something are told of: what `yagura target status` tells then.
+fn jobs_under_way(control: &str, count: usize) -> serde_json::Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let (status, stdout, stderr) = run(&["target", "status", control, "--json"]);
+        assert_eq!(status, 0, "{stderr}");
+        let told: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
+        let has_read = |job: &&serde_json::Value| job["done"].as_f64().is_some_and(|done| done > 0.0);
+        if told["jobs"].as_array().is_some_and(|jobs| jobs.iter().filter(has_read).count() == count) {
+            return told;
+        }
+        assert!(Instant::now() < deadline, "{told}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Begins a scrub, slow enough to outlast the test, and watches it.
+fn watched_scrub(arguments: &[&str]) -> Child {
+    let mut command = yagura(&[&["target", "drive", "scrub"], arguments].concat());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started")
+}
+
+/// Exit status, standard output and standard error of a watcher.
+fn ended(watcher: Child) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = watcher.wait_with_output().expect("ended");
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (status.code(), text(stdout), text(stderr))
+}
+
+/// A scrub read as fast as the medium gave beside the hosts, was told of to its watcher alone, and nothing ended it.
+#[test]
+fn scrubs_are_told_of_and_ended() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let control = format!("--control={}", path("control"));
+    let mut arguments = vec!["target".to_owned(), "--listen=127.0.0.1:0".into(), "--metrics=127.0.0.1:0".into()];
+    arguments.push(control.clone());
+    for drive in ["a", "b"] {
+        let at = path(drive);
+        for words in [&["format", &at, "--size=64M"][..], &["create", &at, "disk", "--size=8M"]] {
+            let (status, _, stderr) = run(&[&["drive"], words].concat());
+            assert_eq!(status, 0, "{stderr}");
+        }
+        arguments.push(format!("--drive={at}"));
+    }
+    let server = Server::start(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    for nsid in ["--nsid=1", "--nsid=2"] {
+        let address = server.address("listening").to_string();
+        let (status, _, stderr) = run(&["nvme", "write", &address, nsid, "--pattern=7", "--length=4M"]);
+        assert_eq!(status, 0, "{stderr}");
+    }
+    let of = |drive: &str| format!("--drive={}", path(drive));
+    let (status, _, stderr) = run(&["target", "drive", "stop-scrub", &control, &of("a")]);
+    assert!(status == 2 && stderr.contains("no scrub of"), "{stderr}");
+    let watchers = [("a", "--rate=1K"), ("b", "--rate=2K")].map(|(at, rate)| watched_scrub(&[&control, &of(at), rate]));
+    let status = jobs_under_way(&control, 2);
+    assert_eq!(status["subsystems"].as_array().map(Vec::len), Some(1), "what else a target tells is there");
+    let metrics = http_get(server.address("metrics"), "/metrics");
+    let (_, words, _) = run(&["target", "status", &control]);
+    for (drive, rate) in [("a", 1 << 10), ("b", 2 << 10)] {
+        let at = path(drive);
+        let jobs = status["jobs"].as_array().expect("a list");
+        let job = jobs.iter().find(|job| job["of"] == *at).unwrap_or_else(|| panic!("{at} is not among {jobs:?}"));
+        assert_eq!((&job["kind"], &job["bytes_per_second"]), (&"scrub".into(), &rate.into()));
+        assert!(words.contains(&format!("scrub of {at}: ")), "{words}");
+        assert!(metrics.contains(&format!("yagura_job_done_ratio{{job=\"scrub\",of=\"{at}\"}}")), "{metrics}");
+        let (status, stdout, stderr) = run(&["target", "drive", "stop-scrub", &control, &of(drive)]);
+        assert!(status == 0 && stdout.contains("256 KiB verified, 0 blocks damaged"), "{stdout}{stderr}");
+        assert!(stdout.contains("; stopped at 6 %"), "{stdout}");
+    }
+    for watcher in watchers {
+        let (status, stdout, stderr) = ended(watcher);
+        assert!(stdout.contains("256 KiB verified, 0 blocks damaged"), "{stdout}");
+        assert!(status == Some(4) && stderr.contains("was told to stop at 6 %"), "{stderr}");
+    }
+    assert!(!http_get(server.address("metrics"), "/metrics").contains("job=\"scrub\""));
+    assert_eq!(server.stop("TERM"), 0);
+}
+
+/// A scrub that had found damage did not say that it had been ended: what lay behind was taken for whole. And one that is under way
+/// holds up no target that is to end.
+#[test]
+fn a_scrub_that_was_ended_says_so_beside_the_damage() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = formatted(directory.path());
+    let served = serve(directory.path(), &path);
+    served.ask(&["create", "disk", "--size=8M"]);
+    let content = directory.path().join("content");
+    std::fs::write(&content, vec![7; 4 << 20]).expect("written");
+    served.nvme("write", &["--nsid=1", &format!("--file={}", content.display())]);
+    let unlimited = served.ask(&["scrub", "--rate=0"]);
+    assert_eq!((&unlimited["bytes"], &unlimited["stopped_at"]), (&(4 << 20).into(), &serde_json::Value::Null));
+    assert_eq!(served.server.stop("TERM"), 0);
+    let medium = std::fs::OpenOptions::new().read(true).write(true).open(&path).expect("opened");
+    let bytes = std::fs::read(&path).expect("read");
+    let at = bytes.chunks_exact(4096).position(|block| block.iter().all(|&byte| byte == 7)).expect("it was written");
+    medium.write_all_at(&[8], at as u64 * 4096 + 100).expect("damaged");
+    let served = serve(directory.path(), &path);
+    let scrub = || watched_scrub(&[&served.control, "--rate=1K", "--json"]);
+    let watcher = scrub();
+    jobs_under_way(&served.control, 1);
+    let (status, stdout, stderr) = run(&["target", "drive", "stop-scrub", &served.control]);
+    assert!(status == 1 && stderr.contains("1 blocks are damaged"), "{stderr}");
+    assert!(stdout.contains("disk: block 0 does not match") && stdout.contains("; stopped at 6 %"), "{stdout}");
+    let (status, stdout, stderr) = ended(watcher);
+    assert!(status == Some(1) && stderr.contains("1 blocks are damaged"), "{stderr}");
+    assert!(stderr.contains("was told to stop at 6 %"), "{stderr}");
+    let found: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
+    assert_eq!((&found["stopped_at"], &found["damaged"]), (&0.0625.into(), &1.into()));
+    let watcher = scrub();
+    jobs_under_way(&served.control, 1);
+    assert_eq!(served.server.stop("TERM"), 0);
+    assert_ne!(ended(watcher).0, Some(0), "its scrub is not through");
     check(&path);
 }
 

@@ -1,0 +1,210 @@
+//! A scrub beside hosts: it keeps to its rate, is told of while it lasts, holds nobody up, misses nothing that they move, and may
+//! be ended half-way.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::drive_model::PATH;
+use device::drive::{Damage, Scrub};
+use device::{Drive, DriveNamespace, Durability, FormatOptions, Lba, Namespace, NamespaceSpec};
+use engine::job::{Job, Jobs};
+use engine::sim::{DiskConfig, NodeId, SimConfig, World};
+use engine::{Buf, View, task, time};
+
+/// Written, and so to be verified.
+const BYTES: u64 = 4 << 20;
+const RATE: u64 = 1 << 20;
+const DRIVE_BYTES: u64 = 16 << 20;
+const EXTENT_BYTES: u32 = 256 << 10;
+/// Blocks of such an extent.
+const EXTENT_BLOCKS: u64 = EXTENT_BYTES as u64 / 4096;
+
+/// No two blocks hold the same.
+fn content(lba: u64, blocks: u64) -> View {
+    let mut data = Buf::with_len(blocks as usize * 4096);
+    for (lba, block) in (lba..).zip(data.chunks_exact_mut(4096)) {
+        block.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&((0xA5 << 56) | lba).to_le_bytes()));
+    }
+    data.freeze()
+}
+
+async fn write(namespace: &DriveNamespace, lba: u64, blocks: u64) {
+    for at in (lba..lba + blocks).step_by(256) {
+        let data = content(at, (lba + blocks - at).min(256));
+        namespace.write(Lba(at), data, Durability::Stable).await.expect("written");
+    }
+}
+
+async fn written(extent_bytes: u32) -> (Drive, DriveNamespace) {
+    let options = FormatOptions { extent_bytes, journal_bytes: Some(512 << 10), ..FormatOptions::default() };
+    let drive = Drive::format(Path::new(PATH), &options).await.expect("formatted");
+    let spec = NamespaceSpec { name: "a".into(), bytes: BYTES, block_size: 4096 };
+    let namespace = drive.create(&spec).await.expect("created");
+    write(&namespace, 0, BYTES / 4096).await;
+    (drive, namespace)
+}
+
+fn world() -> (World, NodeId) {
+    let world = World::new(1, SimConfig::default());
+    let node = world.node("n");
+    world.disk(node, PATH, DRIVE_BYTES, DiskConfig { volatile_cache: false, ..DiskConfig::default() });
+    (world, node)
+}
+
+fn run_on<T: 'static>((world, node): &(World, NodeId), future: impl Future<Output = T> + 'static) -> T {
+    let task = world.spawn_on(*node, future);
+    world.run_until(task).unwrap_or_else(|stalled| panic!("{stalled}"))
+}
+
+fn run(future: impl Future<Output = ()> + 'static) {
+    run_on(&world(), future);
+}
+
+/// What a scrub finds beside `hosts`, who have namespace "a" and, if `is_shared`, its snapshot "s"; some blocks were damaged before.
+fn scrubbed_beside<F: Future<Output = ()> + 'static>(
+    (extent_bytes, is_shared): (u32, bool),
+    damaged: &[u64],
+    hosts: impl FnOnce(Drive, DriveNamespace) -> F + 'static,
+) -> Scrub {
+    let world = world();
+    let (drive, namespace) = run_on(&world, async move {
+        let (drive, namespace) = written(extent_bytes).await;
+        if is_shared {
+            drive.snapshot(namespace.number(), "s").await.expect("a snapshot");
+        }
+        (drive, namespace)
+    });
+    let medium = world.0.peek(world.1, PATH, 0, DRIVE_BYTES as usize);
+    for &lba in damaged {
+        let at = medium.chunks_exact(4096).position(|block| *block == content(lba, 1)[..]).expect("it was written");
+        world.0.corrupt(world.1, PATH, at as u64 * 4096 + 7, 1);
+    }
+    run_on(&world, async move {
+        let scrub = task::spawn({
+            let drive = drive.clone();
+            async move { drive.scrub(&Job::unlisted(Some(RATE), None)).await }
+        });
+        hosts(drive, namespace).await;
+        scrub.await.expect("scrubbed")
+    })
+}
+
+/// It read as fast as the medium gave, beside hosts, and was in nobody's list.
+#[test]
+fn a_scrub_keeps_to_its_rate_and_is_listed_meanwhile() {
+    run(async {
+        let (drive, namespace) = written(EXTENT_BYTES).await;
+        let (jobs, began) = (Jobs::default(), time::now());
+        let job = jobs.begin_of("scrub", PATH, Some(RATE), None);
+        let scrubbed = task::spawn({
+            let drive = drive.clone();
+            async move { drive.scrub(&job).await.map(|found| found.bytes) }
+        });
+        time::sleep(Duration::from_millis(2100)).await;
+        let listed = jobs.list();
+        let [job] = &listed[..] else { panic!("{listed:?}") };
+        assert_eq!((job.kind, job.of.as_str(), job.bytes_per_second), ("scrub", PATH, Some(RATE)));
+        assert!((0.4..0.7).contains(&job.done) && job.bytes >= 2 << 20, "{job:?}");
+        // It waits for its turn with no lock in hand: nobody who writes waits along.
+        for lba in (0..BYTES / 4096).step_by(16) {
+            let asked = time::now();
+            namespace.write(Lba(lba), Buf::zeroed(4096).freeze(), Durability::Cached).await.expect("written");
+            assert!(asked.elapsed() < Duration::from_millis(100), "block {lba} took {:?}", asked.elapsed());
+        }
+        assert_eq!(scrubbed.await.expect("scrubbed"), BYTES);
+        // Nothing comes behind the last piece that would have to wait until that is paid for.
+        let (took, due) = (began.elapsed().as_secs_f64(), (BYTES - u64::from(EXTENT_BYTES)) as f64 / RATE as f64);
+        assert!((due..due + 0.5).contains(&took), "{took} s of {due} s");
+        assert_eq!(jobs.list(), []);
+    });
+}
+
+/// What ends it drops it: what was found until then is there still, and the job in no list any more.
+#[test]
+fn a_scrub_that_is_dropped_has_said_what_it_found() {
+    run(async {
+        let (drive, namespace) = written(EXTENT_BYTES).await;
+        namespace.write_uncorrectable(Lba(1), 2).await.expect("marked");
+        let (jobs, found) = (Jobs::default(), Rc::new(RefCell::new(Scrub::default())));
+        let job = jobs.begin("scrub", Some(RATE), None);
+        let scrub = task::spawn({
+            let (drive, found) = (drive.clone(), found.clone());
+            async move { drive.scrub_into(&job, &found).await }
+        });
+        time::sleep(Duration::from_millis(1600)).await;
+        assert!(scrub.cancel().await.is_none(), "it is not through");
+        assert_eq!(jobs.list(), []);
+        let Scrub { bytes, uncorrectable, damaged, .. } = *found.borrow();
+        assert!((1 << 20..3 << 20).contains(&bytes), "{bytes} bytes");
+        assert_eq!((uncorrectable, damaged), (2, 0));
+        assert_eq!(drive.scrub(&jobs.begin("scrub", None, None)).await.expect("scrubbed").bytes, BYTES - 8192);
+    });
+}
+
+/// A damaged block of the extent that the scrub below comes to next after 1.9 s.
+const NEXT: u64 = 8 * EXTENT_BLOCKS;
+
+fn damage_of_snapshot(lba: u64) -> Damage {
+    Damage { namespace: "s".into(), lba: Lba(lba), what: "does not match its checksum".into() }
+}
+
+/// An extent was taken for seen while the scrub waited for its turn. A host wrote then, so that its snapshot alone had the extent;
+/// the scrub read the new one, passed the old one by at the snapshot, and called the drive whole.
+#[test]
+fn what_a_host_writes_away_from_is_verified_where_a_snapshot_keeps_it() {
+    let found = scrubbed_beside((EXTENT_BYTES, true), &[NEXT + 2], |_, namespace| async move {
+        time::sleep(Duration::from_millis(1900)).await;
+        write(&namespace, NEXT, EXTENT_BLOCKS).await;
+    });
+    assert_eq!((found.damaged, &*found.damage), (1, &[damage_of_snapshot(NEXT + 2)][..]));
+    assert_eq!((found.bytes, found.uncorrectable), (BYTES + u64::from(EXTENT_BYTES), 0), "the new one as well");
+    let found = scrubbed_beside((EXTENT_BYTES, true), &[NEXT + 2], |drive, namespace| async move {
+        time::sleep(Duration::from_millis(1900)).await;
+        drive.delete(namespace.number()).await.expect("deleted");
+    });
+    assert_eq!((found.damaged, &*found.damage), (1, &[damage_of_snapshot(NEXT + 2)][..]));
+    assert_eq!(found.bytes, BYTES);
+}
+
+/// The same between two pieces of one extent. What had been found in the first of them is not told twice.
+#[test]
+fn an_extent_that_is_half_read_is_read_again_where_it_is_then() {
+    let found = scrubbed_beside((4 << 20, true), &[2, 1000], |_, namespace| async move {
+        time::sleep(Duration::from_millis(1500)).await;
+        write(&namespace, 0, 1).await;
+    });
+    assert_eq!((found.damaged, &*found.damage), (2, &[damage_of_snapshot(2), damage_of_snapshot(1000)][..]));
+    assert_eq!((found.bytes, found.uncorrectable), (2 * BYTES - 2 * 4096, 2), "the copy's are marked");
+}
+
+/// Namespaces were listed once, at the beginning: what a snapshot of later alone had was never read.
+#[test]
+fn what_moves_into_a_snapshot_of_meanwhile_is_verified() {
+    let found = scrubbed_beside((EXTENT_BYTES, false), &[NEXT + 2], |drive, namespace| async move {
+        time::sleep(Duration::from_secs(1)).await;
+        drive.snapshot(namespace.number(), "s").await.expect("a snapshot");
+        time::sleep(Duration::from_millis(900)).await;
+        write(&namespace, NEXT, EXTENT_BLOCKS).await;
+    });
+    assert_eq!((found.damaged, &*found.damage), (1, &[damage_of_snapshot(NEXT + 2)][..]));
+    assert_eq!(found.bytes, BYTES + u64::from(EXTENT_BYTES));
+}
+
+/// A scrub that looked at a place until it stood still would look for as long as a host replaces what is there.
+#[test]
+fn a_host_that_replaces_an_extent_for_ever_does_not_hold_a_scrub_up() {
+    run(async {
+        let (drive, namespace) = written(4 << 20).await;
+        let jobs = Jobs::default();
+        let job = jobs.begin("scrub", Some(RATE), None);
+        task::spawn(async move { drive.scrub(&job).await }).detach();
+        for _ in 0..20 {
+            time::sleep(Duration::from_millis(900)).await;
+            namespace.deallocate(Lba(0), BYTES / 4096).await.expect("taken out");
+            write(&namespace, 0, BYTES / 4096).await;
+        }
+        assert_eq!(jobs.list(), [], "it goes on after 18 s, where 4 s are due");
+    });
+}
