@@ -76,7 +76,7 @@ impl Error {
             Error::Closed { .. } => ErrorKind::Closed,
             Error::File(error) => match error {
                 file::Error::Unavailable(_) | file::Error::Lost { .. } => ErrorKind::Unavailable,
-                file::Error::NoSpace(_) => ErrorKind::OutOfSpace,
+                file::Error::NoSpace(_) | file::Error::Quota(_) => ErrorKind::OutOfSpace,
                 file::Error::Damaged(_) => ErrorKind::Refused,
                 _ => ErrorKind::Usage,
             },

@@ -24,6 +24,9 @@ const LYING_MAX: Duration = Duration::from_secs(5);
 /// How often it is looked whether something is to be done.
 const LOOKED_EVERY: Duration = Duration::from_secs(5);
 
+/// How often a client tells what it has used of quotas. Chosen: what a death leaves too much of is what was freed since.
+const SETTLED_EVERY: Duration = Duration::from_secs(10);
+
 impl Files {
     /// Says that this client lives, and has what nobody flushes go out, until it is dropped.
     pub fn keep_itself_alive(self: &Rc<Self>) -> task::Task<()> {
@@ -32,6 +35,7 @@ impl Files {
             let _noticing = task::spawn(notice(Weak::clone(&files)));
             let _renewing = task::spawn(renew(Weak::clone(&files)));
             let _paying = task::spawn(pay(Weak::clone(&files)));
+            let _settling = task::spawn(settle(Weak::clone(&files)));
             let _tending = task::spawn(tend(Weak::clone(&files)));
             loop {
                 time::sleep(LYING_MAX).await;
@@ -95,6 +99,15 @@ async fn pay(files: Weak<Files>) {
         time::sleep(LEASE_RENEWED_EVERY).await;
         let Some(files) = files.upgrade() else { return };
         files.names().pay_debts().await;
+    }
+}
+
+/// Tells what was used of quotas, and gives back what is not.
+async fn settle(files: Weak<Files>) {
+    loop {
+        time::sleep(SETTLED_EVERY).await;
+        let Some(files) = files.upgrade() else { return };
+        files.names().settle_quotas().await;
     }
 }
 

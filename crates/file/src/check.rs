@@ -4,9 +4,11 @@
 //! - `clients`: those that are no more, which everybody who mounts collects by itself.
 //! - `fsck`: a look at everything, and what comes of it. It reads keys (`listed`), space and maps (`maps`), and then all names
 //!   (`tries`), judges (`names`, `space`), and mends (`mend`). What it tells is a `report`.
+//! - `quotas`, `counted`: what counts, beside what quotas say.
 //! - `noted`, `unnamed`: what it has seen before, in its memory alone.
 
 pub(crate) mod clients;
+mod counted;
 mod found;
 mod fsck;
 mod listed;
@@ -15,6 +17,7 @@ mod mend;
 mod names;
 mod noted;
 mod paths;
+mod quotas;
 mod report;
 mod space;
 mod tries;

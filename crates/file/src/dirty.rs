@@ -12,6 +12,8 @@ use std::ops::Range;
 
 use engine::{Buf, View};
 
+use crate::data::counted;
+
 /// Bytes of a block, at multiples of itself. Chosen: what one stripe takes, and one buffer.
 pub const BLOCK_BYTES: usize = 1 << 20;
 
@@ -66,6 +68,22 @@ impl Ranges {
             Some([only]) => only.start.min(new.start)..only.end.max(new.end),
         };
         self.0.splice(from..to, [merged]);
+    }
+
+    /// What they count for a quota, each as a stripe of its own.
+    fn counted(&self) -> u64 {
+        self.0.iter().map(|range| counted(range.len() as u64)).sum()
+    }
+
+    /// By how much that grows with one more.
+    fn growth(&self, new: &Range<usize>) -> i64 {
+        let from = self.0.partition_point(|old| old.end < new.start);
+        let to = self.0.partition_point(|old| old.start <= new.end).max(from);
+        let met = &self.0[from..to];
+        let start = met.first().map_or(new.start, |first| first.start.min(new.start));
+        let end = met.last().map_or(new.end, |last| last.end.max(new.end));
+        let before: u64 = met.iter().map(|range| counted(range.len() as u64)).sum();
+        counted((end - start) as u64) as i64 - before as i64
     }
 
     fn is_whole(&self) -> bool {
@@ -141,6 +159,22 @@ impl Dirty {
         let leaving = self.leaving.last_key_value().and_then(|(number, leaving)| end(number, &leaving.dirty));
         let block = self.blocks.last_key_value().and_then(|(number, block)| end(number, &block.dirty));
         leaving.max(block)
+    }
+
+    /// What all of it counts for a quota when it lies in stripes, also what is on its way.
+    pub fn counted(&self) -> u64 {
+        let dirty = self.blocks.values().map(|block| &block.dirty);
+        dirty.chain(self.leaving.values().map(|leaving| &leaving.dirty)).map(Ranges::counted).sum()
+    }
+
+    /// By how much that grows with a write within one block.
+    pub fn growth(&self, at: u64, length: usize) -> i64 {
+        let from = (at % BLOCK_BYTES as u64) as usize;
+        let range = from..from + length;
+        match self.blocks.get(&(at / BLOCK_BYTES as u64)) {
+            Some(block) => block.dirty.growth(&range),
+            None => Ranges::default().growth(&range),
+        }
     }
 
     /// Whether nothing is dirty, nor on its way.
@@ -301,6 +335,21 @@ mod tests {
                 dirty.arrived(number);
             }
             prop_assert!(dirty.is_clean() == under_way.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_a_write_adds_to_what_counts_is_told_before() {
+        let mut rng = engine::rng::SplitMix(3);
+        let mut dirty = Dirty::default();
+        for step in 0..400 {
+            let (at, length) = (rng.below(200_000), 1 + rng.index(9000));
+            let (before, growth) = (dirty.counted(), dirty.growth(at, length));
+            dirty.write(at, &vec![1; length]);
+            assert_eq!(before.saturating_add_signed(growth), dirty.counted(), "{step}");
+            if step % 50 == 49 {
+                drop(dirty.take(true));
+            }
         }
     }
 

@@ -51,6 +51,18 @@ pub enum Error {
     /// No room on the members, or in the store.
     #[error("out of space: {0}")]
     NoSpace(String),
+    /// A quota is used up.
+    #[error("over quota: {0}")]
+    Quota(String),
+    /// A name would come to count for another quota than what it leads to.
+    #[error("{0} counts for another quota than that directory: copy it, and remove it here")]
+    Across(String),
+    /// A directory that is to have a quota has names.
+    #[error(
+        "{0} has names already, which would not count: make another directory, give it the quota, and copy what is in this one \
+         into it by `yagura file cp --recursive`"
+    )]
+    HasNames(String),
     /// Another has a lock that is in the way.
     #[error("another has a lock on it")]
     Locked,
@@ -94,7 +106,7 @@ impl Error {
             Error::Exists(_) => libc::EEXIST,
             Error::NotDirectory(_) => libc::ENOTDIR,
             Error::IsDirectory(_) => libc::EISDIR,
-            Error::NotEmpty(_) => libc::ENOTEMPTY,
+            Error::NotEmpty(_) | Error::HasNames(_) => libc::ENOTEMPTY,
             Error::NameTooLong(_) => libc::ENAMETOOLONG,
             Error::Name(_) | Error::Invalid(_) => libc::EINVAL,
             Error::Loop(_) => libc::ELOOP,
@@ -105,6 +117,8 @@ impl Error {
             Error::NotSupported(_) => libc::EOPNOTSUPP,
             Error::NotPermitted(_) => libc::EPERM,
             Error::NoSpace(_) => libc::ENOSPC,
+            Error::Quota(_) => libc::EDQUOT,
+            Error::Across(_) => libc::EXDEV,
             Error::Locked => libc::EAGAIN,
             Error::Interrupted => libc::EINTR,
             Error::NoLocks => libc::ENOLCK,

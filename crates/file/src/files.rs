@@ -8,7 +8,7 @@ use engine::sync::Semaphore;
 use engine::task::LocalFuture;
 use engine::time;
 
-use crate::data::{self, Contents, Members, Shape, Space, Stripe};
+use crate::data::{self, Contents, Hold, Members, Shape, Space, Stripe};
 use crate::dirty::BLOCK_BYTES;
 use crate::error::Error;
 use crate::fs::{FileSystem, Reap};
@@ -24,6 +24,17 @@ use crate::stored::{Stored, content_of};
 /// Bytes that were written and are in no stripe yet, of all files of a client. Chosen: what keeps a fast network busy for some
 /// tens of milliseconds, many times over.
 pub const DIRTY_BYTES_MAX: usize = 256 << 20;
+
+/// How much fits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Usage {
+    /// Bytes of data, about.
+    pub bytes: u64,
+    /// Of these, free ones.
+    pub free: u64,
+    /// Inodes that may be there, and that may be made yet, where that has a limit.
+    pub files: Option<(u64, u64)>,
+}
 
 /// One client of a file system.
 pub struct Files {
@@ -42,10 +53,10 @@ struct Freeing {
 }
 
 impl Reap for Freeing {
-    fn reap<'a>(&'a self, ino: u64, inode: &'a Inode) -> LocalFuture<'a, Result<(), Error>> {
+    fn reap<'a>(&'a self, ino: u64, inode: &'a Inode, hold: &'a Hold) -> LocalFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             let content = content_of(inode, self.shape)?;
-            self.contents.remove(ino, &content).await
+            self.contents.remove(ino, &content, hold).await
         })
     }
 }
@@ -75,7 +86,9 @@ impl Files {
                 }
             })
         }));
-        contents.space().set_renew(renewing(&names, contents.space()));
+        let renew = renewing(&names, contents.space());
+        names.quotas.set_renew(Rc::clone(&renew));
+        contents.space().set_renew(renew);
         let room = Semaphore::new(DIRTY_BYTES_MAX / BLOCK_BYTES);
         let shared = Rc::new(Shared { names, contents, opened: RefCell::default(), room });
         Ok(Rc::new(Files { shared, roster, drafts: RefCell::default(), naming: Turns::default() }))
@@ -135,6 +148,21 @@ impl Files {
     /// Bytes of each member that hold columns, and those of them that are free, about: what it has of whole regions.
     pub async fn room(&self) -> Result<Vec<(u64, u64)>, Error> {
         self.shared.contents.space().room().await
+    }
+
+    /// Room where an inode is: that of the quota for which counts what is made there, or written, as far as it has limits; else of
+    /// all.
+    pub async fn usage_at(&self, ino: u64) -> Result<Usage, Error> {
+        let (bytes, free) = self.usage().await?;
+        let all = Usage { bytes, free, files: None };
+        // Of what is gone, or is damaged, it is that of all.
+        let Ok(Some(quota)) = self.shared.names.quota_of(ino).await else { return Ok(all) };
+        let left = |limit: u64, used: i64| limit.saturating_sub(used as u64);
+        let files = quota.limits.files.map(|limit| (limit, left(limit, quota.used.files)));
+        Ok(match quota.limits.bytes {
+            Some(limit) => Usage { bytes: limit, free: left(limit, quota.used.bytes).min(free), files },
+            None => Usage { files, ..all },
+        })
     }
 
     /// Bytes that fit, and that fit besides what is there, about.

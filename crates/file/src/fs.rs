@@ -11,10 +11,12 @@ use engine::task::LocalFuture;
 use engine::time;
 
 use crate::access::{Access, Held, Tries, draw};
+use crate::data::Hold;
 use crate::error::Error;
 use crate::meta::Meta;
 use crate::name::known::Known;
 use crate::ops::{Locks, OpenDir, Standing, Turns};
+use crate::quota::Quotas;
 use crate::record::inode::{Content, Inode};
 use crate::record::node::{Leaf, Node, RootPart, Shape};
 use crate::record::root::{MemberRecord, RootRecord, check_fs_name};
@@ -48,8 +50,8 @@ pub struct CreateOptions {
 /// Frees what an inode's content holds outside of its record. Called once for an inode that goes, by whoever took its last link or
 /// keeper; if that one dies, by nobody: what was freed twice could be another file's by then. `fsck` finds what is left.
 pub trait Reap: 'static {
-    /// Frees it.
-    fn reap<'a>(&'a self, ino: u64, inode: &'a Inode) -> LocalFuture<'a, Result<(), Error>>;
+    /// Frees it; what it counted goes back by this.
+    fn reap<'a>(&'a self, ino: u64, inode: &'a Inode, hold: &'a Hold) -> LocalFuture<'a, Result<(), Error>>;
 }
 
 /// One client of a file system.
@@ -61,7 +63,9 @@ pub struct FileSystem {
     pub(crate) known: RefCell<Known>,
     numbers: Cell<(u64, u64)>,
     pub(crate) client: Cell<u64>,
-    pub(crate) standing: Standing,
+    pub(crate) standing: Rc<Standing>,
+    /// What this client has of quotas.
+    pub(crate) quotas: Quotas,
     pub(crate) locks: Locks,
     pub(crate) host: String,
     /// What this client has open, and how many times.
@@ -136,14 +140,17 @@ impl FileSystem {
         let access = Access::new(meta, Keys([0; 16]));
         let found = access.get::<RootRecord>(&key::root(name)).await?;
         let root = found.ok_or_else(|| Error::NotFound(format!("file system {name}")))?;
-        let access = Access::new(access.meta, Keys(root.record.id));
+        let (keys, client, standing) = (Keys(root.record.id), draw(), Rc::new(Standing::new(time::now())));
+        let access = Access::new(Rc::clone(&access.meta), keys);
+        let quotas = Quotas::new(Access::new(Rc::clone(&access.meta), keys), client, Rc::clone(&standing));
         let file_system = FileSystem {
             access,
             root,
             known: RefCell::default(),
             numbers: Cell::new((0, 0)),
-            client: Cell::new(draw()),
-            standing: Standing::new(time::now()),
+            client: Cell::new(client),
+            standing,
+            quotas,
             locks: Locks::default(),
             host: crate::record::small::short_text(host),
             opened: RefCell::default(),
@@ -172,10 +179,10 @@ impl FileSystem {
     }
 
     /// Frees content that lies outside of the inode.
-    pub(crate) async fn reap_content(&self, ino: u64, inode: &Inode) -> Result<(), Error> {
+    pub(crate) async fn reap_content(&self, ino: u64, inode: &Inode, hold: &Hold) -> Result<(), Error> {
         let reap = self.reap.borrow().clone();
         match reap {
-            Some(reap) => reap.reap(ino, inode).await,
+            Some(reap) => reap.reap(ino, inode, hold).await,
             None => Ok(()),
         }
     }
@@ -279,6 +286,8 @@ pub(crate) fn blank(kind: Kind, now: Time) -> Inode {
         links: Vec::new(),
         keepers: Vec::new(),
         attributes: BTreeMap::new(),
+        quota: 0,
+        has_quota: false,
         content: Content::Inline(Vec::new()),
     }
 }

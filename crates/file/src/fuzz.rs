@@ -6,12 +6,13 @@ use crate::record::inode::Inode;
 use crate::record::intent::Intent;
 use crate::record::lock::LockRecord;
 use crate::record::node::Node;
+use crate::record::quota::QuotaRecord;
 use crate::record::root::RootRecord;
 use crate::record::small::{ClientRecord, Moves, NextInode, ScrubPlace};
 
 /// Bytes that are a record are, encoded again, the same bytes.
 pub fn records(bytes: &[u8]) {
-    let parsers: [fn(&[u8]); 9] = [
+    let parsers: [fn(&[u8]); 10] = [
         round_trip::<Inode>,
         round_trip::<Intent>,
         round_trip::<Node>,
@@ -20,6 +21,7 @@ pub fn records(bytes: &[u8]) {
         round_trip::<LockRecord>,
         round_trip::<Moves>,
         round_trip::<NextInode>,
+        round_trip::<QuotaRecord>,
         round_trip::<ScrubPlace>,
     ];
     for parser in parsers {

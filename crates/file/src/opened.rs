@@ -7,6 +7,8 @@
 //!   kept and
 //!   tried again by the next flush, until the file is closed.
 
+mod aside;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -69,6 +71,8 @@ pub struct OpenFile {
     dropped_for: RefCell<Option<Error>>,
     /// Truncation and writes take turns with it.
     turn: Semaphore,
+    /// What those have set aside of a quota that write past what is gathered.
+    through: Cell<u64>,
 }
 
 /// One of those that have a file open: each is told once that bytes were dropped which it may have written, whoever has met the
@@ -122,6 +126,7 @@ impl OpenFile {
             dropped: Cell::default(),
             dropped_for: RefCell::default(),
             turn: Semaphore::new(1),
+            through: Cell::default(),
         })
     }
 
@@ -198,7 +203,7 @@ impl OpenFile {
     /// Writes bytes, which go out later.
     ///
     /// # Errors
-    /// The file would be too long; there is no room in memory, as what was written before could not go out.
+    /// The file would be too long; there is no room in memory, as what was written before could not go out; a quota is used up.
     pub async fn write(self: &Rc<Self>, at: u64, bytes: &[u8]) -> Result<(), Error> {
         if at.checked_add(bytes.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
             return Err(Error::TooLong(FILE_BYTES_MAX));
@@ -209,6 +214,7 @@ impl OpenFile {
             self.check_there()?;
             let length = bytes.len().min(BLOCK_BYTES - (at % BLOCK_BYTES as u64) as usize);
             let (now, rest) = bytes.split_at(length);
+            self.set_aside(at, length).await?;
             if !self.dirty.borrow().has_room(at) {
                 let permit = self.room().await?;
                 // That may have taken long.
@@ -239,6 +245,7 @@ impl OpenFile {
             self.go_out().await?;
         }
         self.check_there()?;
+        let _aside = self.set_aside_through(Some(at), bytes.len()).await?;
         self.shared.contents.write(&self.inode, at, bytes).await
     }
 
@@ -250,6 +257,7 @@ impl OpenFile {
         let _turn = self.turn.acquire(1).await;
         self.go_out().await?;
         let mut rope = Rope::default();
+        let _aside = self.set_aside_through(None, bytes.len()).await?;
         bytes.chunks(BLOCK_BYTES).for_each(|part| rope.push(Buf::copy_from(part).freeze()));
         self.shared.contents.append(&self.inode, rope).await
     }
@@ -357,6 +365,7 @@ impl OpenFile {
             self.inode.set_written(None);
         }
         self.settle_permits();
+        self.trim_aside();
     }
 
     /// Has everything go out that is dirty now. A fault ends it, but not before what is on its way has ended: it would come
@@ -396,6 +405,7 @@ impl OpenFile {
         let _turn = self.turn.acquire(1).await;
         self.dirty.borrow_mut().cut(size);
         self.settle_permits();
+        self.trim_aside();
         if self.is_clean() {
             // It was of bytes that are not wanted any more.
             *self.fault.borrow_mut() = None;
@@ -429,6 +439,7 @@ impl OpenFile {
         self.dirty.borrow_mut().cut(0);
         *self.fault.borrow_mut() = None;
         self.settle_permits();
+        self.trim_aside();
     }
 
     pub(crate) fn is_clean(&self) -> bool {

@@ -138,6 +138,23 @@ impl Files {
         Ok(at == above)
     }
 
+    /// The path of a directory, from the root on.
+    ///
+    /// # Errors
+    /// It is gone, or moved just now; what the directories above it say.
+    pub async fn path_of(&self, dir: u64) -> Result<Vec<u8>, Error> {
+        let (mut at, mut path) = (dir, Vec::new());
+        while at != ROOT && path.len() <= PATH_BYTES_MAX {
+            let above = self.lookup(at, b"..").await?.ino;
+            let names = self.list(above).await?;
+            let name = names.into_iter().find(|entry| entry.ino == at).map(|entry| entry.name);
+            let name = name.ok_or_else(|| Error::NotFound(format!("a name of directory {at}")))?;
+            path = [&b"/"[..], &name, &path].concat();
+            at = above;
+        }
+        Ok(if path.is_empty() { b"/".to_vec() } else { path })
+    }
+
     /// All names of a directory but `.` and `..`, by their bytes.
     ///
     /// # Errors

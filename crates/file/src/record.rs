@@ -6,6 +6,7 @@ pub(crate) mod key;
 pub mod lock;
 pub mod node;
 mod path;
+pub mod quota;
 pub mod root;
 pub mod small;
 mod stamps;

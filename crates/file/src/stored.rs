@@ -6,7 +6,7 @@ use std::rc::Rc;
 use engine::task::LocalFuture;
 
 use crate::access::Held;
-use crate::data::{self, Content, Shape, State};
+use crate::data::{self, Content, Funds, Shape, State};
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::meta::Version;
@@ -27,6 +27,7 @@ pub(crate) struct Stored {
     is_lost: Cell<bool>,
     /// What is changed is where bytes lie, and not what they are: the file's times stay.
     keeps_times: bool,
+    funds: Funds,
 }
 
 #[derive(Clone)]
@@ -47,7 +48,9 @@ impl Stored {
     /// As it was met when it was opened.
     pub(crate) fn new(names: Rc<FileSystem>, ino: u64, shape: Shape, held: Held<Inode>) -> Result<Stored, Error> {
         let (seen, written, is_lost) = (RefCell::default(), Cell::default(), Cell::default());
-        let stored = Stored { names, ino, shape, seen, written, is_lost, keeps_times: false };
+        // It counts for that for good.
+        let funds = names.quotas.funds(held.record.quota);
+        let stored = Stored { names, ino, shape, seen, written, is_lost, keeps_times: false, funds };
         stored.see(held)?;
         Ok(stored)
     }
@@ -138,6 +141,10 @@ impl data::Inode for Stored {
 
     fn store_anyway(&self, version: Version, state: State) -> LocalFuture<'_, Result<bool, Error>> {
         Box::pin(async move { self.put(version, &state, &|| Ok(())).await })
+    }
+
+    fn funds(&self) -> Funds {
+        self.funds.clone()
     }
 
     fn may_change(&self) -> Result<(), Error> {

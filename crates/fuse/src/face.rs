@@ -19,7 +19,7 @@ use fuser::{
 };
 
 use crate::caller::Caller;
-use crate::replies::{answer, attributes, done, entry, how_opened, opened, tested};
+use crate::replies::{answer, attributes, done, entry, how_opened, opened, room, tested};
 use crate::serve::{Job, Served};
 use crate::told::{self, Moment, TTL};
 
@@ -29,8 +29,6 @@ const WRITE_BYTES_MAX: u32 = 1 << 20;
 const BACKGROUND_MAX: u16 = 64;
 /// Names that are read at a time for one request.
 const NAMES_AT_ONCE: usize = 64;
-/// The unit of sizes of the whole.
-const STATFS_BYTES: u64 = 4096;
 /// Between two tries to hand a request on to a reactor that has very many.
 const PAUSE: Duration = Duration::from_micros(100);
 
@@ -412,16 +410,8 @@ impl Filesystem for Face {
         });
     }
 
-    fn statfs(&self, _request: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        self.hand_on(move |served| async move {
-            match served.files.usage().await {
-                Ok((size, free)) => {
-                    let (size, free) = (size / STATFS_BYTES, free / STATFS_BYTES);
-                    reply.statfs(size, free, free, 0, 0, 4096, 255, 4096);
-                }
-                Err(error) => reply.error(told::errno(&error)),
-            }
-        });
+    fn statfs(&self, _request: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        self.hand_on(move |served| async move { room(reply, served.files.usage_at(ino.0).await) });
     }
 
     fn setxattr(

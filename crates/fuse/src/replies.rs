@@ -1,12 +1,16 @@
 //! What several requests are answered by.
 
-use file::Error;
 use file::record::lock::Lock;
+use file::{Error, Usage};
 use fuser::{
-    Errno, FileHandle, FopenFlags, Generation, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyXattr,
+    Errno, FileHandle, FopenFlags, Generation, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen, ReplyStatfs,
+    ReplyXattr,
 };
 
 use crate::told::{self, TTL};
+
+/// The unit of sizes of the whole.
+const STATFS_BYTES: u64 = 4096;
 
 /// An attribute's answer: its length where that is asked for, or all of it where there is room.
 pub fn answer(reply: ReplyXattr, size: u32, found: Result<Vec<u8>, Error>) {
@@ -55,6 +59,18 @@ pub fn opened(reply: ReplyOpen, result: Result<u64, Error>, how: FopenFlags) {
 pub fn attributes(reply: ReplyAttr, result: Result<file::Attributes, Error>) {
     match result {
         Ok(found) => reply.attr(&TTL, &told::attributes(&found)),
+        Err(error) => reply.error(told::errno(&error)),
+    }
+}
+
+/// Ends a request for room.
+pub fn room(reply: ReplyStatfs, result: Result<Usage, Error>) {
+    match result {
+        Ok(Usage { bytes, free, files }) => {
+            let (size, free) = (bytes / STATFS_BYTES, free / STATFS_BYTES);
+            let (files, files_free) = files.unwrap_or_default();
+            reply.statfs(size, free, free, files, files_free, STATFS_BYTES as u32, 255, STATFS_BYTES as u32);
+        }
         Err(error) => reply.error(told::errno(&error)),
     }
 }

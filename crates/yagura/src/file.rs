@@ -12,6 +12,7 @@ mod mount;
 mod names;
 mod paths;
 mod place;
+mod quota;
 mod reach;
 mod rebuild;
 mod scrub;

@@ -159,6 +159,10 @@ impl Collector {
             }
             chunks += usize::from(self.auditor.clear_at(number, version, &[], true).await?);
         }
+        if self.still(client).await?.is_none() {
+            return Ok(false);
+        }
+        self.names.fold_shares(client.number).await?;
         let Some(held) = self.still(client).await? else { return Ok(false) };
         let is_collected = self.names.access.remove(&self.names.access.keys.client(client.number), &held).await?;
         if is_collected {

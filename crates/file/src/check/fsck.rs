@@ -22,6 +22,7 @@ use super::listed::Listed;
 use super::maps::{Inodes, Whose};
 use super::names::Judge;
 use super::noted::Noted;
+use super::quotas::QuotasSeen;
 use super::report::{Left, Report};
 use super::space::Second;
 use super::tries::Names;
@@ -52,6 +53,11 @@ pub struct Fsck {
     pub(crate) spans: Noted<SpanId, Version>,
     pub(crate) chunks: Unnamed,
     pub(crate) regions: Noted<(Region, u32), ()>,
+    /// By quota and client; the number of the share.
+    pub(crate) shares: Noted<(u64, u64), u64>,
+    pub(crate) quotas: Noted<u64, Version>,
+    /// When the look under way began.
+    pub(crate) looked_at: Instant,
     job: Rc<Job>,
 }
 
@@ -72,6 +78,9 @@ impl Fsck {
             spans: Noted::new(),
             chunks: Unnamed::default(),
             regions: Noted::new(),
+            shares: Noted::new(),
+            quotas: Noted::new(),
+            looked_at: time::now(),
             job: Job::unlisted(None, show),
         }
     }
@@ -84,7 +93,9 @@ impl Fsck {
         Box::pin(async move {
             let mut report = self.look().await?;
             for _ in 1..LOOKS_MAX {
-                if !waits || !self.wait(&report).await? {
+                // A quota is counted when it was nobody's for all of a look.
+                let can_count = self.repairs && report.uncounted > 0 && report.has_folded();
+                if !waits || !(can_count || self.wait(&report).await?) {
                     break;
                 }
                 let before = std::mem::take(&mut report);
@@ -107,7 +118,8 @@ impl Fsck {
         }
         let noted =
             [self.nameless.left(), self.nodes.left(), self.spans.left(), self.chunks.left(), self.regions.left()];
-        let left = noted.into_iter().fold(self.collector.watch.left(&quiet), Duration::max);
+        let noted = noted.into_iter().chain([self.shares.left(), self.quotas.left()]);
+        let left = noted.fold(self.collector.watch.left(&quiet), Duration::max);
         let (begin, end) = (time::now(), time::now() + left + Duration::from_secs(1));
         self.job.begin("wait until what seems left over has been so for an hour");
         loop {
@@ -140,6 +152,7 @@ impl Fsck {
         let mut report = Report::default();
         let clients = self.collector.look().await?;
         self.begin();
+        let quotas = QuotasSeen::read(&self.names).await?;
         let listed = Listed::read(&**self.names.meta(), self.names.access.keys).await?;
         report.clients = clients.iter().filter(|client| client.number != self.names.client()).count() as u64;
         let begun = time::now();
@@ -150,6 +163,8 @@ impl Fsck {
             false => survey.name(stripe),
         };
         let mut inodes = Inodes::read(&names, &contents, &listed, &self.job, visit).await?;
+        let living = clients.iter().map(|client| client.number).collect();
+        self.check_quotas(&quotas, &inodes, &living, &mut report).await?;
         let second = Second { names: &names, contents: &contents, auditor: &self.auditor };
         let faults = second.stripes(&listed, &survey, &self.job).await?;
         let touched = faults.iter().flat_map(|fault| &fault.inos).copied();
@@ -186,6 +201,9 @@ impl Fsck {
         self.spans.begin();
         self.chunks.begin();
         self.regions.begin();
+        self.shares.begin();
+        self.quotas.begin();
+        self.looked_at = time::now();
     }
 
     fn end(&mut self) {
@@ -194,6 +212,8 @@ impl Fsck {
         self.spans.end();
         self.chunks.end();
         self.regions.end();
+        self.shares.end();
+        self.quotas.end();
     }
 
     /// Regions that no chunk has for an hour, which can be given back; others are told.

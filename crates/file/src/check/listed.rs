@@ -68,6 +68,8 @@ impl Listed {
             b'x' => self.intents.push(number()?),
             b'c' => self.clients.push(number()?),
             b'l' => self.locks.push(number()?),
+            // They are read by themselves.
+            b'q' => drop(number()?),
             b'd' => {
                 let (dir, path) = rest.split_first_chunk()?;
                 self.nodes.push((u64::from_be_bytes(*dir), Path::of_nibbles(path)?));

@@ -11,7 +11,8 @@ use engine::time::{self, Instant};
 use super::TOGETHER;
 use super::listed::Listed;
 use crate::access::Held;
-use crate::data::{Content, Contents, Few, SpanId, Stripe};
+use crate::amount::Amount;
+use crate::data::{Content, Contents, Few, SpanId, Stripe, counted};
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::meta::Version;
@@ -28,6 +29,9 @@ pub(crate) struct InodeSeen {
     /// Each, and whether a name was met that has it.
     pub(crate) links: Box<[(u64, bool)]>,
     pub(crate) keepers: Box<[u64]>,
+    /// The quota that it counts for.
+    quota: u64,
+    pub(crate) has_quota: bool,
     /// The long map that it has.
     map: Option<u64>,
 }
@@ -50,13 +54,27 @@ pub(crate) struct Inodes {
     pub(crate) damaged: BTreeMap<u64, String>,
     /// Files whose maps do not parse, and why: what they name is not known.
     pub(crate) unmapped: BTreeMap<u64, String>,
+    /// What counts for each quota.
+    pub(crate) counted: BTreeMap<u64, Amount>,
     /// Spans of maps that no inode has.
     pub(crate) stray: Vec<SpanId>,
     /// One of these does not parse, and what it names is not known.
     is_stray_damaged: bool,
 }
 
+fn rows_of(stripe: &Stripe) -> Amount {
+    Amount::of_bytes(counted(stripe.length.into()))
+}
+
 impl Inodes {
+    /// Something counts for a quota.
+    fn count(&mut self, quota: u64, amount: Amount) {
+        if quota != 0 {
+            let counted = self.counted.entry(quota).or_default();
+            *counted = *counted + amount;
+        }
+    }
+
     /// Whether all that maps name is known.
     pub(crate) fn is_whole(&self) -> bool {
         self.damaged.is_empty() && self.unmapped.is_empty() && !self.is_stray_damaged
@@ -82,6 +100,7 @@ impl Inodes {
             read_at: time::now(),
             damaged: BTreeMap::new(),
             unmapped: BTreeMap::new(),
+            counted: BTreeMap::new(),
             stray: Vec::new(),
             is_stray_damaged: false,
         };
@@ -122,10 +141,16 @@ impl Inodes {
         let (version, inode) = (held.version(), held.record);
         let mut map = None;
         let goes = inode.is_going();
+        // What goes was given back by whoever made it so, or is with its share.
+        let quota = if goes { 0 } else { inode.quota };
+        self.count(quota, Amount::FILE);
         match content_of(&inode, contents.members().layout().shape) {
             Ok(Content::Inline(_)) => {}
             Ok(Content::Extents(map)) => {
-                map.stripes().iter().for_each(|stripe| visit(Whose { ino, span: None, goes }, stripe));
+                for stripe in map.stripes() {
+                    self.count(quota, rows_of(&stripe));
+                    visit(Whose { ino, span: None, goes }, &stripe);
+                }
             }
             // Of what is going they are nobody's.
             Ok(Content::Spans(spans)) => map = Some(spans.map).filter(|_| !goes),
@@ -139,6 +164,8 @@ impl Inodes {
             is_going: goes,
             links: inode.links.iter().map(|link| (*link, false)).collect(),
             keepers: inode.keepers.into(),
+            quota,
+            has_quota: inode.has_quota && !goes,
             map,
         };
         self.all.insert(ino, seen);
@@ -178,7 +205,11 @@ impl Inodes {
                 Ok(stood) => {
                     let stripes = stood.0.as_ref().map(|span| span.map.stripes()).unwrap_or_default();
                     let whose = Whose { ino: id.inode, span: Some(id), goes: !owned(&self.all, &id) };
-                    stripes.iter().for_each(|stripe| visit(whose, stripe));
+                    let quota = self.all.get(&id.inode).map_or(0, |seen| if whose.goes { 0 } else { seen.quota });
+                    for stripe in &stripes {
+                        self.count(quota, rows_of(stripe));
+                        visit(whose, stripe);
+                    }
                 }
                 // One that nobody has is told as such.
                 Err(Error::Damaged(why)) if owned(&self.all, &id) => drop(self.unmapped.insert(id.inode, why)),

@@ -340,7 +340,7 @@ impl Fsck {
 }
 
 /// Whether it was done: what could not be, as others were in the way or nobody knows what became of it, is found again.
-fn done(mended: Result<bool, Error>) -> bool {
+pub(super) fn done(mended: Result<bool, Error>) -> bool {
     mended.unwrap_or_else(|error| {
         tracing::warn!(%error, "what is left over could not be removed now");
         false

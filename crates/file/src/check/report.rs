@@ -35,6 +35,12 @@ pub enum Left {
     Region,
     /// A chunk that gives its regions back.
     Dying,
+    /// A share of a quota of a client that is not there.
+    Share,
+    /// A quota that says another use than what counts for it.
+    Used,
+    /// A quota of no directory.
+    Quota,
     /// A chunk without an owner that is not listed as such, or one that is and is not there.
     Unlisted,
 }
@@ -58,6 +64,9 @@ impl Left {
             Left::Rows => "chunk with rows that no file has",
             Left::Region => "region of no chunk",
             Left::Dying => "chunk that gives its regions back",
+            Left::Share => "share of a quota of a client that is no more",
+            Left::Used => "quota that counts what is not there",
+            Left::Quota => "quota of no directory",
             Left::Unlisted => "chunk that is wrongly listed as free",
         }
     }
@@ -94,6 +103,10 @@ pub struct Report {
     pub chunks: u64,
     /// Clients, this one not counted.
     pub clients: u64,
+    /// Shares of quotas were taken for used in this look.
+    has_folded: bool,
+    /// Quotas that clients used meanwhile: whether they count what is there is not known.
+    pub uncounted: u64,
     /// What must not be.
     pub damage: Vec<Damage>,
     /// Damage beyond what is told.
@@ -116,6 +129,7 @@ impl Report {
 
     /// Something is left over: it was mended, or not, and then it may be for want of an hour.
     pub(crate) fn leave(&mut self, kind: Left, is_mended: bool, waits: bool) {
+        self.has_folded |= is_mended && matches!(kind, Left::Client | Left::Share);
         let tally = self.left.entry(kind).or_default();
         match is_mended {
             true => tally.mended += 1,
@@ -134,6 +148,11 @@ impl Report {
     /// How much waits for an hour to pass.
     pub fn waiting(&self) -> u64 {
         self.left.values().map(|tally| tally.waiting).sum()
+    }
+
+    /// Whether shares of quotas were taken for used.
+    pub(crate) fn has_folded(&self) -> bool {
+        self.has_folded
     }
 
     /// How much is left over, for whatever reason.

@@ -42,7 +42,7 @@ impl Contents {
                 }
                 Content::Spans(_) => {
                     // What may fail for want of members or of room comes first.
-                    self.put_missing(&mut write).await?;
+                    self.put_missing(inode, &mut write).await?;
                     let longer = State { size, ..(*state).clone() };
                     if inode.store(version, longer).await? {
                         return self.write_out(inode, write).await.map(|()| at);

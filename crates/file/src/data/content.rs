@@ -18,6 +18,7 @@ use std::rc::Rc;
 
 use engine::task::LocalFuture;
 
+use super::funds::Funds;
 use super::map::{FILE_BYTES_MAX, Map};
 use super::shape::Shape;
 use crate::bytes::{Reader, put_varint};
@@ -146,6 +147,11 @@ pub trait Inode {
     /// The same, whether bytes may be changed or not: for what must not stay as it is.
     fn store_anyway(&self, version: Version, state: State) -> LocalFuture<'_, Result<bool, Error>> {
         self.store(version, state)
+    }
+
+    /// What its rows are paid from.
+    fn funds(&self) -> Funds {
+        Funds::none()
     }
 
     /// Whether bytes may be changed yet. It is asked right before each change of a map, as that may have been long in the making.

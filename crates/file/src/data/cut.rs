@@ -7,6 +7,7 @@ use engine::time;
 
 use super::content::{Content, INLINE_BYTES_MAX, Inode, Spans, State};
 use super::file::{Contents, TOGETHER, TRIES_MAX, before_try};
+use super::funds::Hold;
 use super::map::{FILE_BYTES_MAX, Map};
 use super::pending::Few;
 use super::span::{Span, SpanId, touched};
@@ -23,13 +24,14 @@ impl Contents {
         if size > FILE_BYTES_MAX {
             return Err(Error::TooLong(FILE_BYTES_MAX));
         }
+        let hold = inode.funds().hold().await?;
         let (mut behind, mut has_shrunk) = (Behind::default(), false);
         for attempt in 0..TRIES_MAX {
             before_try(attempt).await;
             // What this client has seen before says neither how long the file is nor where its bytes are.
             let (state, version) = inode.load(true).await?;
             let Content::Spans(spans) = &state.content else {
-                if has_shrunk || self.truncate_short(inode, &state, version, size).await? {
+                if has_shrunk || self.truncate_short(inode, (&state, version), size, &hold).await? {
                     self.space.tend().await;
                     return Ok(());
                 }
@@ -58,9 +60,9 @@ impl Contents {
     async fn truncate_short(
         self: &Rc<Self>,
         inode: &dyn Inode,
-        state: &State,
-        version: Version,
+        (state, version): (&State, Version),
         size: u64,
+        hold: &Hold,
     ) -> Result<bool, Error> {
         let mut gone = Vec::new();
         let content = match &state.content {
@@ -84,7 +86,7 @@ impl Contents {
         let sent = time::now();
         let is_done = inode.store(version, State { content, size }).await?;
         if is_done {
-            self.space.free_since(&gone, sent);
+            self.free_since(&gone, sent, hold);
         }
         Ok(is_done)
     }
@@ -113,8 +115,10 @@ impl Contents {
         spans: Spans,
     ) -> Result<(), Error> {
         let Some(from) = spans.cut else { return Ok(()) };
-        self.each_span(inode.number(), spans.map, &(from..spans.reach), move |contents, id| async move {
-            contents.empty_span(id, spans.cuts, from).await
+        let hold = Rc::new(inode.funds().hold().await?);
+        self.each_span(inode.number(), spans.map, &(from..spans.reach), move |contents, id| {
+            let hold = Rc::clone(&hold);
+            async move { contents.empty_span(id, spans.cuts, from, &hold).await }
         })
         .await?;
         let content = match state.size {
@@ -156,7 +160,7 @@ impl Contents {
     }
 
     /// Empties a span from a place on, unless this or a later cut has passed there before.
-    async fn empty_span(&self, id: SpanId, cuts: u32, from: u64) -> Result<(), Error> {
+    async fn empty_span(&self, id: SpanId, cuts: u32, from: u64, hold: &Hold) -> Result<(), Error> {
         let sent = time::now();
         let emptied = self.spans.ensure(id, |span| {
             let Some(mut span) = span.filter(|span| span.cuts < cuts) else { return Ok((None, Vec::new())) };
@@ -164,13 +168,13 @@ impl Contents {
             Ok((Some(Span { cuts, map: span.map }), gone))
         });
         let gone: Vec<Rc<Stripe>> = emptied.await?;
-        self.space.free_since(&gone, sent);
+        self.free_since(&gone, sent, hold);
         Ok(())
     }
 
     /// Empties a span of a map that no inode names.
-    pub(crate) async fn drop_span(&self, id: SpanId) -> Result<(), Error> {
-        self.empty_span(id, u32::MAX, 0).await
+    pub(crate) async fn drop_span(&self, id: SpanId, hold: &Hold) -> Result<(), Error> {
+        self.empty_span(id, u32::MAX, 0, hold).await
     }
 
     /// Makes a range of a file a hole; its size stays.
@@ -178,6 +182,7 @@ impl Contents {
     /// # Errors
     /// As [`Contents::write`].
     pub async fn punch(self: &Rc<Self>, inode: &dyn Inode, range: Range<u64>) -> Result<(), Error> {
+        let hold = inode.funds().hold().await?;
         // The long map in which it is a hole, since which cut.
         let mut punched: Option<(u64, u32)> = None;
         for attempt in 0..TRIES_MAX {
@@ -213,7 +218,7 @@ impl Contents {
             };
             let sent = time::now();
             if inode.store(version, State { content, size: state.size }).await? {
-                self.space.free_since(&gone, sent);
+                self.free_since(&gone, sent, &hold);
                 self.space.tend().await;
                 return Ok(());
             }
@@ -238,6 +243,7 @@ impl Contents {
         range: Range<u64>,
     ) -> Result<(), Error> {
         let may = || inode.may_change();
+        let hold = inode.funds().hold().await?;
         for _ in 0..TRIES_MAX {
             let sent = time::now();
             let punched = self.spans.ensure_while(id, &may, |span| {
@@ -250,10 +256,10 @@ impl Contents {
             });
             match punched.await? {
                 Some(gone) => {
-                    self.space.free_since(&gone, sent);
+                    self.free_since(&gone, sent, &hold);
                     return Ok(());
                 }
-                None => self.shorten(id).await?,
+                None => self.shorten(&inode.funds(), id).await?,
             }
         }
         Err(Error::Unavailable("others change the file all the time".into()))
@@ -264,12 +270,12 @@ impl Contents {
     ///
     /// # Errors
     /// What the store says: the rest is left to `fsck`.
-    pub async fn remove(self: &Rc<Self>, inode: u64, content: &Content) -> Result<(), Error> {
+    pub async fn remove(self: &Rc<Self>, inode: u64, content: &Content, hold: &Hold) -> Result<(), Error> {
         match content {
             Content::Inline(_) => {}
-            Content::Extents(map) => self.space.free(&map.stripes()),
+            Content::Extents(map) => self.free(&map.stripes(), hold),
             Content::Spans(Spans { map, reach, .. }) => {
-                let drop_span = |contents: Rc<Contents>, id| async move { contents.drop_span(id).await };
+                let drop_span = |contents: Rc<Contents>, id| async move { contents.drop_span(id, hold).await };
                 self.each_span(inode, *map, &(0..*reach), drop_span).await?;
             }
         }

@@ -8,6 +8,7 @@ use engine::backoff::jittered;
 use engine::task;
 use engine::time::{self, Instant};
 
+use super::funds::{Funds, Hold, counted};
 use super::map::SPAN_BYTES;
 use super::member::{Layout, Members};
 use super::pending::Pending;
@@ -19,6 +20,7 @@ use super::span::SpanRecords;
 use super::stripe::Stripe;
 use super::under_way::UnderWay;
 use super::write::Stripes;
+use crate::amount::Amount;
 use crate::error::Error;
 use crate::meta::Meta;
 
@@ -135,6 +137,11 @@ pub(crate) fn offer<'a>(written: impl Iterator<Item = &'a mut Written>) -> Resul
     written.filter_map(|written| written.taken.as_mut()).try_for_each(Taken::offer)
 }
 
+/// A map names them, by a change that is known to have been made.
+pub(crate) fn tell_named<'a>(written: impl Iterator<Item = &'a mut Written>) {
+    written.filter_map(|written| written.taken.as_mut()).for_each(Taken::named);
+}
+
 /// No map names them, and none will.
 pub(crate) fn recall<'a>(written: impl Iterator<Item = &'a mut Written>) {
     written.filter_map(|written| written.taken.as_mut()).for_each(Taken::recall);
@@ -172,8 +179,21 @@ impl Contents {
         &self.figures
     }
 
+    /// No map names these stripes any more, and they count no more: by a change that this client has made, just now.
+    pub(crate) fn free(&self, stripes: &[Rc<Stripe>], hold: &Hold) {
+        self.free_since(stripes, time::now(), hold);
+    }
+
+    /// The same by a change that was sent then.
+    pub(crate) fn free_since(&self, stripes: &[Rc<Stripe>], sent: Instant, hold: &Hold) {
+        if self.space.free_since(stripes, sent) {
+            let bytes = stripes.iter().map(|stripe| counted(stripe.length.into())).sum();
+            hold.refund(Amount::of_bytes(bytes));
+        }
+    }
+
     /// Puts data into stripes, none of which lies in two spans.
-    pub(crate) async fn put(self: &Rc<Self>, at: u64, data: &Rope) -> Result<Vec<Written>, Error> {
+    pub(crate) async fn put(self: &Rc<Self>, funds: &Funds, at: u64, data: &Rope) -> Result<Vec<Written>, Error> {
         let layout = self.members().layout();
         let rows_max = COLUMN_ROWS_MAX.min(layout.region_rows() as usize);
         let (mut pending, mut written, mut from) = (Pending::new(), Vec::new(), 0);
@@ -183,8 +203,8 @@ impl Contents {
                 let place = at + from as u64;
                 let in_span = SPAN_BYTES - place % SPAN_BYTES;
                 let length = layout.shape.bytes_of(rows_max).min(data.len() - from).min(in_span as usize);
-                let (contents, part) = (Rc::clone(self), data.slice(from, from + length));
-                pending.push((), async move { contents.put_part(place, part).await });
+                let (contents, funds, part) = (Rc::clone(self), funds.clone(), data.slice(from, from + length));
+                pending.push((), async move { contents.put_part(&funds, place, part).await });
                 from += length;
                 continue;
             }
@@ -201,12 +221,12 @@ impl Contents {
     }
 
     /// Puts data into one stripe, or into several where no rows lie side by side for that.
-    async fn put_part(&self, at: u64, data: Rope) -> Result<Vec<Written>, Error> {
+    async fn put_part(&self, funds: &Funds, at: u64, data: Rope) -> Result<Vec<Written>, Error> {
         let shape = self.members().layout().shape;
         let (mut written, mut open) = (Vec::new(), vec![(at, data)]);
         while let Some((at, data)) = open.pop() {
             let rows = shape.cut(data.len()).rows();
-            match self.put_stripe(at, &data, false).await {
+            match self.put_stripe(funds, at, &data, false).await {
                 Ok(part) => written.push(part),
                 Err(Error::NoSpace(_)) if rows > 1 => {
                     let half = shape.bytes_of(rows / 2);
@@ -220,11 +240,19 @@ impl Contents {
     }
 
     /// Puts data into one stripe; with `well` only on members all of which are well and stay.
-    pub(crate) async fn put_stripe(&self, at: u64, data: &Rope, well: bool) -> Result<Written, Error> {
+    pub(crate) async fn put_stripe(&self, funds: &Funds, at: u64, data: &Rope, well: bool) -> Result<Written, Error> {
         let rows = self.members().layout().shape.cut(data.len()).rows() as u32;
         let mut tried = 0;
         loop {
-            let taken = self.space.take(rows, well).await?;
+            let mut taken = self.space.take(rows, well).await?;
+            // After that: it finds out whether this client is taken for dead.
+            match funds.draw(counted(data.len() as u64)).await {
+                Ok(charge) => taken.pay(charge),
+                Err(error) => {
+                    taken.give_back();
+                    return Err(error);
+                }
+            }
             // A chunk whose record came an hour late may be in regions that are another's by now.
             taken.check()?;
             let written = self.stripes.write(data, &taken.place, taken.row(), task::random_u64() as u32).await;
@@ -250,8 +278,14 @@ impl Contents {
     }
 
     /// Puts data into one stripe that lacks no more columns than this: all others are there, on members that stay.
-    pub(crate) async fn put_better(&self, at: u64, data: &Rope, may_lack: u32) -> Result<Written, Error> {
-        let written = self.put_stripe(at, data, may_lack == 0).await?;
+    pub(crate) async fn put_better(
+        &self,
+        funds: &Funds,
+        at: u64,
+        data: &Rope,
+        may_lack: u32,
+    ) -> Result<Written, Error> {
+        let written = self.put_stripe(funds, at, data, may_lack == 0).await?;
         let out = written.taken.as_ref().map_or(0, |taken| self.members().out_of(&taken.place.columns));
         // What is no better would be written again for ever; what is worse bears less than the old one.
         if (written.stripe.missing | out).count_ones() > may_lack {

@@ -4,6 +4,7 @@
 //! - `record`, `key`: records in the store, changed once each.
 //! - `label`, `member`: the namespaces that the bytes are on.
 //! - `chunk`, `rest`, `regions`, `place`, `places`, `unowned`, `chunks`, `rows`, `space`, `room`: room, taken and given back.
+//! - `funds`: what rows count for a quota.
 //! - `rope`, `write`, `gather`, `read`, `balance`, `pending`: stripes, written and read.
 //! - `examine`, `mend`: stripes of which something is missing or does not verify, found and written anew.
 //! - `survey`, `audit`: what records of space say, beside what maps name.
@@ -20,6 +21,7 @@ mod content;
 mod cut;
 mod examine;
 mod file;
+mod funds;
 mod gather;
 mod key;
 mod label;
@@ -55,6 +57,8 @@ pub(crate) use chunk::{Marks, Run, UNOWNED_MAX};
 pub(crate) use chunks::Chunks;
 pub use content::{Content, EXTENTS_BYTES_MAX, INLINE_BYTES_MAX, Inode, Spans, State};
 pub use file::{Contents, Figures};
+pub(crate) use funds::counted;
+pub use funds::{Charge, Funds, Hold, Payer};
 pub use key::FsId;
 pub use label::{Label, LabelError, REGION_BYTES_MAX, REGION_BYTES_MIN};
 pub use map::{Extent, FILE_BYTES_MAX, MAP_BYTES_MAX, Map, Moved, Piece, SPAN_BYTES};

@@ -4,7 +4,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::content::{Content, EXTENTS_BYTES_MAX, Inode, State};
-use super::file::{Contents, TRIES_MAX, Written, offer, recall};
+use super::file::{Contents, TRIES_MAX, Written, offer, recall, tell_named};
+use super::funds::{Funds, Hold};
 use super::map::{Extent, Map, Moved, Piece};
 use super::record::Failed;
 use super::rope::Rope;
@@ -125,6 +126,8 @@ impl Contents {
         may_lack: Option<u32>,
         without: &[Range<usize>],
     ) -> Result<bool, Error> {
+        let funds = inode.funds();
+        let hold = funds.hold().await?;
         let mut written: Option<(Rc<Stripe>, Vec<Moved>, Written)> = None;
         let (mut stripe, mut without, mut doubtful) = (stripe, without, Vec::new());
         for _ in 0..TRIES_MAX {
@@ -137,8 +140,8 @@ impl Contents {
                 None => {
                     let (moved, data) = self.read_all(inode.number(), &named).await?;
                     let new = match may_lack {
-                        Some(may_lack) => self.put_better(first.at, &data, may_lack).await?,
-                        None => self.put_stripe(first.at, &data, false).await?,
+                        Some(may_lack) => self.put_better(&funds, first.at, &data, may_lack).await?,
+                        None => self.put_stripe(&funds, first.at, &data, false).await?,
                     };
                     (Rc::clone(&first.stripe), moved, new)
                 }
@@ -160,6 +163,7 @@ impl Contents {
             };
             match outcome {
                 Some(gone) if gone.iter().all(|stripe| stripe.id != new.stripe.id) => {
+                    tell_named([&mut new].into_iter());
                     if !new.is_timely() {
                         // It was named too late, and may be another's, as the old one may by now: both are left to `fsck`. What
                         // can be read there goes to another place.
@@ -168,7 +172,7 @@ impl Contents {
                         continue;
                     }
                     let gone: Vec<_> = gone.into_iter().filter(|stripe| !doubtful.contains(&stripe.id)).collect();
-                    self.space.free(&gone);
+                    self.free(&gone, &hold);
                     self.space.tend().await;
                     return Ok(true);
                 }
@@ -221,8 +225,8 @@ impl Contents {
     }
 
     /// Puts a part of a span together, where its map has grown too long. What fails is tried again with the next write.
-    pub(crate) async fn compact(self: &Rc<Self>, id: SpanId) {
-        if let Err(error) = self.try_compact(id).await {
+    pub(crate) async fn compact(self: &Rc<Self>, funds: &Funds, id: SpanId) {
+        if let Err(error) = self.try_compact(funds, id).await {
             tracing::debug!(inode = id.inode, span = id.span, %error, "a span stays in many pieces");
         }
     }
@@ -231,18 +235,19 @@ impl Contents {
     ///
     /// # Errors
     /// There is none that could be.
-    pub(crate) async fn shorten(self: &Rc<Self>, id: SpanId) -> Result<(), Error> {
-        match self.try_compact(id).await? {
+    pub(crate) async fn shorten(self: &Rc<Self>, funds: &Funds, id: SpanId) -> Result<(), Error> {
+        match self.try_compact(funds, id).await? {
             Compacted::Made | Compacted::Overtaken => Ok(()),
             Compacted::Nothing => Err(too_many_pieces()),
         }
     }
 
-    async fn try_compact(self: &Rc<Self>, id: SpanId) -> Result<Compacted, Error> {
+    async fn try_compact(self: &Rc<Self>, funds: &Funds, id: SpanId) -> Result<Compacted, Error> {
+        let hold = funds.hold().await?;
         let stood = self.spans.load(id).await?;
         let Some(span) = stood.0.as_ref().filter(|span| span.is_long(id)) else { return Ok(Compacted::Overtaken) };
         for window in self.windows(id, span) {
-            let written = match self.put_together(&span.map, window.clone()).await {
+            let written = match self.put_together(funds, &span.map, window.clone()).await {
                 Ok(written) => written,
                 // Another part can be read, perhaps.
                 Err(Error::Lost { reason, .. }) => {
@@ -251,7 +256,7 @@ impl Contents {
                 }
                 Err(error) => return Err(error),
             };
-            let is_made = self.name_together(id, span, written).await?;
+            let is_made = self.name_together((funds, &hold), id, span, written).await?;
             let made = self.figures.compactions.get() + u64::from(is_made);
             self.figures.compactions.set(made);
             return Ok(if is_made { Compacted::Made } else { Compacted::Overtaken });
@@ -276,7 +281,12 @@ impl Contents {
     }
 
     /// Reads what lies in a part of a span, and puts it into stripes.
-    async fn put_together(self: &Rc<Self>, map: &Map, window: Range<u64>) -> Result<Vec<Written>, Error> {
+    async fn put_together(
+        self: &Rc<Self>,
+        funds: &Funds,
+        map: &Map,
+        window: Range<u64>,
+    ) -> Result<Vec<Written>, Error> {
         let mut written = Vec::new();
         for run in runs(&map.part(window)) {
             let mut data = Rope::default();
@@ -289,13 +299,19 @@ impl Contents {
                     }
                 }
             }
-            written.extend(self.put(run.start, &data).await?);
+            written.extend(self.put(funds, run.start, &data).await?);
         }
         Ok(written)
     }
 
     /// Lets a span's map name what was put together, if it is still the one that it was made of.
-    async fn name_together(&self, id: SpanId, span: &Span, mut written: Vec<Written>) -> Result<bool, Error> {
+    async fn name_together(
+        &self,
+        (funds, hold): (&Funds, &Hold),
+        id: SpanId,
+        span: &Span,
+        mut written: Vec<Written>,
+    ) -> Result<bool, Error> {
         offer(written.iter_mut())?;
         let may = || written.iter().try_for_each(Written::check);
         let edited = self.spans.edit_while(id, &may, |now| {
@@ -310,12 +326,15 @@ impl Contents {
             recall(written.iter_mut());
         }
         let gone = edited.map_err(|failed| failed.error)?;
+        if gone.is_some() {
+            tell_named(written.iter_mut());
+        }
         match gone.as_ref() {
-            Some(gone) if written.iter().all(Written::is_timely) => self.space.free(gone),
+            Some(gone) if written.iter().all(Written::is_timely) => self.free(gone, hold),
             // It may be another's, and so may what it was made of: they are left to `fsck`.
             Some(_) => {
                 for late in &written {
-                    self.put_elsewhere(id, late).await?;
+                    self.put_elsewhere(funds, id, late).await?;
                 }
             }
             None => {}
@@ -324,14 +343,15 @@ impl Contents {
     }
 
     /// What a span came to name too late goes to another place, if it can be read there. Nothing is freed.
-    async fn put_elsewhere(&self, id: SpanId, late: &Written) -> Result<(), Error> {
+    async fn put_elsewhere(&self, funds: &Funds, id: SpanId, late: &Written) -> Result<(), Error> {
         let stripe = Rc::clone(&late.stripe);
         let all = Extent { at: late.at, length: stripe.length, from: 0, stripe };
         let (moved, data) = self.read_all(id.inode, &[all]).await?;
-        let mut new = self.put_stripe(late.at, &data, false).await?;
+        let mut new = self.put_stripe(funds, late.at, &data, false).await?;
         let gone = self.replace(id, &late.stripe, &mut new, &moved).await?;
-        if gone.iter().any(|stripe| stripe.id == new.stripe.id) {
-            recall([&mut new].into_iter());
+        match gone.iter().any(|stripe| stripe.id == new.stripe.id) {
+            true => recall([&mut new].into_iter()),
+            false => tell_named([&mut new].into_iter()),
         }
         Ok(())
     }

@@ -19,6 +19,7 @@ use engine::time::{self, Instant};
 
 use super::chunk::{CLOSED, Chunk, DYING, Marks, NOBODY, Run};
 use super::chunks::Chunks;
+use super::funds::Charge;
 use super::member::{Layout, Members};
 use super::place::Resort;
 use super::places::Places;
@@ -61,6 +62,8 @@ pub(crate) struct Taken {
     pub(crate) place: Rc<ChunkPlace>,
     run: Run,
     pub(crate) at: Instant,
+    /// What they count.
+    charge: Charge,
     /// False: a map names them, or may yet.
     is_ours: bool,
 }
@@ -75,7 +78,20 @@ impl Taken {
     /// # Errors
     /// None may: others can have taken them for lost.
     pub(crate) fn offer(&mut self) -> Result<(), Error> {
-        self.check().map(|()| self.is_ours = false)
+        self.check().map(|()| {
+            self.charge.offer();
+            self.is_ours = false;
+        })
+    }
+
+    /// What these rows count.
+    pub(crate) fn pay(&mut self, charge: Charge) {
+        self.charge = charge;
+    }
+
+    /// A map names them.
+    pub(crate) fn named(&mut self) {
+        self.charge.named();
     }
 
     /// Whether they may be used: others can't have taken them for lost, also where their chunk is nobody's by now.
@@ -86,6 +102,7 @@ impl Taken {
 
     /// No map names them, and none will.
     pub(crate) fn recall(&mut self) {
+        self.charge.recall();
         self.is_ours = true;
     }
 
@@ -240,7 +257,8 @@ impl Space {
         state.ripen(time::now());
         let mut owned = state.owned.values_mut().filter(|owned| self.will_do(&owned.place, well));
         let (run, place) = owned.find_map(|owned| Some((owned.take(rows)?, Rc::clone(&owned.place))))?;
-        Some(Taken { space: Rc::clone(self), client: self.client.get(), place, run, at: time::now(), is_ours: true })
+        let (space, client, charge) = (Rc::clone(self), self.client.get(), Charge::none());
+        Some(Taken { space, client, place, run, at: time::now(), charge, is_ours: true })
     }
 
     /// Marks rows of a chunk that is ours; with `claims`, of one that is nobody's and becomes it, if its members are all well, or,

@@ -13,7 +13,8 @@ use std::{iter, mem};
 
 use super::content::{Content, EXTENTS_BYTES_MAX, INLINE_BYTES_MAX, Inode, REACH_STEP, Spans, State};
 use super::cut::Behind;
-use super::file::{Contents, TRIES_MAX, Written, before_try, offer, recall};
+use super::file::{Contents, TRIES_MAX, Written, before_try, offer, recall, tell_named};
+use super::funds::Hold;
 use super::map::{FILE_BYTES_MAX, Map, SPAN_BYTES};
 use super::overdue::ids;
 use super::record::Failed;
@@ -59,12 +60,14 @@ pub(crate) struct Write {
     behind: Behind,
     /// Whether those before it that were under way were waited for.
     has_waited: bool,
+    /// What maps name no more goes back by this.
+    hold: Hold,
 }
 
 impl Write {
     pub(crate) fn new(at: u64, data: Rope) -> Write {
         let (missing, behind) = (iter::once(0..data.len()).collect(), Behind::default());
-        Write { at, data, written: Vec::new(), missing, map: None, behind, has_waited: false }
+        Write { at, data, written: Vec::new(), missing, map: None, behind, has_waited: false, hold: Hold::none() }
     }
 
     fn end(&self) -> u64 {
@@ -133,7 +136,7 @@ impl Contents {
         let is_there = |map: &u64| matches!(&state.content, Content::Spans(spans) if spans.map == *map);
         let Some(map) = write.map.filter(|map| !is_there(map)) else { return Ok(()) };
         for span in touched(&write.range()) {
-            self.drop_span(SpanId { inode, map, span }).await?;
+            self.drop_span(SpanId { inode, map, span }, &write.hold).await?;
         }
         write.map = None;
         write.begin_anew();
@@ -141,10 +144,14 @@ impl Contents {
     }
 
     /// Puts into stripes what is in none.
-    pub(crate) async fn put_missing(self: &Rc<Self>, write: &mut Write) -> Result<(), Error> {
+    pub(crate) async fn put_missing(self: &Rc<Self>, inode: &dyn Inode, write: &mut Write) -> Result<(), Error> {
+        let funds = inode.funds();
+        if !write.hold.is_of(&funds) {
+            write.hold = funds.hold().await?;
+        }
         while let Some(range) = write.missing.last().cloned() {
             let part = write.data.slice(range.start, range.end);
-            write.written.extend(self.put(write.at + range.start as u64, &part).await?);
+            write.written.extend(self.put(&funds, write.at + range.start as u64, &part).await?);
             write.missing.pop();
         }
         Ok(())
@@ -183,7 +190,8 @@ impl Contents {
         bytes: &[u8],
     ) -> Result<(), Error> {
         let mut map = Map::default();
-        let mut written = self.put(0, &Rope::from(engine::Buf::copy_from(bytes).freeze())).await?;
+        let data = Rope::from(engine::Buf::copy_from(bytes).freeze());
+        let mut written = self.put(&inode.funds(), 0, &data).await?;
         written.iter().for_each(|written| drop(map.write(written.at, Rc::clone(&written.stripe))));
         let new = State { content: Content::Extents(map), size: state.size };
         self.store_written(inode, state, version, new, &mut written).await.map(drop)
@@ -204,7 +212,10 @@ impl Contents {
         let is_done = inode.store_while(version, new.clone(), &may).await?;
         if !is_done {
             recall(written.iter_mut());
-        } else if !written.iter().all(Written::is_timely) {
+            return Ok(false);
+        }
+        tell_named(written.iter_mut());
+        if !written.iter().all(Written::is_timely) {
             self.take_out(inode, (before, &new), written).await?;
             return Err(expired());
         }
@@ -219,7 +230,7 @@ impl Contents {
         map: &Map,
         write: &mut Write,
     ) -> Result<Step, Error> {
-        self.put_missing(write).await?;
+        self.put_missing(inode, write).await?;
         let (mut new, mut gone) = (map.clone(), Vec::new());
         write.written.iter().for_each(|written| gone.extend(new.write(written.at, Rc::clone(&written.stripe))));
         let size = state.size.max(write.end());
@@ -231,7 +242,7 @@ impl Contents {
         if !self.store_written(inode, state, version, new, &mut write.written).await? {
             return Ok(Step::Again);
         }
-        self.space.free(&gone);
+        self.free(&gone, &write.hold);
         Ok(Step::Done)
     }
 
@@ -277,7 +288,7 @@ impl Contents {
         write: &mut Write,
         is_fresh: bool,
     ) -> Result<Step, Error> {
-        self.put_missing(write).await?;
+        self.put_missing(inode, write).await?;
         if spans.cut.is_some() {
             self.finish_cut(inode, state, version, spans).await?;
             return Ok(Step::Again);
@@ -310,11 +321,11 @@ impl Contents {
                 None | Some(Applied::Late) => return Ok(Step::Again),
                 Some(Applied::Gone) => return Ok(Step::Anew),
                 Some(Applied::Full) => {
-                    self.shorten(id).await?;
+                    self.shorten(&inode.funds(), id).await?;
                     return Ok(Step::Again);
                 }
                 Some(Applied::Made { gone, is_long }) => {
-                    self.space.free(&gone);
+                    self.free(&gone, &write.hold);
                     long.extend(is_long.then_some(id));
                 }
             }
@@ -322,7 +333,7 @@ impl Contents {
         let step = self.store_size(inode, state, version, spans, write.end()).await?;
         if matches!(step, Step::Done) {
             for id in long {
-                self.compact(id).await;
+                self.compact(&inode.funds(), id).await;
             }
         }
         Ok(step)
@@ -371,6 +382,9 @@ impl Contents {
         };
         if is_not_made {
             recall(here.iter_mut().map(|written| &mut **written).filter(|written| ours.contains(&written.stripe.id)));
+        }
+        if edited.is_ok() && !is_not_made {
+            tell_named(here.iter_mut().map(|written| &mut **written));
         }
         match edited {
             Ok(Applied::Made { .. }) if !here.iter().all(|written| written.is_timely()) => {

@@ -5,11 +5,13 @@
 use std::future::Future;
 
 use super::gone::spared;
-use crate::access::Tries;
+use crate::access::{Held, Tries};
+use crate::amount::Amount;
 use crate::data::Few;
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::record::Path;
+use crate::record::inode::Inode;
 use crate::record::node::{Leaf, Node, RootPart, Shape};
 
 /// Nodes of one directory that are read or changed at once. Chosen: the children of one; a client has more under way than that.
@@ -157,13 +159,28 @@ impl FileSystem {
         let key = self.access.keys.inode(dir);
         let mut tries = Tries::new();
         while let Some(held) = spared(self.inode(dir).await, dir)?.flatten() {
-            if self.access.remove(&key, &held).await? {
+            let is_gone = match held.record.quota {
+                0 => self.access.remove(&key, &held).await?,
+                _ => self.bury_counted(dir, &held).await?,
+            };
+            if is_gone {
                 break;
             }
             tries.again("other clients change the inode").await?;
         }
         self.known.borrow_mut().forget(dir);
         Ok(())
+    }
+
+    /// Removes the inode of a directory that counts for a quota, first by a change that says whose it is to say that it does not
+    /// any more. False: others have changed it.
+    async fn bury_counted(&self, dir: u64, held: &Held<Inode>) -> Result<bool, Error> {
+        let key = self.access.keys.inode(dir);
+        let hold = self.quotas.hold(held.record.quota).await?;
+        let going = Inode { links: Vec::new(), keepers: Vec::new(), ..held.record.clone() };
+        let Some(going) = self.access.put(&key, Some(held), going).await? else { return Ok(false) };
+        hold.refund(Amount::FILE);
+        self.access.remove(&key, &going).await
     }
 
     /// Removes a node; one that is split only if nothing is below it any more.

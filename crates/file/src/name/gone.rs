@@ -3,7 +3,8 @@
 use engine::time::{self, Instant};
 
 use crate::access::{Held, Tries};
-use crate::data::may_clear;
+use crate::amount::Amount;
+use crate::data::{Hold, may_clear};
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::meta::Version;
@@ -88,14 +89,16 @@ impl FileSystem {
     async fn put_without(&self, ino: u64, held: &Held<Inode>, mut new: Inode) -> Result<bool, Error> {
         let key = self.access.keys.inode(ino);
         new.changed = Time::now();
-        let goes = new.is_going();
-        if goes && matches!(new.content, Content::Inline(_)) {
+        let (goes, quota) = (new.is_going(), new.quota);
+        // A removal does not say whose it was: of what counts, one change tells who is to say that it does not any more.
+        if goes && matches!(new.content, Content::Inline(_)) && quota == 0 {
             return self.access.remove(&key, held).await;
         }
+        let hold = self.quotas.hold(if goes { quota } else { 0 }).await?;
         let sent = time::now();
         let Some(held) = self.access.put(&key, Some(held), new).await? else { return Ok(false) };
         if goes {
-            self.bury_file(ino, &held, sent).await;
+            self.bury_file(ino, &held, sent, &hold).await;
         }
         Ok(true)
     }
@@ -111,14 +114,15 @@ impl FileSystem {
     }
 
     /// Frees the content of an inode that this client made going by a change that was sent then, and removes it.
-    async fn bury_file(&self, ino: u64, held: &Held<Inode>, sent: Instant) {
+    async fn bury_file(&self, ino: u64, held: &Held<Inode>, sent: Instant, hold: &Hold) {
         if !may_clear(sent, time::now()) {
             // Others have removed it by now, perhaps, and what it had is somebody's.
             tracing::warn!(ino, "the content of a file that is gone is left to fsck, as it came too late that it is");
             return;
         }
+        hold.refund(Amount::FILE);
         let buried = async {
-            self.reap_content(ino, &held.record).await?;
+            self.reap_content(ino, &held.record, hold).await?;
             self.access.remove(&self.access.keys.inode(ino), held).await
         };
         if let Err(error) = buried.await {

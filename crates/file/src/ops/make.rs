@@ -10,6 +10,7 @@ use engine::time::{self, Instant};
 use super::shown;
 use super::told::Attributes;
 use crate::access::{Tries, draw};
+use crate::data::Charge;
 use crate::error::Error;
 use crate::fs::{FileSystem, blank, empty_directory};
 use crate::name::Step;
@@ -103,13 +104,18 @@ impl FileSystem {
         if self.recall(dir, name) != Some(None) && self.find(dir, name).await?.is_some() {
             return Err(Error::Exists(shown(name)));
         }
+        let mut charge = self.count_file(inode.quota, false).await?;
         let ino = self.next_ino().await?;
         let made = Made::now();
         if new.kind == Kind::Directory {
             self.access.put(&self.access.keys.node(ino, Path::ROOT), None, empty_directory(inode.created)).await?;
         }
-        if self.access.put(&self.access.keys.inode(ino), None, inode.clone()).await?.is_none() {
-            return Err(Error::Damaged(format!("inode {ino} is there, and its number was given out as a new one")));
+        self.put_counted(ino, &inode, &mut charge).await?;
+        if made.is_unsafe() && inode.quota != 0 {
+            // What it was counted by may be lost, and counted anew without it: rather twice than not at all.
+            let mut again = self.count_file(inode.quota, true).await?;
+            again.offer();
+            again.named();
         }
         let target = Target { ino, kind: new.kind, link };
         match self.put_name_of(dir, name, target, &made).await {
@@ -121,6 +127,30 @@ impl FileSystem {
             }
             Ok(()) => Ok(Attributes::of(ino, &inode)),
         }
+    }
+
+    /// Puts an inode, and has it count.
+    async fn put_counted(&self, ino: u64, inode: &Inode, charge: &mut Charge) -> Result<(), Error> {
+        let may = || match inode.quota == 0 || self.is_standing() {
+            true => Ok(()),
+            false => Err(Error::Unavailable("what a new file counts by may be lost".to_owned())),
+        };
+        charge.offer();
+        match self.access.put_while(&self.access.keys.inode(ino), None, inode.clone(), may).await {
+            Ok(Some(_)) => charge.named(),
+            Ok(None) => {
+                charge.recall();
+                return Err(Error::Damaged(format!("inode {ino} is there, and its number was given out as a new one")));
+            }
+            Err(error) => {
+                // Anything else leaves it open.
+                if matches!(error, Error::NoSpace(_)) {
+                    charge.recall();
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// Gives a free name a target that was made for it. If that was long ago `fsck` may have taken it: then the name is not given,
@@ -207,11 +237,14 @@ impl FileSystem {
         if self.recall(dir, name) != Some(None) && self.find(dir, name).await?.is_some() {
             return Err(Error::Exists(shown(name)));
         }
-        let (link, made) = (draw(), Made::now());
+        let (link, made, quota) = (draw(), Made::now(), self.quota_within(dir).await?);
         let (inode, ()) = self
             .change_inode(ino, |inode| {
                 if inode.kind == Kind::Directory {
                     return Err(Error::NotPermitted("a directory has one name"));
+                }
+                if inode.quota != quota {
+                    return Err(Error::Across(format!("inode {ino}")));
                 }
                 if inode.links.is_empty() {
                     return Err(Error::NotFound(format!("a name of inode {ino}"))); // it is going, and so would the name
@@ -266,6 +299,7 @@ fn inode_of(new: &New, dir: u64, parent: &Inode) -> Result<(Inode, u64), Error> 
         parent: if new.kind == Kind::Directory { dir } else { 0 },
         size: new.path.len() as u64,
         links: vec![link],
+        quota: parent.quota_within(dir),
         content: Content::Inline(new.path.clone()),
         ..blank(new.kind, Time::now())
     };

@@ -137,9 +137,22 @@ impl FileSystem {
         if self.locks.has_any_failed() {
             // What could not be stored under locks may yet come: others have these when the record was silent for long enough, and
             // collect it as that of one who died.
+            self.quotas.settle(true).await;
             return Ok(());
         }
+        let let_go = self.let_go_all().await;
+        self.quotas.settle(true).await;
+        let_go?;
         self.collect_client(self.client.get()).await
+    }
+
+    /// Keeps nothing any more: before what is used of quotas is told for the last time.
+    async fn let_go_all(&self) -> Result<(), Error> {
+        let kept: Vec<u64> = self.orphans.borrow().iter().copied().collect();
+        for ino in kept {
+            self.drop_keeper(ino, self.client.get()).await?;
+        }
+        Ok(())
     }
 
     /// Frees what a client that is no more had open without a name, and removes its record.

@@ -65,6 +65,7 @@ impl FileSystem {
             if let Some(turn) = &turn {
                 self.keep(turn).await?;
             }
+            self.check_quotas(dir, new_dir, name).await?;
             let sides = vec![
                 Side { dir, name: name.to_vec(), before: Some(target), after: other.filter(|_| flags.exchange) },
                 Side { dir: new_dir, name: new_name.to_vec(), before: other, after: Some(target) },
@@ -91,6 +92,14 @@ impl FileSystem {
             }
             drop(turn);
             tries.again("other clients change the names").await?;
+        }
+    }
+
+    /// What counts for one quota does not come into a directory in which other things count for another.
+    async fn check_quotas(&self, dir: u64, new_dir: u64, name: &[u8]) -> Result<(), Error> {
+        match dir == new_dir || self.quota_within(dir).await? == self.quota_within(new_dir).await? {
+            true => Ok(()),
+            false => Err(Error::Across(shown(name))),
         }
     }
 

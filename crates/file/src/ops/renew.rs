@@ -39,7 +39,7 @@ impl FileSystem {
     }
 
     /// As long as it is held this client has its number, which is one that others do not take for dead.
-    pub(super) async fn named(&self) -> Result<Turn<'_>, Error> {
+    pub(crate) async fn named(&self) -> Result<Turn<'_>, Error> {
         loop {
             let turn = self.turns.share(NAMING).await;
             if self.is_standing() {
@@ -110,6 +110,7 @@ impl FileSystem {
             }
         }
         self.client.set(new);
+        self.quotas.set_client(new);
         self.standing.renew(sent, term);
         tracing::warn!("this client could not say for too long that it lives, and goes on under another number");
         self.orphans.borrow_mut().retain(|ino| !gone.contains(ino));

@@ -13,7 +13,8 @@
 //!   links       u16, then each u64: the names' links, ascending
 //!   keepers     u16, then each u64: clients that have it open and took a name of it away, ascending
 //!   attributes  u16, then each: name (8 bits of length), value (16 bits of length), by name
-//!   content     u8: 0 inline, 1 in stripes; 16 bits of length, and so many bytes: what they mean is said in `data::content`
+//!   content     u8: 0 inline, 1 in stripes; with bit 6, it is a directory that has a quota; with bit 7, the quota comes next, for
+//!               which it counts (u64); 16 bits of length, and so many bytes: what they mean is said in `data::content`
 //! ```
 
 use std::collections::BTreeMap;
@@ -83,11 +84,23 @@ pub struct Inode {
     pub keepers: Vec<u64>,
     /// Extended attributes.
     pub attributes: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// The quota that it counts for, by its directory's number; 0: none. It stays what it was when the inode was made.
+    pub quota: u64,
+    /// Of a directory: it has a quota itself, for which counts what is made in it. Once it has one, that stays.
+    pub has_quota: bool,
     /// Where its bytes are.
     pub content: Content,
 }
 
+const HAS_QUOTA: u8 = 0x40;
+const COUNTS: u8 = 0x80;
+
 impl Inode {
+    /// The quota for which counts what is made in this directory, of this number.
+    pub fn quota_within(&self, ino: u64) -> u64 {
+        if self.has_quota { ino } else { self.quota }
+    }
+
     /// Whether it has a link.
     pub fn has_link(&self, link: u64) -> bool {
         self.links.binary_search(&link).is_ok()
@@ -156,10 +169,16 @@ impl Record for Inode {
         self.attributes.iter().for_each(|(name, value)| {
             to.short(name).counted(value);
         });
-        match &self.content {
-            Content::Inline(bytes) => to.u8(0).counted(bytes),
-            Content::Stripes(bytes) => to.u8(1).counted(bytes),
+        let (form, bytes) = match &self.content {
+            Content::Inline(bytes) => (0, bytes),
+            Content::Stripes(bytes) => (1, bytes),
         };
+        let has_quota = if self.has_quota { HAS_QUOTA } else { 0 };
+        match self.quota {
+            0 => to.u8(form | has_quota),
+            quota => to.u8(form | has_quota | COUNTS).u64(quota),
+        };
+        to.counted(bytes);
         to.0
     }
 
@@ -176,7 +195,10 @@ impl Record for Inode {
         from.check((kind == Kind::Directory) == (parent != 0), "a directory, and no other, is in one")?;
         let (links, keepers) = (read_set(&mut from, LINKS_MAX)?, read_set(&mut from, KEEPERS_MAX)?);
         let attributes = read_attributes(&mut from)?;
-        let content = read_content(&mut from, kind, size)?;
+        let form = from.u8()?;
+        let (has_quota, quota) = (form & HAS_QUOTA != 0, if form & COUNTS != 0 { from.number()? } else { 0 });
+        from.check(!has_quota || kind == Kind::Directory, "a quota of what is no directory")?;
+        let content = read_content(&mut from, form & !(HAS_QUOTA | COUNTS), kind, size)?;
         from.end()?;
         let owned = Inode {
             stamps,
@@ -195,6 +217,8 @@ impl Record for Inode {
             links,
             keepers,
             attributes,
+            quota,
+            has_quota,
             content,
         };
         Ok(owned)
@@ -229,8 +253,7 @@ fn read_attributes(from: &mut Reader<'_>) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, 
     Ok(attributes)
 }
 
-fn read_content(from: &mut Reader<'_>, kind: Kind, size: u64) -> Result<Content, Error> {
-    let form = from.u8()?;
+fn read_content(from: &mut Reader<'_>, form: u8, kind: Kind, size: u64) -> Result<Content, Error> {
     from.check(form == 0 || kind == Kind::File, "stripes of what is no file")?;
     match form {
         0 => {

@@ -56,6 +56,16 @@ impl Keys {
         self.of(b'n', &[])
     }
 
+    /// The quota of a directory.
+    pub(crate) fn quota(self, dir: u64) -> Vec<u8> {
+        self.of(b'q', &[&dir.to_be_bytes()])
+    }
+
+    /// What the keys of all quotas begin with.
+    pub(crate) fn quotas(self) -> Vec<u8> {
+        self.of(b'q', &[])
+    }
+
     pub(crate) fn locks(self, ino: u64) -> Vec<u8> {
         self.of(b'l', &[&ino.to_be_bytes()])
     }

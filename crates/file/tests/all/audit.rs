@@ -58,7 +58,7 @@ fn records(meta: &MemoryMeta) -> Records {
             b'v' => found.moves = Some(Moves::decode(&value).unwrap()),
             b'c' => drop(found.clients.insert(number(rest), ClientRecord::decode(&value).unwrap())),
             b'l' => found.locks += 1,
-            b'n' | b'a' | b'b' | b'k' | b'm' | b's' => {}
+            b'n' | b'a' | b'b' | b'k' | b'm' | b'q' | b's' => {}
             kind => panic!("a key of kind {kind}"),
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use engine::task::{self, LocalFuture};
 use engine::time;
+use file::data::Hold;
 use file::meta::{Death, Faults, MemoryMeta};
 use file::record::inode::{Content, Inode};
 use file::{Error, FileSystem, ROOT, Reap};
@@ -114,7 +115,7 @@ fn a_close_leaves_what_was_opened_again_before_its_turn() {
 struct Counted(Rc<Cell<u32>>);
 
 impl Reap for Counted {
-    fn reap<'a>(&'a self, _ino: u64, inode: &'a Inode) -> LocalFuture<'a, Result<(), Error>> {
+    fn reap<'a>(&'a self, _ino: u64, inode: &'a Inode, _: &'a Hold) -> LocalFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             assert_eq!(inode.content, Content::Stripes(vec![7; 9]));
             self.0.set(self.0.get() + 1);

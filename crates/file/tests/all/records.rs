@@ -6,9 +6,11 @@ use file::record::inode::{ATTRIBUTES_BYTES_MAX, Content, INLINE_BYTES_MAX, Inode
 use file::record::intent::{Intent, Side, State};
 use file::record::lock::{Holder, LOCK_END, Lock, LockKind, LockRecord};
 use file::record::node::{Entry, Gone, Leaf, Node, RootPart, Shape, Target};
+use file::record::quota::{QuotaRecord, Share};
 use file::record::root::{MemberRecord, MemberState, RootRecord};
 use file::record::small::{ClientRecord, Moves, NextInode};
 use file::record::{Kind, Record, Stamps, Time};
+use file::{Amount, Limits};
 use proptest::collection::{btree_map, btree_set, vec};
 use proptest::prelude::*;
 
@@ -106,8 +108,10 @@ fn inode() -> impl Strategy<Value = Inode> {
     let owner = (0..=0o7777u16, any::<u32>(), any::<u32>(), any::<u64>());
     let times = (time(), time(), time(), time());
     let set = || btree_set(1u64.., 0..20).prop_map(|set| set.into_iter().collect::<Vec<u64>>());
-    (kind(), owner, times, (1u64.., any::<u64>(), any::<u64>()), (set(), set()), attributes, content()).prop_map(
-        |(kind, owner, times, (parent, moved, size), (links, keepers), attributes, content)| {
+    let quota = (prop_oneof![Just(0), any::<u64>()], any::<bool>());
+    let numbers = (1u64.., any::<u64>(), any::<u64>());
+    (kind(), owner, times, numbers, (set(), set()), attributes, (content(), quota)).prop_map(
+        |(kind, owner, times, (parent, moved, size), (links, keepers), attributes, (content, quota))| {
             let content = if kind == Kind::File { content } else { Content::Inline(Vec::new()) };
             let size = if let Content::Inline(bytes) = &content { bytes.len() as u64 } else { size };
             Inode {
@@ -127,10 +131,26 @@ fn inode() -> impl Strategy<Value = Inode> {
                 links,
                 keepers,
                 attributes,
+                quota: quota.0,
+                has_quota: quota.1 && kind == Kind::Directory,
                 content,
             }
         },
     )
+}
+
+fn quota() -> impl Strategy<Value = QuotaRecord> {
+    let count = || -(1i64 << 60)..(1i64 << 60);
+    let amount = move || (count(), count()).prop_map(|(bytes, files)| Amount { bytes, files });
+    let limit = || proptest::option::of(0..u64::MAX);
+    let shares = btree_map(1u64.., (1u64.., amount()), 0..5)
+        .prop_map(|shares| shares.into_iter().map(|(client, (number, held))| Share { client, number, held }).collect());
+    ((limit(), limit()), amount(), shares).prop_map(|((bytes, files), used, shares)| QuotaRecord {
+        stamps: Stamps::default(),
+        limits: Limits { bytes, files },
+        used,
+        shares,
+    })
 }
 
 fn root() -> impl Strategy<Value = RootRecord> {
@@ -183,6 +203,11 @@ proptest! {
     #[test]
     fn inodes_are_read_as_written(inode in inode(), at: usize, bits in 1u8..) {
         round_trip(&inode, at, bits)?;
+    }
+
+    #[test]
+    fn quotas_are_read_as_written(quota in quota(), at: usize, bits in 1u8..) {
+        round_trip(&quota, at, bits)?;
     }
 
     #[test]
@@ -239,6 +264,8 @@ fn what_is_too_much_is_damaged() {
             links: (1..=links as u64).collect(),
             keepers: (1..=keepers as u64).collect(),
             attributes: BTreeMap::from([(b"n".to_vec(), vec![0; attribute - 1])]),
+            quota: 0,
+            has_quota: false,
             content: Content::Inline(Vec::new()),
         };
         inode.encode()

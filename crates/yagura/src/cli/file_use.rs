@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 
-use super::{Common, PoolAddress};
+use super::{Common, FileQuotaVerb, PoolAddress};
 use crate::size::Size;
 
 /// `yagura file …` on `NAME:PATH`, a path in file system NAME. What has no `:` before its first `/` is a path of this machine
@@ -28,8 +28,11 @@ pub enum FileUseVerb {
     Stat(FileStatArgs),
     /// Draw which members hold what of a file: its data, its parity, and what is missing.
     Layout(FileLayoutArgs),
-    /// Show how much room there is, by members.
+    /// Show how much room there is, by members, and what is used of quotas.
     Df(FileDfArgs),
+    /// Limit what directories may hold, bytes and files.
+    #[command(subcommand)]
+    Quota(FileQuotaVerb),
 }
 
 /// `yagura file ls`

@@ -7,7 +7,7 @@ pub fn failure(error: ::file::Error) -> Failure {
     use ::file::Error;
     match error {
         Error::Unavailable(_) | Error::Lost { .. } => Failure::unavailable(error),
-        Error::NoSpace(_) => Failure::out_of_space(error.to_string()),
+        Error::NoSpace(_) | Error::Quota(_) => Failure::out_of_space(error.to_string()),
         Error::Damaged(_) => Failure::check(error),
         Error::Exists(_) => Failure::refused(error),
         other => Failure::usage(other),

@@ -26,6 +26,8 @@ struct Checked {
     damage: Vec<Damaged>,
     damage_untold: u64,
     left: Vec<LeftOver>,
+    /// Quotas that were in use, and of which it is not known whether they count what is there.
+    quotas_uncounted: u64,
 }
 
 #[derive(Serialize)]
@@ -89,6 +91,7 @@ fn checked_of(name: &str, report: &Report) -> Checked {
         damage: report.damage.iter().map(damaged).collect(),
         damage_untold: report.damage_untold,
         left: report.left.iter().map(left).collect(),
+        quotas_uncounted: report.uncounted,
     }
 }
 
@@ -114,6 +117,10 @@ fn describe(checked: &Checked, args: &FileFsckArgs) -> String {
             (mended, left) => format!("{mended} mended, {left} left over"),
         };
         text += &format!("  {what}: {told}\n");
+    }
+    if checked.quotas_uncounted > 0 {
+        let quotas = many(checked.quotas_uncounted, "quota");
+        text += &format!("  {quotas} in use: whether as much is there as is counted was not looked at\n");
     }
     let left: u64 = checked.left.iter().map(|left| left.left).sum();
     let waiting: u64 = checked.left.iter().map(|left| left.waiting).sum();

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::fault::{failure, path_failure};
 use super::place;
 use super::place::{Inside, shown};
+use super::quota;
 use super::session::Session;
 use super::streams::Out;
 use super::told::{Told, kind_name, mode_text, time_text};
@@ -134,6 +135,7 @@ struct Room {
     bytes: u64,
     free: u64,
     members: Vec<MemberRoom>,
+    quotas: Vec<quota::Told>,
 }
 
 #[derive(Serialize)]
@@ -164,7 +166,8 @@ pub async fn df(session: &Session, args: &FileDfArgs) -> Result<(), Failure> {
     };
     let members = rooms.into_iter().enumerate().filter_map(of_member).collect();
     let name = args.name.trim_end_matches(':').to_owned();
-    let room = Room { name, data: root.data, parity: root.parity, bytes, free, members };
+    let quotas = quota::all(&files, &name).await?;
+    let room = Room { name, data: root.data, parity: root.parity, bytes, free, members, quotas };
     output::report(args.common.json, &room, |room| {
         let mut text = format!(
             "file system {}, {} + {} columns: room for {}, {} of that free\n{:>6} {:>10} {:>10} {:>5}  {}\n",
@@ -186,6 +189,6 @@ pub async fn df(session: &Session, args: &FileDfArgs) -> Result<(), Failure> {
             let (bytes, free) = (Size(*bytes).to_string(), Size(*free).to_string());
             text += &format!("{member:>6} {bytes:>10} {free:>10} {used:>3} %  {state}, {domain} ({address})\n");
         }
-        text
+        text + &quota::lines(&room.quotas)
     })
 }

@@ -1,8 +1,8 @@
 //! Those verbs of `yagura file` that use a file system without mounting it: each in a session of its own, which a signal ends.
 
 use super::session::Session;
-use super::{cat, copy, layout, list, names, stat};
-use crate::cli::{FileUseVerb, PoolAddress};
+use super::{cat, copy, layout, list, names, quota, stat};
+use crate::cli::{FileQuotaVerb, FileUseVerb, PoolAddress};
 use crate::exit::Failure;
 
 fn address(verb: &FileUseVerb) -> &PoolAddress {
@@ -16,6 +16,8 @@ fn address(verb: &FileUseVerb) -> &PoolAddress {
         FileUseVerb::Stat(args) => &args.address,
         FileUseVerb::Layout(args) => &args.address,
         FileUseVerb::Df(args) => &args.address,
+        FileUseVerb::Quota(FileQuotaVerb::Set(args)) => &args.address,
+        FileUseVerb::Quota(FileQuotaVerb::Show(args) | FileQuotaVerb::Clear(args)) => &args.address,
     }
 }
 
@@ -31,5 +33,6 @@ pub fn run(verb: &FileUseVerb) -> Result<(), Failure> {
         FileUseVerb::Stat(args) => stat::stat(session, args).await,
         FileUseVerb::Layout(args) => layout::layout(session, args).await,
         FileUseVerb::Df(args) => stat::df(session, args).await,
+        FileUseVerb::Quota(verb) => quota::run(session, verb).await,
     })
 }

@@ -12,6 +12,7 @@ mod file;
 mod file_fsck;
 mod file_locks;
 mod file_mend;
+mod file_quota;
 mod file_verbs;
 mod flash;
 mod fuzz;

@@ -21,18 +21,18 @@ const CLEARS_WAIT: Duration = Duration::from_secs(5);
 impl Space {
     /// No map names these stripes any more: whoever calls this has itself taken them out of one, just now, and knows it.
     pub fn free(&self, stripes: &[Rc<Stripe>]) {
-        self.free_since(stripes, time::now());
+        let _timely = self.free_since(stripes, time::now());
     }
 
     /// The same, by a change that was sent then: its answer may have come hours later, when others have taken the rows for lost,
-    /// and have them.
-    pub(crate) fn free_since(&self, stripes: &[Rc<Stripe>], sent: Instant) {
+    /// and have them. False: so it is.
+    pub(crate) fn free_since(&self, stripes: &[Rc<Stripe>], sent: Instant) -> bool {
         if !may_clear(sent, time::now()) {
             tracing::warn!(
                 stripes = stripes.len(),
                 "rows are left to fsck, as it came too late that nothing names them"
             );
-            return;
+            return false;
         }
         let mut state = self.rows.borrow_mut();
         for stripe in stripes {
@@ -47,6 +47,7 @@ impl Space {
                 _ => state.put_aside(stripe.id.chunk, run, stripe.missing, sent),
             }
         }
+        true
     }
 
     /// What is ours of members that get nothing new goes back, so that they become empty: chunks, and rows that were aside for
