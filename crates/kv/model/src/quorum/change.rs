@@ -229,6 +229,16 @@ impl Config {
         u16::from(epoch) << EPOCH_SHIFT
     }
 
+    /// Epoch of the oldest map that a host may go by when it begins its next operation. Who rebuilds what was lost has learnt since
+    /// then which was in force, or a later one.
+    pub(super) fn first_epoch(&self, state: &State, host: usize) -> u8 {
+        let lost = state.members.iter().find(|member| member.voteless != 0);
+        match (self.current(state, host).0, lost) {
+            (Operation::Rebuild, Some(lost)) => lost.lost_at.saturating_sub(self.rules.rebuild_by_older_map.into()),
+            _ => state.hosts[host].epoch,
+        }
+    }
+
     /// Upkeep that needs no read first.
     pub(super) fn begin_upkeep(&self, state: &mut State, host: usize, operation: Operation) -> bool {
         let (kind, epoch) = match operation {
@@ -237,10 +247,6 @@ impl Config {
             Operation::Drop(epoch) => (Kind::Drop, epoch),
             Operation::Migrate(epoch) | Operation::Sweep(epoch) | Operation::DropHeld(epoch) => {
                 state.hosts[host].epoch = epoch;
-                return false;
-            }
-            Operation::Rebuild => {
-                state.hosts[host].epoch = state.map - u8::from(self.rules.rebuild_by_older_map && state.map > 0);
                 return false;
             }
             _ => return false,

@@ -97,7 +97,7 @@ impl Config {
         if member.voteless == 0 || member.voteless != request.loss {
             return Reply::Refused(member.promised);
         }
-        member.voteless = 0;
+        (member.voteless, member.lost_at) = (0, 0);
         member.entry = request.entry;
         if !self.rules.rebuild_forgets_promises {
             member.promised = request.promise;

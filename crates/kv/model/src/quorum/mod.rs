@@ -180,6 +180,8 @@ pub struct Member {
     homes: u16,
     /// Its entry was lost by the n-th loss and is not yet restored: it answers nothing. 0: it has a vote.
     pub voteless: u8,
+    /// Epoch of the map in force when that was lost; 0 once it is restored.
+    lost_at: u8,
     replies: [Reply; HOSTS_MAX],
     pending: [bool; HOSTS_MAX],
     /// Requests whose sender no longer waits.

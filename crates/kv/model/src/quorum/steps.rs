@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use super::{Config, Kind, Member, OPERATIONS_MAX, Phase, Record, Reply, State, Status};
+use super::{Config, Kind, Member, OPERATIONS_MAX, Operation, Phase, Record, Reply, State, Status};
 use crate::explore::{Model, Visit};
 
 /// A configuration with the verdicts on the histories met so far: there are few histories and many states.
@@ -139,18 +139,19 @@ impl Search {
             return self.deliveries(state, host, "", visit);
         }
         // A host read its map at any time since its last operation.
-        for epoch in state.hosts[host].epoch..=state.map {
+        let operation = config.current(state, host).0;
+        for epoch in config.first_epoch(state, host)..=state.map {
             let mut before = state.clone();
             before.hosts[host].epoch = epoch;
             if !config.invoke(&mut before, host) {
                 return;
             }
             if before.hosts[host].next != state.hosts[host].next {
-                visit(before, &|| format!("host{host} {:?}", config.current(state, host).0));
+                visit(before, &|| format!("host{host} {operation:?}"));
                 return;
             }
             self.deliveries(&before, host, &format!("INVOKE in epoch {epoch} "), visit);
-            if config.current(state, host).0.is_upkeep() {
+            if operation.is_upkeep() && operation != Operation::Rebuild {
                 return; // its epoch is given
             }
         }
@@ -215,8 +216,9 @@ impl Search {
             member.entry = Default::default();
             member.promised = 0;
             member.seal = 0;
-            member.voteless =
-                if self.config.rules.lost_member_votes { 0 } else { self.config.losses - next.losses_left };
+            if !self.config.rules.lost_member_votes {
+                (member.voteless, member.lost_at) = (self.config.losses - next.losses_left, next.map);
+            }
             visit(next, &|| format!("member{index} loses its data"));
         }
     }
