@@ -96,8 +96,8 @@ impl Decoder {
         self.line.len() + self.command.bytes_held() + self.expected_bytes() as usize
     }
 
-    /// Keeps nothing of the current command: it is read on to its end, and may only be refused. A line is kept, whose end tells what
-    /// it is.
+    /// Keeps nothing of the current command: it is read on to its end, and may only be refused. A line is kept, whose end tells
+    /// what it is.
     pub fn refuse(&mut self) {
         if self.state == State::Start {
             return;

@@ -185,9 +185,9 @@ impl Session {
         self.decoder.held_bytes() + self.held_bytes
     }
 
-    /// Reads on to the end of the command that has come in part, keeps nothing of it, and refuses it. One that is not too long for a
-    /// connection that holds no room waits: what is held is that of the others, which come to an end. So nothing is refused in part
-    /// that begins or ends something, as MULTI and EXEC do.
+    /// Reads on to the end of the command that has come in part, keeps nothing of it, and refuses it. One that is not too long
+    /// for a connection that holds no room waits: what is held is that of the others, which come to an end. So nothing is refused
+    /// in part that begins or ends something, as MULTI and EXEC do.
     pub fn refuse_command(&mut self) {
         if self.decoder.held_bytes() > COMMAND_BYTES_FREE {
             self.decoder.refuse();

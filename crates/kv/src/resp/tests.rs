@@ -113,8 +113,8 @@ fn refused_between(before: &[u8], after: &[u8]) -> (Vec<String>, Vec<Vec<u8>>) {
     (String::from_utf8(told).expect("text").lines().map(str::to_owned).collect(), jobs)
 }
 
-/// A MULTI of which a part had come when there was no memory for commands was refused without a name, and what followed was done; and
-/// behind an EXEC of which that was so nothing was done any more.
+/// A MULTI of which a part had come when there was no memory for commands was refused without a name, and what followed was done;
+/// and behind an EXEC of which that was so nothing was done any more.
 #[test]
 fn no_command_is_refused_in_part_that_is_as_short_as_those_that_need_no_room() {
     let whole = ["*1\r\n$5\r\nMULTI\r\n", "MULTI\r\n"];

@@ -6,8 +6,8 @@
 //! 1. E remembers this operation: an earlier attempt took effect, and its result is the result, once E is held by a majority.
 //! 2. An earlier attempt belongs to another era (put) than E, or E has forgotten operations as old as it: whether it took
 //!    effect before it was replaced cannot be seen. Unknown. To try again would apply it twice. (An attempt that every member
-//!    has refused, with none in doubt, is none: it can't have taken effect, and can't any more. Nor was one sent to a member that was
-//!    never reached, nor will it be once the operation has gone on.)
+//!    has refused, with none in doubt, is none: it can't have taken effect, and can't any more. Nor was one sent to a member that
+//!    was never reached, nor will it be once the operation has gone on.)
 //! 3. Nothing is to be changed: that is the result at once if nothing was ever sent to be accepted and a majority shows E;
 //!    else E has to be held by a majority first.
 //! 4. Else the new entry, on top of E, which remembers this operation, is to be accepted.
@@ -42,8 +42,8 @@ pub const ATTEMPTS_MAX: u32 = 128;
 const BACKOFF_DOUBLINGS_MAX: u32 = 6;
 /// Longest pause. Chosen: a twentieth of an operation's time.
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
-/// Bytes of values that results of attempts whose outcome is open hold on to, if not that of one of them alone: who has counted what
-/// an operation takes has counted that. Guessed: short values fit as often as there are attempts.
+/// Bytes of values that results of attempts whose outcome is open hold on to, if not that of one of them alone: who has counted
+/// what an operation takes has counted that. Guessed: short values fit as often as there are attempts.
 const KEPT_BYTES_FREE: usize = 64 << 10;
 /// Ballots a host keeps in mind for its next operations; of more the oldest is forgotten, which costs that key's next one a
 /// round trip. Guessed.
@@ -190,8 +190,8 @@ impl<'a, R: Told, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> {
         }
     }
 
-    /// Whether the results of attempts that may have taken effect hold on to more than one value: each is a copy of its own, and the
-    /// next attempt would read another.
+    /// Whether the results of attempts that may have taken effect hold on to more than one value: each is a copy of its own, and
+    /// the next attempt would read another.
     fn keeps_too_much(&self) -> bool {
         let kept = || self.attempts.iter().map(|attempt| attempt.result.bytes());
         kept().sum::<usize>() > kept().max().unwrap_or(0).max(KEPT_BYTES_FREE)

@@ -331,8 +331,8 @@ async fn update_against_another(pool: &Pool, length: usize) -> (Result<Rc<()>, S
 }
 
 /// The result of every attempt was kept to the end, and with it, where it was the value that had been there, all of a copy that the
-/// attempt had read: of one of 64 MiB two even where nobody else was at the key, and else up to 128. So it was, later, where a member
-/// was away, as it had refused nothing.
+/// attempt had read: of one of 64 MiB two even where nobody else was at the key, and else up to 128. So it was, later, where a
+/// member was away, as it had refused nothing.
 #[test]
 fn results_of_attempts_that_do_not_count_are_not_kept() {
     run(46, async {

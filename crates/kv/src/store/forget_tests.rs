@@ -375,8 +375,8 @@ fn a_page_rebuilt_from_all_others_within_a_sweep_is_compared_anew() {
     });
 }
 
-/// A key that is put all the time, where one home is out of its host's reach: repair found it lacking there at each look, which at a
-/// low rate were more than ten seconds apart, and gave up after five; so the sweep was not noted.
+/// A key that is put all the time, where one home is out of its host's reach: repair found it lacking there at each look, which
+/// at a low rate were more than ten seconds apart, and gave up after five; so the sweep was not noted.
 #[test]
 fn a_key_that_is_put_all_the_time_is_done_once_all_homes_hold_what_was_stored() {
     run(15, async {

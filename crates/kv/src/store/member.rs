@@ -244,8 +244,8 @@ impl Member {
         self.voting().await.map(|_voting| ())
     }
 
-    /// The epoch of the map that its superblock names, whoever else has learnt of that. Not asked of each member that votes, or none
-    /// would have a vote while a map is on its way to this host.
+    /// The epoch of the map that its superblock names, whoever else has learnt of that. Not asked of each member that votes, or
+    /// none would have a vote while a map is on its way to this host.
     pub(super) async fn carried_epoch(&self) -> Result<u64, MemberError> {
         let table = self.table.as_ref().ok_or(MemberError::Away)?;
         match pool::inspect(table.namespace(), &format!("member {}", self.map.members[self.index].id)).await {

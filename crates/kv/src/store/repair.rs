@@ -229,9 +229,9 @@ async fn equalise_seen(
 }
 
 /// Has all homes of the keys of a stretch hold the newest, on every member that was not given up, of what was `seen` when they were
-/// cleaned, if that was one look; whether they do. That is wanted where so few homes of a key may know of an operation that the next
-/// change need not ask any of them: of an even number, after a joint map that was taken back, half. Where a home is full, say, or a
-/// value has no good copy left, the map remembers it, and the next change asks more of them.
+/// cleaned, if that was one look; whether they do. That is wanted where so few homes of a key may know of an operation that the
+/// next change need not ask any of them: of an even number, after a joint map that was taken back, half. Where a home is full,
+/// say, or a value has no good copy left, the map remembers it, and the next change asks more of them.
 pub(super) async fn make_equal(
     inner: &Rc<Inner>,
     topology: &Rc<Topology>,

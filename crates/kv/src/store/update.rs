@@ -33,8 +33,8 @@ impl Store {
         Ok(self.update_versioned(key, decide).await?.result)
     }
 
-    /// The same where `room` is asked before the value is read of which `decide` makes another. Of a result that holds on to bytes of
-    /// that value, as many as `holds` tells, two are not kept where a third may be needed: then the outcome is unknown.
+    /// The same where `room` is asked before the value is read of which `decide` makes another. Of a result that holds on to
+    /// bytes of that value, as many as `holds` tells, two are not kept where a third may be needed: then the outcome is unknown.
     pub async fn update_reserving<R>(
         &self,
         key: &[u8],

@@ -40,8 +40,9 @@ impl Look {
         Look { key, found, silent }
     }
 
-    /// Whether every home that was asked held this, or something newer. From then on whoever rebuilds a damaged page of one finds it at the others,
-    /// as these are read later than this look after the damage: each told what it held within less time than a rebuilding waits.
+    /// Whether every home that was asked held this, or something newer. From then on whoever rebuilds a damaged page of one finds
+    /// it at the others, as these are read later than this look after the damage: each told what it held within less time than a
+    /// rebuilding waits.
     pub(super) fn is_held(&self, timestamp: Timestamp) -> bool {
         self.silent.is_empty() && self.found.iter().all(|(_, found)| found.timestamp >= timestamp)
     }

@@ -217,13 +217,20 @@ fn what_was_placed_over_another_connection_is_looked_at_before_it_is_published()
                 }
             }
             other.bump_home(table.home(&key)).await.unwrap();
-            other.save_room();
             other.place(other.home(&key), ts(counter, 2).op, &value).await.unwrap();
             member.epoch.set(member.epoch.get() + 1);
             let image = if page_is_given { Some(table.read_home(&key).await.unwrap()) } else { None };
             let known = Known { image, placed, damaged: None };
             let reply = table.apply(&key, &Request::Store(record), known).await.unwrap();
             assert_eq!(reply.outcome, Outcome::Stored);
+            let Found { content: Content::Elsewhere(_, reference), timestamp, .. } = other.read(&key).await.unwrap()
+            else {
+                panic!("9000 bytes in a page")
+            };
+            assert!(
+                other.is_whole(other.home(&key), &reference, timestamp.op).await.unwrap(),
+                "its place is not its own"
+            );
             assert!(get(&other, &key).await == (ts(counter, 1), Some(value_of(ts(counter, 1), 9000))));
         }
     });

@@ -377,7 +377,13 @@ fn broken_changes() -> Vec<Config> {
             &[&[Put(10), Get]],
             &[Publish(1), Publish(2), Clean(2), Publish(3), Seal(3), Migrate(3), Publish(4)],
         ),
-        change_of_two("rebuilt by the map of before", &put_get).with(lose_one).under(|r| r.rebuild_by_older_map = true),
+        page_lost_of_two(
+            "rebuilt by the map of before",
+            &put_get,
+            BOTH,
+            &[Publish(1), Seal(1), Migrate(1), Rebuild, Publish(2)],
+        )
+        .under(|r| r.rebuild_by_older_map = true),
         page_lost_of_two("rebuilt from the old homes alone", &put_get, ONE, &[Publish(1), Rebuild, Publish(2)])
             .under(|r| r.rebuild_asks_old_alone = true),
         page_lost_of_two("rebuilt from the new homes alone", &put_get, ONE, &[Publish(1), Rebuild])
