@@ -47,3 +47,47 @@ pub fn file_map(bytes: &[u8]) {
     assert_eq!(again, bytes);
     assert_eq!(map.encoded_len(0), bytes.len());
 }
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::*;
+    use crate::data::{SPAN_BYTES, Stripe, StripeId};
+
+    /// A map of a shape, of stripes with their places, in what the target takes.
+    fn seed(data: usize, parity: usize, stripes: &[(u64, u32)]) -> Vec<u8> {
+        let shape = Shape::new(data, parity).expect("a shape that there is");
+        let mut map = Map::default();
+        for (number, &(at, length)) in (0..).zip(stripes) {
+            let id = StripeId { chunk: number + 1, row: 200 * number, write: 77 * number };
+            let sums = (0..shape.cut(length as usize).sums() as u32).collect();
+            map.write(at, Rc::new(Stripe { id, length, missing: number & 1, sums }));
+        }
+        let mut bytes = vec![data as u8 - 1, parity as u8 - 1];
+        map.encode(0, &mut bytes);
+        assert_eq!(Map::decode(&bytes[2..], shape, 0..FILE_BYTES_MAX), Ok(map));
+        bytes
+    }
+
+    /// The corpus in the tree is what this version writes; `YAGURA_WRITE_SEEDS=1` writes it.
+    #[test]
+    fn seeds_are_in_the_tree() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/file_map");
+        let seeds = [
+            ("empty", seed(1, 1, &[])),
+            // Of a stripe two extents are left, and a hole.
+            ("split", seed(2, 1, &[(0, 1000), (100, 50), (4000, 700)])),
+            ("wide", seed(8, 3, &[(0, 300_000), (SPAN_BYTES, 5000)])),
+        ];
+        for (name, bytes) in seeds {
+            if std::env::var_os("YAGURA_WRITE_SEEDS").is_some() {
+                std::fs::create_dir_all(&folder).expect("made");
+                std::fs::write(folder.join(name), &bytes).expect("written");
+            }
+            let found = std::fs::read(folder.join(name)).unwrap_or_default();
+            assert!(found == bytes, "{name} differs; write it anew: YAGURA_WRITE_SEEDS=1");
+            file_map(&bytes);
+        }
+    }
+}

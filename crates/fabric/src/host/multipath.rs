@@ -264,6 +264,8 @@ impl Namespace for Multipath {
             compare_and_write_blocks_max: least.compare_and_write_blocks_max.min(other.compare_and_write_blocks_max),
             transfer_blocks_max: least.transfer_blocks_max.min(other.transfer_blocks_max),
             volatile_cache: least.volatile_cache || other.volatile_cache,
+            deallocated_reads_zero: least.deallocated_reads_zero && other.deallocated_reads_zero,
+            write_uncorrectable: least.write_uncorrectable && other.write_uncorrectable,
             ..least
         })
     }

@@ -58,6 +58,8 @@ struct Generated {
     ends: Instant,
     /// Associations that live by it. While there are any it does not end.
     holds: usize,
+    /// What has made it is no key any more: no further association begins by it.
+    superseded: bool,
 }
 
 #[derive(Default)]
@@ -136,7 +138,8 @@ impl Keyring {
         Ok(())
     }
 
-    /// Forgets the keys of `host`, all or those for one subsystem only, generated ones too.
+    /// Forgets the keys that `host` was given, all or those for one subsystem only. Of generated ones see
+    /// [`Keyring::remove_generated`].
     pub fn remove(&self, host: &Nqn, subsystem: Option<&Nqn>) {
         let mut state = self.lock();
         if let Some(keys) = state.hosts.get_mut(host) {
@@ -145,9 +148,6 @@ impl Keyring {
                 state.hosts.remove(host);
             }
         }
-        state.generated.retain(|identity, _| {
-            identity.host != *host || subsystem.is_some_and(|subsystem| identity.subsystem != *subsystem)
-        });
     }
 
     /// Keeps a key that authentication has generated, beside others for the same names: each path of a host has its own.
@@ -160,12 +160,15 @@ impl Keyring {
         state.make_room(GENERATED_MAX, |_| true);
         state.number += 1;
         let (number, ends) = (state.number, now + GENERATED_TIME_MAX);
-        state.generated.insert(identity, Generated { psk: Arc::new(psk), number, ends, holds: 0 });
+        let generated = Generated { psk: Arc::new(psk), number, ends, holds: 0, superseded: false };
+        state.generated.insert(identity, generated);
     }
 
-    /// An association lives by this key from here on. `None`: it has ended meanwhile, or is no generated one.
+    /// An association lives by this key from here on. `None`: it has ended meanwhile, is superseded, or is no generated one.
     pub fn hold(self: &Arc<Keyring>, identity: &Identity) -> Option<Hold> {
-        self.lock().generated.get_mut(identity)?.holds += 1;
+        let mut state = self.lock();
+        state.generated.get_mut(identity).filter(|key| !key.superseded)?.holds += 1;
+        drop(state);
         Some(Hold { keyring: self.clone(), identity: identity.clone() })
     }
 
@@ -174,10 +177,15 @@ impl Keyring {
         self.lock().generated.retain(|_, key| key.holds > 0 || key.ends > now);
     }
 
-    /// Forgets the generated keys of `host` for a subsystem: all, or those by which no association lives.
+    /// Forgets the generated keys of `host` for a subsystem: all, or those by which no association lives. By one that stays no
+    /// further one begins: whoever has it would never need another.
     pub fn remove_generated(&self, host: &Nqn, subsystem: &Nqn, all: bool) {
         self.lock().generated.retain(|identity, key| {
-            identity.host != *host || identity.subsystem != *subsystem || (key.holds > 0 && !all)
+            if identity.host != *host || identity.subsystem != *subsystem {
+                return true;
+            }
+            key.superseded = true;
+            key.holds > 0 && !all
         });
     }
 

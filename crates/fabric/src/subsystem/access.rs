@@ -93,7 +93,7 @@ impl Access {
 
 impl Shared {
     /// Changes who is let in, and ends the controllers of those who are not any more, and of `host` if its configuration is
-    /// another now: what it was let in by may be what was taken from it. What authentication has made for `host` is forgotten.
+    /// another now: what it was let in by may be what was taken from it. What authentication has made for `host` is forgotten then.
     fn change_access(
         &self,
         nqn: &Nqn,
@@ -106,8 +106,11 @@ impl Shared {
         change(access)?;
         let reconfigured = host.map(|host| access.config(host)) != before;
         // Under the lock under which controllers are listed and such keys are put in: nobody comes in by one of them who is
-        // overlooked below, and none is made by what was taken away.
-        host.into_iter().for_each(|host| self.secure.forget_generated(host, nqn));
+        // overlooked below, and none is made by what was taken away. Of a host whose configuration is what it was the controllers
+        // stay, and their further queues need the key.
+        if let Some(host) = host.filter(|_| reconfigured) {
+            self.secure.forget_generated(host, nqn);
+        }
         self.changed(&mut state, &Change::Discovery(host));
         let Some(subsystem) = state.subsystems.get(nqn) else { return Ok(()) };
         for controller in state.controllers.values().filter(|controller| controller.subsystem() == nqn) {

@@ -316,6 +316,10 @@ impl Connection {
                 let shown = authentication.side.as_ref().and_then(ControllerSide::shown);
                 let made = psk.and_then(|psk| psk_for_tls(&psk, controller));
                 if !self.shared.accept(controller, shown, made, now) {
+                    if controller.is_ended() {
+                        // That is the end, which is seen to as everybody's: no wrong key was shown.
+                        return;
+                    }
                     return self.fail_authentication(End::AuthenticationFailed(Failure::FAILED), now);
                 }
                 // Where there must be a secure channel this queue is of no more use: its host has the time that is left.

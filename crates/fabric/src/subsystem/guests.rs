@@ -2,7 +2,8 @@
 //!
 //! The discovery subsystem is everybody's, and so is a subsystem that lets in any host: to have a controller there nobody shows
 //! anything but an address. And whoever knows the name of a listed host that has no keys is that host. Invariants:
-//! - Discovery controllers have a pool of their own: however many there are, a host gets its controller.
+//! - Discovery controllers have a pool of their own: however many there are, a host gets its controller. Where connections are
+//!   few they have a part of these at most, and an address a part of that.
 //! - Of the controllers and queues of subsystems, those of hosts that are on no list are a part. What is left is for hosts that
 //!   the operator has named. Of those a name has a share, and an address, unless the host shows a key.
 //! - Of either kind an address has a share, a network of IPv6 too, and a host's name. They are held until the connection ends, not
@@ -22,6 +23,12 @@ use super::newcomers::peers;
 /// Of the discovery controllers one address or host name has this part. Chosen: the hosts behind one address that look around at
 /// the same moment; whoever finds no place tries again.
 const DISCOVERY_SHARE: usize = 8;
+/// At least so many, where that leaves half to others. Chosen: a host that stays to hear of changes, and one that looks around
+/// meanwhile.
+const DISCOVERY_MIN: usize = 2;
+/// All discovery controllers have at most this part of few connections. Chosen: whoever only looks around leaves half to those who
+/// have come for more.
+const DISCOVERY_CONNECTIONS_SHARE: usize = 2;
 /// What all guests have of what there is is all but this part. Chosen: the hosts on lists are few, and must not find it taken.
 const LISTED_SHARE: usize = 4;
 /// What one address or host name has is this part of what there is. Chosen: a machine that tests has hundreds of controllers, and
@@ -75,8 +82,10 @@ impl Guests {
     pub fn new(connections_max: usize) -> Guests {
         let part = |all: usize| Pool::new(all - all / LISTED_SHARE, all / PEER_SHARE);
         let queues = |share: usize| connections_max.clamp(share * QUEUES_MIN, CONNECTIONS_MAX);
+        let discovery = (connections_max / DISCOVERY_CONNECTIONS_SHARE).clamp(1, DISCOVERY_CONTROLLERS_MAX);
+        let least = DISCOVERY_MIN.min(discovery.div_ceil(2));
         Guests {
-            discovery: Pool::new(DISCOVERY_CONTROLLERS_MAX, DISCOVERY_CONTROLLERS_MAX / DISCOVERY_SHARE),
+            discovery: Pool::new(discovery, (discovery / DISCOVERY_SHARE).max(least)),
             controllers: part(CONTROLLERS_MAX),
             queues: part(queues(PEER_SHARE)),
             named_controllers: Pool::new(CONTROLLERS_MAX, CONTROLLERS_MAX / NAMED_SHARE),
@@ -178,6 +187,24 @@ mod tests {
         assert!(guests.place(Standing::Named, 0, other, &host(1)).is_none());
         assert!(guests.place(Standing::Named, 0, other, &host(0)).is_some());
         assert!((0..2000).all(|_| guests.place(Standing::Proven, 0, address, &host(1)).is_some()));
+    }
+
+    /// They did not scale: where the limit of descriptors leaves few connections, one address had them all by looking around.
+    #[test]
+    fn discovery_leaves_half_of_few_connections() {
+        let of_address = [(CONNECTIONS_MAX, 64), (1024, 64), (512, 32), (64, 4), (16, 2), (4, 1), (2, 1)];
+        for (connections, share) in of_address {
+            let guests = Guests::new(connections);
+            let one_address = fill(&guests, Standing::Discovery, 0, host);
+            assert_eq!(one_address.len(), share, "of {connections}");
+            let others = fill(&guests, Standing::Discovery, 8, |number| host(number + 5000));
+            let all = one_address.len() + others.len();
+            assert_eq!(all, (connections / 2).min(DISCOVERY_CONTROLLERS_MAX), "of {connections}");
+            // A disk is an admin queue and an I/O queue.
+            let address = IpAddr::from([198, 51, 100, 1]);
+            let disk = [0, 1].map(|qid| guests.place(Standing::Guest, qid, address, &host(1)));
+            assert!(disk.iter().all(Option::is_some), "of {connections}");
+        }
     }
 
     #[test]

@@ -107,7 +107,8 @@ pub const KEEP_ALIVE_GRANULARITY_100MS: u16 = 1;
 /// The longest keep alive timeout that is accepted. Chosen: a day; beyond it a dead host would hold its queues for ever.
 pub const KEEP_ALIVE_MS_MAX: u32 = 24 * 60 * 60 * 1000;
 /// The same for hosts that are let in as anybody is, the discovery subsystem's among them. Chosen: what hosts ask for there is
-/// 30 s or 120 s.
+/// 30 s or 120 s. It is no bound on how long a host may be idle: one that asks for none (but for discovery, see
+/// [`DISCOVERY_IDLE_TIME_MAX`]) is watched by the network ([`SILENT_HOST_TIME_MAX`]), and stays with an idle disk.
 pub const GUEST_KEEP_ALIVE_MS_MAX: u32 = 10 * 60 * 1000;
 /// How long a discovery controller without keep alive timeout may be idle. Derived: the specification's two minutes.
 pub const DISCOVERY_IDLE_TIME_MAX: Duration = Duration::from_secs(120);

@@ -75,7 +75,8 @@ pub(super) struct Secure {
 }
 
 impl Secure {
-    /// Gives a host other keys for a subsystem. Connections that were made with the old ones go on, if access lets them.
+    /// Gives a host other keys for a subsystem, beside those that authentication has made or makes meanwhile. Connections that were
+    /// made with the old ones go on, if access lets them.
     pub fn replace(&self, host: &Nqn, subsystem: &Nqn, keys: Vec<RetainedPsk>) -> Result<(), ConfigError> {
         self.keyring.remove(host, Some(subsystem));
         self.keyring.add(keys, Some(subsystem)).map_err(|error| ConfigError::Tls(error.to_string()))
@@ -96,14 +97,18 @@ impl Secure {
         self.keyring.add_generated(psk, now);
     }
 
-    /// Forgets every key of a host for a subsystem that authentication has made.
+    /// Forgets every key of a host for a subsystem that authentication has made, and those by which no association begins any more.
     pub fn forget_generated(&self, host: &Nqn, subsystem: &Nqn) {
         self.keyring.remove_generated(host, subsystem, true);
+        self.forget_unused(host, subsystem);
     }
 
-    /// The same for those by which no association lives.
+    /// The same, but that associations go on, with their keys. What has made those for the subsystem may have made some for
+    /// discovery.
     pub fn forget_unused(&self, host: &Nqn, subsystem: &Nqn) {
-        self.keyring.remove_generated(host, subsystem, false);
+        for subsystem in [subsystem, &Nqn::discovery()] {
+            self.keyring.remove_generated(host, subsystem, false);
+        }
     }
 
     pub fn context(&self) -> Result<&ServerContext, TlsError> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use device::{Durability, Error, Lba, Memory, Namespace};
 use engine::net::TcpListener;
 use engine::{Buf, Reactor, ReactorConfig, task, time};
-use fabric::host::{Options, RemoteNamespace};
+use fabric::host::{Multipath, MultipathOptions, Options, RemoteNamespace};
 use fabric::subsystem::{Profile, Target, TargetConfig};
 use nvme::Nqn;
 
@@ -56,6 +56,33 @@ fn the_host_takes_it_for_what_it_is() {
         assert!(matches!(refused, Err(Error::InvalidLength { .. })), "{refused:?}");
         assert!(matches!(namespace.write_zeroes(Lba(0), 1, Durability::Stable).await, Err(Error::Unsupported(_))));
     });
+}
+
+/// What only the first path could do was promised for all.
+#[test]
+fn paths_can_do_what_all_of_them_can() {
+    let test = async {
+        let mut served = Vec::new();
+        // The second one offers no optional commands.
+        let ports = [Profile::FULL, Profile::MINIMAL].map(|profile| {
+            let target = Target::new(TargetConfig { profile, ..TargetConfig::default() });
+            target.add_subsystem(subsystem(), "SERIAL").expect("new");
+            let memory = Memory::new(16 << 20, BLOCK as u32, [3; 16]).expect("a good size");
+            target.add_namespace(&subsystem(), 1, memory).expect("new");
+            let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a free port");
+            let address = listener.local_addr();
+            served.push(task::spawn(async move { target.serve(listener, vec![]).await }));
+            address
+        });
+        let options = Options { keep_alive: Duration::from_secs(5), ..Options::new(ports[0], subsystem(), 1) };
+        let alone = RemoteNamespace::connect(options.clone()).await.expect("connected").info();
+        assert!(alone.write_uncorrectable && alone.deallocated_reads_zero);
+        let paths = Multipath::connect(MultipathOptions::new(options, &ports[1..])).await.expect("connected");
+        let all = paths.info();
+        assert!(!all.write_uncorrectable && !all.deallocated_reads_zero, "{all:?}");
+    };
+    let bounded = async { time::timeout(TIME_MAX, test).await.expect("ends in time") };
+    Reactor::run(ReactorConfig::default(), bounded).expect("a reactor");
 }
 
 #[test]

@@ -206,6 +206,23 @@ fn an_io_queue_needs_a_controller_that_is_ready() {
     assert_eq!(refused(&mut io, 1, &subsystem(), |_, _| {}).0, Status::SEQUENCE_ERROR);
 }
 
+/// A host that is on no list may do without keep alive as any other: it is the network that says when it has died. Were it ended
+/// for what its admin queue has not said, it would be beside its I/O, and a disk that nobody reads for a while would be cut off.
+#[test]
+fn a_guest_without_keep_alive_stays_with_its_idle_disk() {
+    let day = Duration::from_secs(24 * 3600);
+    let mut session = RawHost::new(memory());
+    session.open(false, false);
+    session.connect_io();
+    for _ in 0..3 {
+        let admin = session.admin.as_mut().expect("it holds the controller");
+        admin.advance(day);
+        assert!(!admin.is_over() && admin.core.deadline().is_none());
+        session.advance(day);
+        assert_eq!(read(&mut session, 0, 1).len(), BLOCK);
+    }
+}
+
 #[test]
 fn keep_alive_holds_the_association_and_its_absence_ends_it() {
     let mut session = RawHost::new(memory());
