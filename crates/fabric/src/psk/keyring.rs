@@ -262,7 +262,13 @@ mod tests {
             assert_ne!(find(Derivation::Legacy, "host", &nqn("sub")), Some(true));
         }
         assert!(ring.find(b"NVMe0R01").is_none() && ring.find(&[0xFF; 600]).is_none());
+        // What authentication has made is not of them.
+        let made =
+            TlsPsk::generated(&nqn("host"), &nqn("sub"), "AAAA", &Secret::new(vec![7; 32])).expect("the right length");
+        ring.add_generated(made, Instant::default());
         ring.remove(&nqn("host"), None);
+        assert!(ring.has_key(&nqn("host"), &nqn("sub")));
+        ring.remove_generated(&nqn("host"), &nqn("sub"), true);
         assert!(!ring.has_key(&nqn("host"), &nqn("sub")));
     }
 

@@ -104,11 +104,16 @@ impl Shared {
         let access = &mut state.subsystem(nqn)?.access;
         let before = host.map(|host| access.config(host));
         change(access)?;
-        let reconfigured = host.map(|host| access.config(host)) != before;
+        let after = host.map(|host| access.config(host));
+        let reconfigured = after != before;
         // Under the lock under which controllers are listed and such keys are put in: nobody comes in by one of them who is
         // overlooked below, and none is made by what was taken away. Of a host whose configuration is what it was the controllers
         // stay, and their further queues need the key.
         if let Some(host) = host.filter(|_| reconfigured) {
+            let keys = |config: Option<HostConfig>| config.and_then(|config| config.keys);
+            if keys(before) != keys(after) {
+                self.secure.forget_unused(host, nqn);
+            }
             self.secure.forget_generated(host, nqn);
         }
         self.changed(&mut state, &Change::Discovery(host));

@@ -135,11 +135,17 @@ impl Connection {
         let subsystem = Nqn::from_field(&data.subnqn);
         let subsystem = subsystem.map_err(|_| Refusal::in_data(offset_of!(ConnectData, subnqn)))?;
         self.check_secure(&host, &subsystem, now).map_err(Refusal::of)?;
-        let secure = self.origin.psk.is_some();
-        let identity = Identity { subsystem, host, host_id: data.hostid, port: self.origin.port, secure };
         let qid = fields.qid.get();
         let psk = self.origin.psk.clone();
         let entrance = Entrance { qid, psk: psk.as_deref() };
+        let identity = Identity {
+            subsystem,
+            host,
+            host_id: data.hostid,
+            port: self.origin.port,
+            secure: psk.is_some(),
+            generated: entrance.generated().cloned(),
+        };
         let terms = self.shared.look_up(&identity, &entrance).map_err(|refused| {
             if refused == Refused::Insecure {
                 self.shared.complaints.tell(now, &identity.host, REFUSED, &"this host must use TLS here");

@@ -100,11 +100,10 @@ impl Secure {
     /// Forgets every key of a host for a subsystem that authentication has made, and those by which no association begins any more.
     pub fn forget_generated(&self, host: &Nqn, subsystem: &Nqn) {
         self.keyring.remove_generated(host, subsystem, true);
-        self.forget_unused(host, subsystem);
     }
 
-    /// The same, but that associations go on, with their keys. What has made those for the subsystem may have made some for
-    /// discovery.
+    /// The same where the keys to authenticate by are others now, but that associations go on, with their keys. What has made
+    /// those for the subsystem may have made some for discovery.
     pub fn forget_unused(&self, host: &Nqn, subsystem: &Nqn) {
         for subsystem in [subsystem, &Nqn::discovery()] {
             self.keyring.remove_generated(host, subsystem, false);

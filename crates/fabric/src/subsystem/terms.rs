@@ -13,7 +13,7 @@ use super::guests::Standing;
 use super::secure::TlsPolicy;
 use super::shared::{Refused, Shared, State, Subsystem};
 use crate::auth::HostKeys;
-use crate::psk::{Origin, TlsPsk};
+use crate::psk::{self, Origin, TlsPsk};
 
 /// How a queue that is being connected has come.
 #[derive(Clone, Copy)]
@@ -24,9 +24,9 @@ pub(super) struct Entrance<'a> {
 }
 
 impl Entrance<'_> {
-    /// Whether authentication has made the key: its host has authenticated itself by that.
-    fn is_concatenated(&self) -> bool {
-        self.psk.is_some_and(|psk| psk.identity().origin == Origin::Generated)
+    /// The key that authentication has made: its host has authenticated itself by that.
+    pub fn generated(&self) -> Option<&psk::Identity> {
+        self.psk.map(TlsPsk::identity).filter(|identity| identity.origin == Origin::Generated)
     }
 }
 
@@ -110,7 +110,7 @@ impl Shared {
         // What the discovery subsystem says is open to hosts with keys too, as it is at other targets, unless everybody has
         // to authenticate.
         let open = identity.subsystem.is_discovery() && !all && !concatenate;
-        let authenticate = has_keys && !open && !entrance.is_concatenated();
+        let authenticate = has_keys && !open && entrance.generated().is_none();
         let standing = state.standing(identity, authenticate || concatenate || entrance.psk.is_some());
         Ok(Terms { standing, concatenate, authenticate })
     }

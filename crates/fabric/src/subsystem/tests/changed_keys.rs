@@ -144,8 +144,17 @@ fn a_key_for_tls_that_a_replaced_key_has_made_begins_no_association() {
     let mut io = over_tls(&target, &psk);
     io.controller = first.controller;
     assert_eq!(connect(&mut io, 1).status(), Status::SUCCESS, "what there is goes on");
-    drop(io);
-    drop(first);
+    // Nor does it open a queue of what the new one has made: that would outlive its own association.
+    let make =
+        || TlsPsk::generated(&host(), &subsystem(), "BBBB", &Secret::new(vec![8; 32])).expect("the right length");
+    target.shared.secure.keep_generated(make(), first.now);
+    let mut anew = over_tls(&target, &Arc::new(make()));
+    assert_eq!(connect(&mut anew, 0).status(), Status::SUCCESS);
+    anew.set_configuration(Configuration::ENABLE);
+    let mut other = over_tls(&target, &psk);
+    other.controller = anew.controller;
+    assert_eq!(connect(&mut other, 1).status().kind(), Status::CONNECT_INVALID_PARAMETERS);
+    [io, other, anew, first].map(drop);
     assert!(!target.shared.secure.keyring().has_key(&host(), &subsystem()), "it ends with the association");
 }
 
@@ -167,6 +176,11 @@ fn what_a_key_has_made_for_discovery_ends_with_it() {
         change(&target);
         assert_eq!(come(&target, &psk), Status::CONNECT_INVALID_HOST, "change {number}");
     }
+    // Not by a change of anything else: the host is about to come by it.
+    let (target, psk) = with_generated(&old, &discovery);
+    let config = HostConfig { keys: Some(old.clone()), concatenation: true, manage: true, ..HostConfig::default() };
+    target.allow_host(&subsystem(), &host(), config).expect("it is on the list");
+    assert_eq!(come(&target, &psk), Status::SUCCESS);
     let (target, psk) = with_generated(&old, &discovery);
     assert_eq!(come(&target, &psk), Status::SUCCESS);
 }

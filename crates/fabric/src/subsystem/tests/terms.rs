@@ -22,7 +22,7 @@ use crate::subsystem::terms::Entrance;
 use crate::subsystem::{HostConfig, PortConfig, PortId, Target, TargetConfig};
 
 fn identity(secure: bool) -> Identity {
-    Identity { subsystem: subsystem(), host: host(), host_id: [1; 16], port: PortId(1), secure }
+    Identity { subsystem: subsystem(), host: host(), host_id: [1; 16], port: PortId(1), secure, generated: None }
 }
 
 /// Changes a host's configuration between the two steps of its Connect.
