@@ -43,8 +43,9 @@ const BACKOFF_DOUBLINGS_MAX: u32 = 6;
 /// Longest pause. Chosen: a twentieth of an operation's time.
 const BACKOFF_MAX: Duration = Duration::from_millis(500);
 /// Bytes of values that results of attempts whose outcome is open hold on to, if not that of one of them alone: who has counted
-/// what an operation takes has counted that. Guessed: short values fit as often as there are attempts.
-const KEPT_BYTES_FREE: usize = 64 << 10;
+/// what an operation takes has counted that. Chosen: values of 8 KiB fit as often as there are attempts, those of 100 KB ten
+/// times, and of 1,024 operations all of which are refused again and again they are a gigabyte.
+const KEPT_BYTES_FREE: usize = 1 << 20;
 /// Ballots a host keeps in mind for its next operations; of more the oldest is forgotten, which costs that key's next one a
 /// round trip. Guessed.
 pub const RESERVATIONS_MAX: usize = 1024;

@@ -50,22 +50,30 @@ async fn marked(
     report: &mut RepairReport,
 ) -> Vec<(DamagedPage, DamageMark)> {
     let mut marked = Vec::new();
+    // Members that carry a map which can't be learnt: to ask all anew for each of a thousand pages takes a day where some are silent.
+    let mut ahead = BTreeMap::new();
     for page in damaged {
+        if let Some(reason) = ahead.get(&page.life) {
+            fail(report, &page, String::clone(reason));
+            continue;
+        }
         match mark_of(inner, &page).await {
             Ok(Some(mark)) => marked.push((page, mark)),
             Ok(None) => {} // Somebody else was faster.
-            Err(reason) => fail(report, &page, reason),
+            Err(error) => {
+                if matches!(error, MemberError::Ahead { .. }) {
+                    ahead.insert(page.life, error.to_string());
+                }
+                fail(report, &page, error.to_string());
+            }
         }
     }
     marked
 }
 
 /// What is damaged of a page now.
-pub(super) async fn mark_of(inner: &Rc<Inner>, damaged: &DamagedPage) -> Result<Option<DamageMark>, String> {
-    match look(inner, damaged).await {
-        Ok(sight) => Ok(sight.map(|sight| sight.image.mark())),
-        Err(error) => Err(error.to_string()),
-    }
+pub(super) async fn mark_of(inner: &Rc<Inner>, damaged: &DamagedPage) -> Result<Option<DamageMark>, MemberError> {
+    Ok(look(inner, damaged).await?.map(|sight| sight.image.mark()))
 }
 
 /// A damaged page as it was seen.
@@ -90,9 +98,13 @@ async fn look(inner: &Rc<Inner>, damaged: &DamagedPage) -> Result<Option<Sight>,
         if carried <= topology.map.epoch {
             return Ok(Some(Sight { topology, index, connection, image }));
         }
-        // The voters that this host knows may have been left behind; or this map is just being agreed on.
-        let asked = inner.refresh_of_all().await;
-        if inner.topology().map.epoch <= topology.map.epoch {
+        let is_known = || inner.topology().map.epoch > topology.map.epoch;
+        let mut asked = inner.refresh(|_| is_known()).await;
+        if !is_known() {
+            // The voters that this host knows may have been left behind; or this map is just being agreed on.
+            asked = inner.refresh_of_all().await;
+        }
+        if !is_known() {
             let reason = asked.err().unwrap_or_else(|| "it is not known to be in force".into());
             return Err(MemberError::Ahead { carried, reason });
         }
