@@ -227,10 +227,10 @@ fn a_scrub_that_was_ended_says_so_beside_the_damage() {
     let watcher = scrub();
     jobs_under_way(&served.control, 1);
     let (status, stdout, stderr) = run(&["target", "drive", "stop-scrub", &served.control]);
-    assert!(status == 1 && stderr.contains("1 blocks are damaged"), "{stderr}");
+    assert!(status == 1 && stderr.contains("1 damaged block:"), "{stderr}");
     assert!(stdout.contains("disk: block 0 does not match") && stdout.contains("; stopped at 6 %"), "{stdout}");
     let (status, stdout, stderr) = ended(watcher);
-    assert!(status == Some(1) && stderr.contains("1 blocks are damaged"), "{stderr}");
+    assert!(status == Some(1) && stderr.contains("1 damaged block:"), "{stderr}");
     assert!(stderr.contains("was told to stop at 6 %"), "{stderr}");
     let found: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
     assert_eq!((&found["stopped_at"], &found["damaged"]), (&0.0625.into(), &1.into()));
