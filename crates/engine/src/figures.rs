@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeLabelValue, EncodeMetric, NoLabelSet};
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, EncodeLabelValue, EncodeMetric, NoLabelSet,
+};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -61,9 +63,36 @@ pub fn counters(encoder: &mut DescriptorEncoder<'_>, prefix: &str, all: &[(&str,
 
 /// A counter for each reason.
 pub fn by_reason(e: &mut DescriptorEncoder<'_>, name: &str, help: &str, all: &[(&str, u64)]) -> fmt::Result {
-    let mut counters = e.encode_descriptor(name, help, None, MetricType::Counter)?;
-    for &(reason, count) in all {
-        ConstCounter::new(count).encode(counters.encode_family(&[("reason", reason)])?)?;
+    by_labels(e, (name, help), all.iter().map(|&(reason, count)| ([("reason", reason)], count)))
+}
+
+/// A counter for each set of labels.
+pub fn by_labels<S: EncodeLabelSet>(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help): (&str, &str),
+    all: impl Iterator<Item = (S, u64)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (labels, count) in all {
+        ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+/// A histogram of nanoseconds, told in seconds, for each value of a label.
+pub fn histograms<'a>(
+    encoder: &mut DescriptorEncoder<'_>,
+    (name, help): (&str, &str),
+    label: &str,
+    all: impl Iterator<Item = (&'a str, &'a Histogram)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+    for (value, times) in all {
+        let buckets = in_seconds(times.buckets());
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let labels = [(label, value)];
+        let mut one = family.encode_family(&labels)?;
+        one.encode_histogram::<NoLabelSet>(seconds(times.sum()), count, &buckets, None)?;
     }
     Ok(())
 }

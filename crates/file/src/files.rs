@@ -137,6 +137,12 @@ impl Files {
         self.shared.dirty_files()
     }
 
+    /// Bytes of memory that hold what is in no stripe yet, and how many files are open.
+    pub(crate) fn held(&self) -> (usize, usize) {
+        let free = self.shared.room.available() * BLOCK_BYTES;
+        (DIRTY_BYTES_MAX.saturating_sub(free), self.shared.opened.borrow().len())
+    }
+
     pub(crate) fn naming(&self) -> &Turns {
         &self.naming
     }
@@ -241,6 +247,7 @@ impl Files {
             return flushed; // opened again meanwhile, or closed by another who has opened it meanwhile
         }
         self.shared.opened.borrow_mut().remove(&file.ino());
+        self.contents().figures().add_dropped(file.blocks());
         flushed.and(self.shared.names.release(file.ino()).await)
     }
 

@@ -12,6 +12,7 @@ pub mod data;
 mod dirty;
 mod draft;
 mod error;
+mod figures;
 mod files;
 mod fs;
 #[cfg(any(test, feature = "testing"))]
@@ -35,6 +36,7 @@ pub use amount::Amount;
 pub use check::{Damage, Fsck, Left, Report, Tally};
 pub use draft::{DRAFT_PREFIX, Draft};
 pub use error::Error;
+pub use figures::FileMetrics;
 pub use files::{DIRTY_BYTES_MAX, Files, Usage};
 pub use fs::{CreateOptions, FileSystem, ROOT, Reap};
 pub use lying::{ContentKind, Footprint, Lying, Part, Spot, column_bytes};

@@ -194,6 +194,7 @@ impl OpenFile {
         // Another may have made it shorter meanwhile: zeroes stand for holes below what is dirty, and for nothing else.
         let stored_end = wanted.start + stored.len() as u64;
         wanted.end = wanted.end.min(stored_end.max(dirty_end)).max(wanted.start);
+        self.shared.contents.figures.bytes_read.update(|sum| sum + (wanted.end - wanted.start));
         if dirty.is_empty() && stored_end == wanted.end {
             return Ok(stored);
         }
@@ -222,6 +223,7 @@ impl OpenFile {
                 self.permits.borrow_mut().push(permit);
             }
             self.dirty.borrow_mut().write(at, now);
+            self.shared.contents.figures.add_written(length);
             self.inode.set_written(Some(Time::now()));
             self.settle_permits();
             (at, bytes) = (at + length as u64, rest);
@@ -246,7 +248,8 @@ impl OpenFile {
         }
         self.check_there()?;
         let _aside = self.set_aside_through(Some(at), bytes.len()).await?;
-        self.shared.contents.write(&self.inode, at, bytes).await
+        let (contents, length) = (&self.shared.contents, bytes.len());
+        contents.write(&self.inode, at, bytes).await.inspect(|()| contents.figures.add_written(length))
     }
 
     /// Writes bytes at the file's end, wherever others have moved that: where they are. They are stable when it returns.
@@ -259,7 +262,8 @@ impl OpenFile {
         let mut rope = Rope::default();
         let _aside = self.set_aside_through(None, bytes.len()).await?;
         bytes.chunks(BLOCK_BYTES).for_each(|part| rope.push(Buf::copy_from(part).freeze()));
-        self.shared.contents.append(&self.inode, rope).await
+        let contents = &self.shared.contents;
+        contents.append(&self.inode, rope).await.inspect(|_| contents.figures.add_written(bytes.len()))
     }
 
     /// Room for one more block: where there is none, blocks go out first, this file's and those of others.
@@ -302,9 +306,13 @@ impl OpenFile {
         }
     }
 
+    /// Blocks that are dirty or on their way.
+    pub(crate) fn blocks(&self) -> usize {
+        self.dirty.borrow().held() / BLOCK_BYTES
+    }
+
     fn settle_permits(&self) {
-        let blocks = self.dirty.borrow().held() / BLOCK_BYTES;
-        self.permits.borrow_mut().truncate(blocks);
+        self.permits.borrow_mut().truncate(self.blocks());
     }
 
     /// Blocks leave in the background, a few at a time: whole ones and those that are due, or all.
@@ -349,6 +357,7 @@ impl OpenFile {
         match result {
             Ok(()) => self.dirty.borrow_mut().arrived(number),
             Err(error @ (Error::Stale | Error::LostLock)) => {
+                self.shared.contents.figures.add_dropped(1 + self.dirty.borrow().numbers().len());
                 // Nothing of it can ever go out, and what others write needs the room.
                 self.is_gone.set(self.is_gone.get() || error == Error::Stale);
                 let mut dirty = self.dirty.borrow_mut();
@@ -359,6 +368,7 @@ impl OpenFile {
                 self.dirty.borrow_mut().failed(number);
                 tracing::warn!(inode = self.ino, %error, "bytes of a file could not be stored yet");
                 *self.fault.borrow_mut() = Some(error);
+                self.shared.contents.figures.blocks_failed.update(|sum| sum + 1);
             }
         }
         if self.is_clean() {
@@ -436,6 +446,8 @@ impl OpenFile {
     }
 
     fn drop_dirty(&self) {
+        // What is on its way is counted where it ends.
+        self.shared.contents.figures.add_dropped(self.dirty.borrow().numbers().len());
         self.dirty.borrow_mut().cut(0);
         *self.fault.borrow_mut() = None;
         self.settle_permits();

@@ -8,6 +8,7 @@ use crate::fs::FileSystem;
 /// Says that a client lives, under another number if it must.
 pub(crate) async fn say_it_lives(names: &FileSystem) {
     if let Err(error) = names.renew().await {
+        names.standing.failed.update(|failed| failed + 1);
         tracing::warn!(%error, "this client could not say that it lives");
     }
 }

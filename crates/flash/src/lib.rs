@@ -8,6 +8,7 @@
 //! | [`FlashNamespace`] | a namespace like any other |
 //! | [`Zones`] | the device's chunks as zones, for hosts that bring a media manager of their own |
 //! | [`OverZones`] | the zones of a namespace as a flash device |
+//! | [`Metered`], [`FlashMetrics`] | a device's commands counted, and what is told of it |
 //! | [`experiment`] | what the media manager costs, beside what analysis says |
 //! | [`replay`] | block traces ([`trace`]) on a model, in virtual time |
 //!
@@ -16,6 +17,7 @@
 mod address;
 mod device;
 pub mod experiment;
+mod figures;
 mod geometry;
 mod manager;
 mod namespace;
@@ -28,6 +30,7 @@ mod zones;
 
 pub use self::address::{ADDRESSES_MAX, Chunk, Sector};
 pub use self::device::{ChunkReport, ChunkState, FlashDevice, FlashError, Read};
+pub use self::figures::{FlashMetrics, Metered, Seen};
 pub use self::geometry::{
     Geometry, GeometryError, OOB_BYTES_MAX, OOB_BYTES_MIN, SECTOR_BYTES, UNITS_MAX, WRITE_UNIT_MAX,
 };

@@ -9,9 +9,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::sync::{MailSender, TrySendError};
+use engine::time;
 use file::record::lock::LockKind;
-use file::record::{Kind, Time};
-use file::{Change, Error, New, SetMode};
+use file::record::{self, Time};
+use file::{Change, DirEntry, Error, New, SetMode};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock,
@@ -19,7 +20,8 @@ use fuser::{
 };
 
 use crate::caller::Caller;
-use crate::replies::{answer, attributes, done, entry, how_opened, opened, room, tested};
+use crate::figures::{Kind, Outcome};
+use crate::replies::{answer, attributes, bytes, data, done, entry, how_opened, opened, room, tested};
 use crate::serve::{Job, Served};
 use crate::told::{self, Moment, TTL};
 
@@ -43,8 +45,18 @@ impl Face {
     }
 
     /// Has it done on the reactor. Where that is gone the job is dropped, and its reply says EIO.
-    fn hand_on<F: Future<Output = ()> + 'static>(&self, job: impl FnOnce(Rc<Served>) -> F + Send + 'static) {
-        let mut job: Job = Box::new(move |served| Box::pin(job(served)));
+    fn hand_on<F: Future<Output = Outcome> + 'static>(
+        &self,
+        kind: Kind,
+        job: impl FnOnce(Rc<Served>) -> F + Send + 'static,
+    ) {
+        let arrived = time::now();
+        let mut job: Job = Box::new(move |served| {
+            Box::pin(async move {
+                let outcome = job(Rc::clone(&served)).await;
+                served.metrics.answered(kind, arrived.elapsed(), &outcome);
+            })
+        });
         while let Err(TrySendError::Full(back)) = self.letters.try_send(job) {
             job = back;
             // tidy: thread: the kernel's thread, not a reactor's.
@@ -85,15 +97,14 @@ impl Filesystem for Face {
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.as_bytes().to_vec();
-        self.hand_on(move |served| async move {
-            entry(reply, served.files.lookup(parent.0, &name).await);
-        });
+        self.hand_on(
+            Kind::Lookup,
+            move |served| async move { entry(reply, served.files.lookup(parent.0, &name).await) },
+        );
     }
 
     fn getattr(&self, _request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
-        self.hand_on(move |served| async move {
-            attributes(reply, served.files.getattr(ino.0).await);
-        });
+        self.hand_on(Kind::Getattr, move |served| async move { attributes(reply, served.files.getattr(ino.0).await) });
     }
 
     fn setattr(
@@ -115,20 +126,18 @@ impl Filesystem for Face {
         reply: ReplyAttr,
     ) {
         let mode = mode.map(permissions);
-        self.hand_on(move |served| async move {
+        self.hand_on(Kind::Setattr, move |served| async move {
             let (accessed, modified) = (accessed.map(time), modified.map(time));
             let change = Change { mode, uid, gid, size, accessed, modified };
-            attributes(reply, served.files.setattr(ino.0, &change).await);
+            attributes(reply, served.files.setattr(ino.0, &change).await)
         });
     }
 
     fn readlink(&self, _request: &Request, ino: INodeNo, reply: ReplyData) {
-        self.hand_on(move |served| async move {
-            match served.files.names().readlink(ino.0).await {
-                Ok(path) => reply.data(&path),
-                Err(error) => reply.error(told::errno(&error)),
-            }
-        });
+        self.hand_on(
+            Kind::Readlink,
+            move |served| async move { data(reply, served.files.names().readlink(ino.0).await) },
+        );
     }
 
     fn mknod(
@@ -145,38 +154,38 @@ impl Filesystem for Face {
         let mut new = New::of(kind, permissions(mode), request.uid(), request.gid());
         new.device = rdev.into();
         let name = name.as_bytes().to_vec();
-        self.hand_on(move |served| async move {
-            entry(reply, served.files.names().make(parent.0, &name, &new).await);
+        self.hand_on(Kind::Make, move |served| async move {
+            entry(reply, served.files.names().make(parent.0, &name, &new).await)
         });
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        let new = New::of(Kind::Directory, permissions(mode), request.uid(), request.gid());
+        let new = New::of(record::Kind::Directory, permissions(mode), request.uid(), request.gid());
         let name = name.as_bytes().to_vec();
-        self.hand_on(move |served| async move {
-            entry(reply, served.files.names().make(parent.0, &name, &new).await);
+        self.hand_on(Kind::Make, move |served| async move {
+            entry(reply, served.files.names().make(parent.0, &name, &new).await)
         });
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.as_bytes().to_vec();
-        self.hand_on(move |served| async move {
-            done(reply, served.files.names().unlink(parent.0, &name).await);
+        self.hand_on(Kind::Remove, move |served| async move {
+            done(reply, served.files.names().unlink(parent.0, &name).await)
         });
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.as_bytes().to_vec();
-        self.hand_on(move |served| async move {
-            done(reply, served.files.names().rmdir(parent.0, &name).await);
+        self.hand_on(Kind::Remove, move |served| async move {
+            done(reply, served.files.names().rmdir(parent.0, &name).await)
         });
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let (name, path) = (name.as_bytes().to_vec(), target.as_os_str().as_bytes().to_vec());
         let (uid, gid) = (request.uid(), request.gid());
-        self.hand_on(move |served| async move {
-            entry(reply, served.files.names().symlink(parent.0, &name, &path, uid, gid).await);
+        self.hand_on(Kind::Make, move |served| async move {
+            entry(reply, served.files.names().symlink(parent.0, &name, &path, uid, gid).await)
         });
     }
 
@@ -198,24 +207,23 @@ impl Filesystem for Face {
             exchange: flags.contains(RenameFlags::RENAME_EXCHANGE),
         };
         let (name, new_name) = (name.as_bytes().to_vec(), new_name.as_bytes().to_vec());
-        self.hand_on(move |served| async move {
+        self.hand_on(Kind::Rename, move |served| async move {
             let names = served.files.names();
-            done(reply, names.rename((parent.0, &name), (new_parent.0, &new_name), flags).await);
+            done(reply, names.rename((parent.0, &name), (new_parent.0, &new_name), flags).await)
         });
     }
 
     fn link(&self, _request: &Request, ino: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let name = name.as_bytes().to_vec();
-        self.hand_on(move |served| async move {
-            entry(reply, served.files.link(ino.0, parent.0, &name).await);
-        });
+        self.hand_on(
+            Kind::Make,
+            move |served| async move { entry(reply, served.files.link(ino.0, parent.0, &name).await) },
+        );
     }
 
     fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let how = how_opened(flags.0);
-        self.hand_on(move |served| async move {
-            opened(reply, served.open(ino.0).await, how);
-        });
+        self.hand_on(Kind::Open, move |served| async move { opened(reply, served.open(ino.0).await, how) });
     }
 
     fn create(
@@ -228,9 +236,9 @@ impl Filesystem for Face {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let new = New::of(Kind::File, permissions(mode), request.uid(), request.gid());
+        let new = New::of(record::Kind::File, permissions(mode), request.uid(), request.gid());
         let (name, exclusive, how) = (name.as_bytes().to_vec(), flags & libc::O_EXCL != 0, how_opened(flags));
-        self.hand_on(move |served| async move {
+        self.hand_on(Kind::Create, move |served| async move {
             let made = async {
                 // Nobody has asked whether whoever creates it may have what is there: told so, the kernel looks the name up anew.
                 let created = served.files.create_file(parent.0, &name, &new).await;
@@ -240,13 +248,15 @@ impl Filesystem for Face {
                 })?;
                 Ok((made, served.hand_out(file)))
             };
-            match made.await {
+            let made = made.await;
+            match &made {
                 Ok((found, handle)) => {
-                    let handle = FileHandle(handle);
-                    reply.created(&TTL, &told::attributes(&found), Generation(0), handle, how);
+                    let handle = FileHandle(*handle);
+                    reply.created(&TTL, &told::attributes(found), Generation(0), handle, how);
                 }
-                Err(error) => reply.error(told::errno(&error)),
+                Err(error) => reply.error(told::errno(error)),
             }
+            made.map(drop)
         });
     }
 
@@ -261,15 +271,9 @@ impl Filesystem for Face {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        self.hand_on(move |served| async move {
+        self.hand_on(Kind::Read, move |served| async move {
             let read = async { served.file(handle.0)?.read(offset, size as usize).await };
-            match read.await {
-                Ok(rope) => match rope.parts() {
-                    [only] => reply.data(only),
-                    _ => reply.data(&rope.to_vec()),
-                },
-                Err(error) => reply.error(told::errno(&error)),
-            }
+            bytes(reply, read.await)
         });
     }
 
@@ -290,16 +294,18 @@ impl Filesystem for Face {
         // The kernel does it itself, but for writes past its pages.
         let drops_rights = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let data = data.to_vec();
-        self.hand_on(move |served| async move {
-            match served.write(handle.0, (offset, &data), is_append, drops_rights).await {
+        self.hand_on(Kind::Write, move |served| async move {
+            let written = served.write(handle.0, (offset, &data), is_append, drops_rights).await;
+            match &written {
                 Ok(()) => reply.written(data.len() as u32),
-                Err(error) => reply.error(told::errno(&error)),
+                Err(error) => reply.error(told::errno(error)),
             }
+            written
         });
     }
 
     fn flush(&self, _request: &Request, _ino: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
-        self.hand_on(move |served| async move { done(reply, served.leave(handle.0, owner.0).await) });
+        self.hand_on(Kind::Flush, move |served| async move { done(reply, served.leave(handle.0, owner.0).await) });
     }
 
     fn release(
@@ -312,26 +318,25 @@ impl Filesystem for Face {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.hand_on(move |served| async move { done(reply, served.take_back(handle.0).await) });
+        self.hand_on(Kind::Release, move |served| async move { done(reply, served.take_back(handle.0).await) });
     }
 
     fn fsync(&self, _request: &Request, _ino: INodeNo, handle: FileHandle, _data: bool, reply: ReplyEmpty) {
-        self.hand_on(move |served| async move {
-            done(reply, served.flush(handle.0).await);
-        });
+        self.hand_on(Kind::Fsync, move |served| async move { done(reply, served.flush(handle.0).await) });
     }
 
     fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        self.hand_on(move |served| async move {
+        self.hand_on(Kind::Opendir, move |served| async move {
             let found = served.files.names().open_dir(ino.0).await;
-            opened(reply, found.map(|found| found.ino), FopenFlags::empty());
+            opened(reply, found.map(|found| found.ino), FopenFlags::empty())
         });
     }
 
     fn releasedir(&self, _request: &Request, ino: INodeNo, _handle: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
-        self.hand_on(move |served| async move {
+        self.hand_on(Kind::Releasedir, move |served| async move {
             served.files.names().release_dir(ino.0);
             reply.ok();
+            Ok(())
         });
     }
 
@@ -349,9 +354,9 @@ impl Filesystem for Face {
     ) {
         // No call but `fcntl` asks.
         let wanted = told::lock_request(owner, LockKind::Posix, (start, end), kind, pid);
-        self.hand_on(move |served| async move {
+        self.hand_on(Kind::Getlk, move |served| async move {
             let test = async { served.files.test_lock(&served.file(handle.0)?, &wanted).await };
-            tested(reply, test.await, (start, end));
+            tested(reply, test.await, (start, end))
         });
     }
 
@@ -371,14 +376,14 @@ impl Filesystem for Face {
         let caller = Caller::new(request.pid());
         let call = if told::is_everything(start, end) { caller.kind() } else { LockKind::Posix };
         let wanted = told::lock_request(owner, call, (start, end), kind, pid);
-        self.hand_on(move |served| async move {
+        self.hand_on(Kind::Setlk, move |served| async move {
             let goes_on = || !caller.is_signalled();
             let waits: Option<&dyn Fn() -> bool> = if waits { Some(&goes_on) } else { None };
             let changed = match kind {
                 libc::F_UNLCK => served.unlock(handle.0, &wanted).await,
                 _ => served.lock(handle.0, &wanted, waits).await,
             };
-            done(reply, changed);
+            done(reply, changed)
         });
     }
 
@@ -388,30 +393,34 @@ impl Filesystem for Face {
     }
 
     fn readdir(&self, _request: &Request, ino: INodeNo, _handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        self.hand_on(move |served| async move {
+        self.hand_on(Kind::Readdir, move |served| async move {
             let mut from = offset;
             loop {
                 let names = match served.files.names().readdir(ino.0, from, NAMES_AT_ONCE).await {
                     Ok(names) => names,
                     // What is read already is told first; the next request meets the error again.
-                    Err(error) if from == offset => return reply.error(told::errno(&error)),
-                    Err(_) => return reply.ok(),
-                };
-                let Some(last) = names.last() else { return reply.ok() };
-                from = last.cursor;
-                for name in &names {
-                    let is_full =
-                        reply.add(INodeNo(name.ino), name.cursor, told::kind(name.kind), OsStr::from_bytes(&name.name));
-                    if is_full {
-                        return reply.ok();
+                    Err(error) if from == offset => {
+                        reply.error(told::errno(&error));
+                        return Err(error);
                     }
+                    Err(_) => break,
+                };
+                let Some(last) = names.last() else { break };
+                from = last.cursor;
+                let add = |name: &DirEntry| {
+                    reply.add(INodeNo(name.ino), name.cursor, told::kind(name.kind), OsStr::from_bytes(&name.name))
+                };
+                if names.iter().any(add) {
+                    break;
                 }
             }
+            reply.ok();
+            Ok(())
         });
     }
 
     fn statfs(&self, _request: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        self.hand_on(move |served| async move { room(reply, served.files.usage_at(ino.0).await) });
+        self.hand_on(Kind::Statfs, move |served| async move { room(reply, served.files.usage_at(ino.0).await) });
     }
 
     fn setxattr(
@@ -431,30 +440,30 @@ impl Filesystem for Face {
             _ => return reply.error(Errno::EINVAL),
         };
         let (name, value) = (name.as_bytes().to_vec(), value.to_vec());
-        self.hand_on(move |served| async move {
-            done(reply, served.files.names().set_xattr(ino.0, &name, &value, mode).await);
+        self.hand_on(Kind::Setxattr, move |served| async move {
+            done(reply, served.files.names().set_xattr(ino.0, &name, &value, mode).await)
         });
     }
 
     fn getxattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let name = name.as_bytes().to_vec();
-        self.hand_on(move |served| async move {
-            answer(reply, size, served.files.names().get_xattr(ino.0, &name).await);
+        self.hand_on(Kind::Getxattr, move |served| async move {
+            answer(reply, size, served.files.names().get_xattr(ino.0, &name).await)
         });
     }
 
     fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        self.hand_on(move |served| async move {
+        self.hand_on(Kind::Listxattr, move |served| async move {
             let names = served.files.names().list_xattrs(ino.0).await;
             let joined = |names: Vec<Vec<u8>>| names.into_iter().flat_map(|name| [name, vec![0]].concat()).collect();
-            answer(reply, size, names.map(joined));
+            answer(reply, size, names.map(joined))
         });
     }
 
     fn removexattr(&self, _request: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let name = name.as_bytes().to_vec();
-        self.hand_on(move |served| async move {
-            done(reply, served.files.names().remove_xattr(ino.0, &name).await);
+        self.hand_on(Kind::Removexattr, move |served| async move {
+            done(reply, served.files.names().remove_xattr(ino.0, &name).await)
         });
     }
 
@@ -472,9 +481,9 @@ impl Filesystem for Face {
         if mode != libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE {
             return reply.error(Errno::EOPNOTSUPP);
         }
-        self.hand_on(move |served| async move {
+        self.hand_on(Kind::Fallocate, move |served| async move {
             let punch = async { served.file(handle.0)?.punch(offset, offset.saturating_add(length)).await };
-            done(reply, punch.await);
+            done(reply, punch.await)
         });
     }
 }

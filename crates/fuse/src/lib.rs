@@ -4,6 +4,7 @@
 //! - `face`, `replies`: each request, from the kernel's thread to the reactor and back.
 //! - `caller`: what the requests of locks do not say.
 //! - `told`: attributes as the kernel wants them.
+//! - `figures`: what is counted of requests.
 //!
 //! Invariants:
 //! - A request is answered once; one whose reactor is gone is answered by EIO.
@@ -12,10 +13,12 @@
 
 mod caller;
 mod face;
+mod figures;
 mod lockers;
 mod mount;
 mod replies;
 mod serve;
 mod told;
 
+pub use figures::FuseMetrics;
 pub use mount::{Mount, MountError, MountOptions};

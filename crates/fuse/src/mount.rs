@@ -11,6 +11,7 @@ use file::Files;
 use fuser::{Config, MountOption, Notifier, Session, SessionACL, SessionUnmounter};
 
 use crate::face::Face;
+use crate::figures::FuseMetrics;
 use crate::serve::{self, Job};
 
 /// Requests on their way to the reactor. Chosen: more than the kernel sends at once in the background.
@@ -56,6 +57,7 @@ pub struct Mount {
     unmounter: SessionUnmounter,
     notifier: Notifier,
     letters: MailReceiver<Job>,
+    metrics: FuseMetrics,
 }
 
 impl Mount {
@@ -84,14 +86,19 @@ impl Mount {
         let (unmounter, notifier) = (session.unmount_callable(), session.notifier());
         // tidy: thread: it waits in the kernel for requests; nothing of it runs in a simulated world.
         let session = std::thread::Builder::new().name("fuse".into()).spawn(move || session.run()).map_err(refused)?;
-        Ok(Mount { session, unmounter, notifier, letters: received })
+        Ok(Mount { session, unmounter, notifier, letters: received, metrics: FuseMetrics::default() })
+    }
+
+    /// What is counted of its requests.
+    pub fn metrics(&self) -> &FuseMetrics {
+        &self.metrics
     }
 
     /// Answers requests until it is unmounted by somebody, or `end` comes: then what was written goes out, it unmounts itself, and
     /// answers what comes until that is done.
     pub async fn serve(self, files: Rc<Files>, end: impl Future<Output = ()>) -> io::Result<()> {
-        let Mount { session, mut unmounter, notifier, letters } = self;
-        let serving = serve::serve(Rc::clone(&files), notifier, &letters);
+        let Mount { session, mut unmounter, notifier, letters, metrics } = self;
+        let serving = serve::serve(Rc::clone(&files), notifier, metrics, &letters);
         let unmounting = async move {
             end.await;
             let flushed = files.flush_all().await;

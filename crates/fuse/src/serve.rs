@@ -9,6 +9,7 @@ use engine::task::{self, LocalFuture};
 use file::{Error, Files, Handle, LockRequest, OpenFile};
 use fuser::{INodeNo, Notifier};
 
+use crate::figures::FuseMetrics;
 use crate::lockers::Lockers;
 
 /// What a request does on the reactor. It has its reply with it.
@@ -25,6 +26,7 @@ type Opened = (Rc<OpenFile>, Rc<Handle>);
 pub struct Served {
     /// The file system.
     pub files: Rc<Files>,
+    pub metrics: FuseMetrics,
     notifier: Notifier,
     handles: RefCell<BTreeMap<u64, Opened>>,
     lockers: RefCell<Lockers>,
@@ -35,10 +37,10 @@ pub struct Served {
 }
 
 impl Served {
-    pub fn new(files: Rc<Files>, notifier: Notifier) -> Rc<Served> {
+    pub fn new(files: Rc<Files>, notifier: Notifier, metrics: FuseMetrics) -> Rc<Served> {
         let (handles, lockers) = (RefCell::default(), RefCell::default());
         let [forgetting, losing] = [0; 2].map(|_| Semaphore::new(FORGETTING_MAX));
-        Rc::new(Served { files, notifier, handles, lockers, next: Cell::new(1), forgetting, losing })
+        Rc::new(Served { files, metrics, notifier, handles, lockers, next: Cell::new(1), forgetting, losing })
     }
 
     /// A number for a file that is open.
@@ -175,8 +177,13 @@ impl Served {
 ///
 /// # Errors
 /// Bytes of files that were open to the end are lost.
-pub async fn serve(files: Rc<Files>, notifier: Notifier, letters: &MailReceiver<Job>) -> Result<(), Error> {
-    let served = Served::new(files, notifier);
+pub async fn serve(
+    files: Rc<Files>,
+    notifier: Notifier,
+    metrics: FuseMetrics,
+    letters: &MailReceiver<Job>,
+) -> Result<(), Error> {
+    let served = Served::new(files, notifier, metrics);
     let losses = Rc::clone(&served);
     // What it has of a file whose locks are lost it would go on to give out.
     let _losses = task::spawn(async move {

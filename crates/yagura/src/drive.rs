@@ -2,11 +2,14 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use device::drive::{NamespaceUsage, Scrub};
 use device::{Drive, DriveError, DriveNamespace, DriveOptions, Error, FormatOptions, NamespaceSpec};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
 use serde::{Deserialize, Serialize};
 
 use crate::cli::{DriveArgs, DriveCopyArgs, DriveCreateArgs, DriveFormatArgs, DriveGrowArgs, DriveVerb};
@@ -323,6 +326,18 @@ async fn usage(args: &DriveArgs) -> Result<(), Failure> {
 
 /// The drives that this process serves: several namespaces of one drive share it.
 static SERVED: Mutex<BTreeMap<PathBuf, Drive>> = Mutex::new(BTreeMap::new());
+
+/// What is told of them, for Prometheus.
+#[derive(Debug)]
+pub struct DriveMetrics;
+
+impl Collector for DriveMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let served = SERVED.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let usages = served.iter().map(|(path, drive)| (path.display().to_string(), drive.usage()));
+        device::drive::tell(&mut encoder, &usages.collect::<Vec<_>>())
+    }
+}
 
 /// The drive at `path`, which this process keeps open from now on.
 pub async fn hold(path: &Path) -> Result<Drive, Failure> {

@@ -23,6 +23,7 @@ mod core;
 mod differences;
 mod dump;
 mod error;
+mod figures;
 mod frame;
 #[doc(hidden)]
 #[cfg(any(test, feature = "testing"))]
@@ -58,6 +59,7 @@ use engine::task::LocalFuture;
 pub use self::check::Report;
 pub use self::differences::Differences;
 pub use self::error::DriveError;
+pub use self::figures::tell;
 pub use self::layout::{EXTENT_BYTES, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN};
 pub use self::manage::{CopySpec, NamespaceSpec};
 pub use self::namespace::DriveNamespace;

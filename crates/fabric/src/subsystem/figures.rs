@@ -3,11 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use engine::figures::{counter, gauge, in_seconds, seconds};
+use engine::figures::{by_labels, counter, gauge, histograms};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::encoding::DescriptorEncoder;
 
 use super::stats::{CommandKind, Stats};
 
@@ -48,21 +46,10 @@ impl Collector for TargetMetrics {
         counter(e, "yagura_target_written_bytes", "Bytes written for hosts.", stats.written_bytes())?;
         let errors: u64 = stats.errors().map(|(_, count)| count).sum();
         counter(e, "yagura_target_errors", "Commands answered by another status than success.", errors)?;
-        let mut commands = e.encode_descriptor("yagura_target_commands", "I/O commands.", None, MetricType::Counter)?;
-        for kind in CommandKind::ALL {
-            let labels = [("command", kind.label())];
-            ConstCounter::new(stats.commands(kind)).encode(commands.encode_family(&labels)?)?;
-        }
+        let commands = CommandKind::ALL.into_iter().map(|kind| ([("command", kind.label())], stats.commands(kind)));
+        by_labels(e, ("yagura_target_commands", "I/O commands."), commands)?;
         let help = "From a command's arrival to its answer.";
-        let mut times = e.encode_descriptor("yagura_target_command_seconds", help, None, MetricType::Histogram)?;
-        for kind in CommandKind::ALL {
-            let latency = stats.latency(kind);
-            let buckets = in_seconds(latency.buckets());
-            let count = buckets.iter().map(|(_, count)| count).sum();
-            let labels = [("command", kind.label())];
-            let mut one = times.encode_family(&labels)?;
-            one.encode_histogram::<NoLabelSet>(seconds(latency.sum()), count, &buckets, None)?;
-        }
-        Ok(())
+        let times = CommandKind::ALL.into_iter().map(|kind| (kind.label(), stats.latency(kind)));
+        histograms(e, ("yagura_target_command_seconds", help), "command", times)
     }
 }

@@ -24,6 +24,26 @@ const MARGIN_NANOS: u64 = 1_000_000;
 const HEDGE_FACTOR: u64 = 4;
 const HEDGE_NANOS_MIN: u64 = 3_000_000;
 
+/// What a read of a stripe took, beside or in place of the plain way: of several the worst.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Way {
+    /// Nothing else.
+    Plain,
+    /// Others were asked in the place of members that were known to be slow.
+    Balanced,
+    /// Others were asked when members were late.
+    Hedged,
+    /// Others were asked as columns were missing, failed or did not verify.
+    Degraded,
+    /// It was all in vain.
+    Failed,
+}
+
+impl Way {
+    /// Of all, by their numbers.
+    pub const LABELS: [&str; 5] = ["plain", "balanced", "hedged", "degraded", "failed"];
+}
+
 /// What is known of a member's speed.
 #[derive(Debug)]
 pub(crate) struct Pace {

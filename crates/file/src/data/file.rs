@@ -8,6 +8,7 @@ use engine::backoff::jittered;
 use engine::task;
 use engine::time::{self, Instant};
 
+use super::balance::Way;
 use super::funds::{Funds, Hold, counted};
 use super::map::SPAN_BYTES;
 use super::member::{Layout, Members};
@@ -63,11 +64,29 @@ pub struct Figures {
     pub stripes_short: Cell<u64>,
     /// Spans that were put together out of many pieces.
     pub compactions: Cell<u64>,
+    /// Bytes that users have read.
+    pub bytes_read: Cell<u64>,
+    /// Bytes that users have written, whether they are in stripes yet or not.
+    pub bytes_written: Cell<u64>,
+    /// Blocks of those that could not go out, and are kept.
+    pub blocks_failed: Cell<u64>,
+    /// Blocks of those that never will: their users are told.
+    pub blocks_dropped: Cell<u64>,
     /// When it was last said that columns are missing.
     said: Cell<Option<Instant>>,
 }
 
 impl Figures {
+    /// A user has written so many bytes.
+    pub(crate) fn add_written(&self, bytes: usize) {
+        self.bytes_written.update(|sum| sum + bytes as u64);
+    }
+
+    /// So many blocks will never be stored.
+    pub(crate) fn add_dropped(&self, blocks: usize) {
+        self.blocks_dropped.update(|sum| sum + blocks as u64);
+    }
+
     /// A stripe was written without these columns.
     fn add_short(&self, missing: u32, place: &ChunkPlace) {
         self.stripes_short.set(self.stripes_short.get() + 1);
@@ -177,6 +196,11 @@ impl Contents {
     /// What was done.
     pub fn figures(&self) -> &Figures {
         &self.figures
+    }
+
+    /// Reads of stripes, by the number of their [`Way`].
+    pub fn reads(&self) -> [u64; Way::LABELS.len()] {
+        self.stripes.reads.each_ref().map(Cell::get)
     }
 
     /// No map names these stripes any more, and they count no more: by a change that this client has made, just now.

@@ -52,6 +52,7 @@ mod write;
 mod writer;
 
 pub use audit::{Audit, Auditor, ChunkAudit};
+pub use balance::Way;
 pub use chunk::Region;
 pub(crate) use chunk::{Marks, Run, UNOWNED_MAX};
 pub(crate) use chunks::Chunks;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use engine::Buf;
 use engine::time::{self, Instant};
 
-use super::balance::{hedge_after, left_out};
+use super::balance::{Way, hedge_after, left_out};
 use super::chunk::Region;
 use super::gather::Gather;
 use super::pending::Pending;
@@ -27,6 +27,7 @@ struct Reading<'a> {
     pending: Pending<(usize, usize), Result<Buf, device::Error>>,
     /// The longest that a column that was asked was expected to take.
     expected: u64,
+    way: Way,
 }
 
 impl Stripes {
@@ -44,9 +45,12 @@ impl Stripes {
         let layout = self.members.layout();
         let cut = stripe.cut(layout.shape);
         let gather = Gather::new(stripe, cut, layout.seed, &self.code, from, to);
-        let mut reading = Reading { stripes: self, stripe, place, gather, pending: Pending::new(), expected: 0 };
-        reading.run().await?;
-        Ok(reading.gather.give(from, to))
+        let (pending, way) = (Pending::new(), Way::Plain);
+        let mut reading = Reading { stripes: self, stripe, place, gather, pending, expected: 0, way };
+        let read = reading.run().await;
+        let way = if read.is_ok() { reading.way } else { Way::Failed };
+        self.reads[way as usize].update(|reads| reads + 1);
+        read.map(|()| reading.gather.give(from, to))
     }
 
     /// Bytes of a stripe's column that lies in this region.
@@ -74,7 +78,9 @@ impl Reading<'_> {
         let mut limit = self.hedge_at(begun);
         // Columns that are needed to make up for another one; more, where what was made does not verify.
         let mut needed = self.gather.cut.shape().data();
-        if !self.gather.wanted().all(|column| self.gather.is_usable(column)) || self.leaves_out() {
+        let is_whole = self.gather.wanted().all(|column| self.gather.is_usable(column));
+        if !is_whole || self.leaves_out() {
+            self.way = if is_whole && self.has_all(begun) { Way::Balanced } else { Way::Degraded };
             self.widen(needed);
             limit = self.hedge_at(begun);
         }
@@ -86,6 +92,7 @@ impl Reading<'_> {
                         return Ok(());
                     }
                     if !self.gather.is_usable(column) && self.widen(needed) {
+                        self.way = Way::Degraded;
                         limit = limit.max(self.hedge_at(begun));
                     }
                     if self.gather.there(self.gather.all_open()) >= needed {
@@ -102,6 +109,7 @@ impl Reading<'_> {
                     let late: Vec<usize> = self.pending.keys().map(|(column, _)| *column).collect();
                     self.gather.mark_late(late.into_iter());
                     let is_wider = self.widen(needed);
+                    self.way = if is_wider { self.way.max(Way::Hedged) } else { self.way };
                     limit = if is_wider { self.hedge_at(begun) } else { PATIENCE };
                 }
                 None => return Err("members did not answer in time".into()),
@@ -145,6 +153,12 @@ impl Reading<'_> {
         self.gather
             .wanted()
             .any(|column| self.gather.is_usable(column) && self.pending.keys().all(|(asked, _)| *asked != column))
+    }
+
+    /// Whether the members of the plain way can all be reached.
+    fn has_all(&self, now: Instant) -> bool {
+        let nanos = |column: usize| self.stripes.members.finish_nanos(self.place.columns[column], 0, now);
+        self.gather.wanted().all(|column| nanos(column) != u64::MAX)
     }
 
     /// Asks more columns, the fastest first, until so many have what is open. False: there was none to ask.

@@ -120,6 +120,11 @@ impl Rows {
         self.closing.remove(&chunk);
     }
 
+    /// Stretches of rows that are aside.
+    pub(crate) fn count_aside(&self) -> usize {
+        self.aside.len()
+    }
+
     /// Chunks with rows that are aside.
     pub(crate) fn chunks_aside(&self) -> BTreeSet<u32> {
         self.aside.iter().map(|(_, chunk, ..)| *chunk).collect()

@@ -136,6 +136,12 @@ pub(crate) fn expired() -> Error {
 }
 
 impl Space {
+    /// Chunks that this client takes rows of, and stretches of rows that wait until no late write can come to them any more.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let rows = self.rows.borrow();
+        (rows.owned.len(), rows.count_aside())
+    }
+
     /// Space for a client, whose record was just made: a number that no other client ever had, neither 0 nor all ones.
     pub fn new(meta: Rc<dyn Meta>, members: Rc<Members>, client: u64) -> Rc<Space> {
         let chunks = Chunks::new(Rc::clone(&meta), Rc::clone(&members));

@@ -1,5 +1,6 @@
 //! Writing a stripe: data cut into columns, parity and checksums made in one pass, all columns written at once.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use engine::time;
 use engine::{Buf, View};
 use erasure::{Code, UNITS_MAX};
 
+use super::balance::Way;
 use super::member::Members;
 use super::pending::Pending;
 use super::rope::Rope;
@@ -31,6 +33,8 @@ pub(crate) const FAILED_MAX: usize = 1;
 pub(crate) struct Stripes {
     pub(crate) members: Rc<Members>,
     pub(crate) code: Code,
+    /// Reads that were answered, by their way.
+    pub(crate) reads: [Cell<u64>; Way::LABELS.len()],
 }
 
 /// What a stripe's columns hold; data columns that no data reaches are empty.
@@ -97,7 +101,7 @@ impl Stripes {
     pub(crate) fn new(members: Rc<Members>) -> Result<Stripes, Error> {
         let shape = members.layout().shape;
         let code = Code::new(shape.data(), shape.parity()).map_err(|_| Error::Invalid("there is no such code"))?;
-        Ok(Stripes { members, code })
+        Ok(Stripes { members, code, reads: Default::default() })
     }
 
     /// Writes data (no more than a stripe holds) to rows of a chunk, and waits until it is stable on all columns, or on all but one

@@ -230,6 +230,12 @@ impl Locks {
         self.stakes.borrow().values().any(|stake| stake.is_wanted())
     }
 
+    /// Files of which this client has, or may have, locks, and files that are open here whose locks were lost.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let held = self.stakes.borrow().values().filter(|stake| stake.is_wanted()).count();
+        (held, self.lost.borrow().len())
+    }
+
     /// A file is open here no more.
     pub(crate) fn forgive(&self, ino: u64) {
         self.lost.borrow_mut().remove(&ino);

@@ -31,6 +31,8 @@ pub(crate) struct Standing {
     told_term: Cell<u32>,
     /// When the time of locks was over that were lost last.
     lost: Cell<Option<Instant>>,
+    /// Renewals that have failed, for whoever watches.
+    pub(crate) failed: Cell<u64>,
 }
 
 impl Standing {
@@ -40,6 +42,7 @@ impl Standing {
             term: Cell::default(),
             told_term: Cell::default(),
             lost: Cell::default(),
+            failed: Cell::default(),
         }
     }
 

@@ -8,6 +8,7 @@ mod crash;
 mod damaged;
 mod data;
 mod directories;
+mod figures;
 mod fsck;
 mod gates;
 mod in_step;

@@ -3,6 +3,7 @@
 mod begun;
 mod conformance;
 mod crash;
+mod figures;
 mod life;
 mod losses;
 mod model;

@@ -1,5 +1,6 @@
 //! Flags of `yagura file`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -72,6 +73,9 @@ pub struct FileMountArgs {
     /// Let other users in, too; what they may is said by owners and modes.
     #[arg(long)]
     pub allow_other: bool,
+    /// Serve Prometheus metrics (/metrics) and /healthz at this address.
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Option<SocketAddr>,
     /// Stop when standard input ends: a child process must not outlive its supervisor.
     #[arg(long, hide = true)]
     pub until_stdin_closes: bool,

@@ -4,12 +4,16 @@ use std::cell::RefCell;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use device::{AnyNamespace, Erased, FileNamespace, FileOptions, Known, Mailed, Namespace};
+use engine::task::{self, Task};
+use engine::time;
 use flash::nand::{Nand, NandError, Timing};
 use flash::presets::Preset;
 use flash::{
-    FlashDevice, FlashError, FlashNamespace, Geometry, Manager, ManagerError, ManagerOptions, SECTOR_BYTES, Zones,
+    FlashDevice, FlashError, FlashMetrics, FlashNamespace, Geometry, Manager, ManagerError, ManagerOptions, Metered,
+    SECTOR_BYTES, Seen, Zones,
 };
 
 use super::over_zones;
@@ -20,6 +24,8 @@ use crate::size::Size;
 pub const PRESET: &str = "flash-preset";
 /// Bytes of a model. Chosen: the map of the largest takes 1 GiB of memory.
 const MODEL_BYTES_MAX: u64 = 1 << 40;
+/// How old what is told of a device may be. Chosen: scrapes are further apart.
+const LOOK: Duration = Duration::from_secs(1);
 /// The attribute that says what is on it, of [`Use`].
 pub const USE: &str = "flash-use";
 
@@ -181,6 +187,7 @@ pub fn chunks_for(size: Size, geometry: &Geometry) -> Result<u32, Failure> {
 /// A device that this thread serves.
 struct Served {
     path: PathBuf,
+    metered: Rc<Metered>,
     /// What others have it by.
     known: Known,
     /// What is to be closed in order: of zones nothing.
@@ -203,10 +210,10 @@ fn unserved(path: &Path) -> Result<PathBuf, Failure> {
     Ok(key)
 }
 
-fn begin(path: PathBuf, namespace: Option<Rc<FlashNamespace>>, mailed: Mailed) -> AnyNamespace {
+fn begin(path: PathBuf, metered: Rc<Metered>, namespace: Option<Rc<FlashNamespace>>, mailed: Mailed) -> AnyNamespace {
     let erased = Erased::new(mailed.clone());
     let known = erased.known();
-    SERVED.with_borrow_mut(|all| all.push(Served { path, known, namespace, mailed }));
+    SERVED.with_borrow_mut(|all| all.push(Served { path, metered, known, namespace, mailed }));
     AnyNamespace::Other(erased)
 }
 
@@ -215,10 +222,11 @@ pub async fn serve(path: &Path) -> Result<AnyNamespace, Failure> {
     let key = unserved(path)?;
     let on = power_on(path, Access::Serve).await?;
     on.check_use(Use::Log, path)?;
-    let manager = Manager::open(on.device, ManagerOptions::default()).await;
+    let metered = Rc::new(Metered::new(on.device));
+    let manager = Manager::open(metered.clone(), ManagerOptions::default()).await;
     let namespace = Rc::new(FlashNamespace::new(manager.map_err(|error| manager_failure(path, error))?));
     let mailed = Mailed::new(namespace.clone());
-    Ok(begin(key, Some(namespace), mailed))
+    Ok(begin(key, metered, Some(namespace), mailed))
 }
 
 /// The chunks of the flash device in a file as zones, likewise.
@@ -226,8 +234,30 @@ pub async fn serve_zones(path: &Path) -> Result<AnyNamespace, Failure> {
     let key = unserved(path)?;
     let on = power_on(path, Access::Serve).await?;
     on.check_use(Use::Zones, path)?;
-    let zones = Zones::open(on.device).await.map_err(|error| manager_failure(path, error.into()))?;
-    Ok(begin(key, None, Mailed::new(Rc::new(zones))))
+    let metered = Rc::new(Metered::new(on.device));
+    let zones = Zones::open(metered.clone()).await.map_err(|error| manager_failure(path, error.into()))?;
+    Ok(begin(key, metered, None, Mailed::new(Rc::new(zones))))
+}
+
+/// Looks at what this thread serves each second, as long as the task is kept.
+pub fn watch(metrics: &FlashMetrics) -> Task<()> {
+    let metrics = metrics.clone();
+    let look = || SERVED.with_borrow(|all| all.iter().map(Served::seen).collect());
+    // At once: whoever asks next is told.
+    metrics.set(look());
+    task::spawn(async move {
+        loop {
+            time::sleep(LOOK).await;
+            metrics.set(look());
+        }
+    })
+}
+
+impl Served {
+    fn seen(&self) -> Seen {
+        let manager = self.namespace.as_deref().map(FlashNamespace::manager);
+        Seen::of(self.path.display().to_string(), &self.metered, manager)
+    }
 }
 
 /// Closes those of the devices served that are wanted: nothing has to be looked for when they are opened next. They are given up

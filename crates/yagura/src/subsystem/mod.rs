@@ -17,11 +17,13 @@ use engine::net::TcpListener;
 use engine::sync::{MailReceiver, MailSender, mailbox};
 use fabric::auth::Policy;
 use fabric::subsystem::{Handed, PortId, Target, TargetConfig, TargetMetrics, listen};
+use flash::FlashMetrics;
 use nvme::Nqn;
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 
 use crate::cli::{TargetArgs, TargetCommand};
+use crate::drive::DriveMetrics;
 use crate::exit::Failure;
 use crate::handout::Handout;
 use crate::race::first_of;
@@ -133,7 +135,9 @@ async fn first(
         Some(path) => control::serve(path).map(|(socket, asked)| (Some(socket), Some(asked)))?,
         None => (None, None),
     };
-    let ready = ready(args, plan, (target, &jobs), served, &listeners)?;
+    let flash = FlashMetrics::default();
+    let _watching = args.serving.metrics.is_some().then(|| crate::flash::served::watch(&flash));
+    let ready = ready(args, plan, (target, &jobs, flash), served, &listeners)?;
     output::report(args.common.json, &ready, describe)?;
     let controlling = async {
         match asked {
@@ -223,7 +227,7 @@ fn serial_of(nqn: &Nqn, served: &[ServedNamespace]) -> String {
 fn ready(
     args: &TargetArgs,
     plan: &Plan,
-    (target, jobs): (&Target, &Jobs),
+    (target, jobs, flash): (&Target, &Jobs, FlashMetrics),
     namespaces: Vec<ServedNamespace>,
     listeners: &[(&PlannedPort, TcpListener)],
 ) -> Result<Ready, Failure> {
@@ -232,6 +236,8 @@ fn ready(
         let mut registry = Registry::default();
         registry.register_collector(Box::new(TargetMetrics(target.stats())));
         registry.register_collector(Box::new(jobs.clone()));
+        registry.register_collector(Box::new(flash));
+        registry.register_collector(Box::new(DriveMetrics));
         metrics_at = Some(metrics::serve(address, registry, metrics::always())?);
     }
     let served = |(port, listener): &(&PlannedPort, TcpListener)| ServedPort {

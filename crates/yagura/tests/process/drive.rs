@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::FileExt;
 
-use crate::support::{Server, run};
+use crate::support::{Server, http_get, run};
 
 fn done(arguments: &[&str]) -> serde_json::Value {
     let (status, stdout, stderr) = run(&[&["drive"], arguments, &["--json"]].concat());
@@ -77,7 +77,8 @@ fn a_target_serves_several_namespaces_of_one_drive() {
         done(&["create", path, name, "--size=16M"]);
     }
     let spec = |name: &str| format!("--namespace=drive={path},name={name}");
-    let server = Server::start(&["target", "--listen=127.0.0.1:0", "--reactors=2", &spec("a"), &spec("b")]);
+    let flags = ["target", "--listen=127.0.0.1:0", "--reactors=2", "--metrics=127.0.0.1:0"];
+    let server = Server::start(&[&flags[..], &[&*spec("a"), &*spec("b")]].concat());
     let address = server.address("listening").to_string();
     for (nsid, byte) in [("--nsid=1", b'A'), ("--nsid=2", b'B')] {
         let content = directory.path().join("content");
@@ -89,6 +90,13 @@ fn a_target_serves_several_namespaces_of_one_drive() {
         let (status, stdout, stderr) = run(&["nvme", "read", &address, nsid, "--length=256K"]);
         assert_eq!(status, 0, "{stderr}");
         assert!(stdout.len() == 256 << 10 && stdout.chars().all(|found| found == byte), "namespace {nsid}");
+    }
+    // Both are of one drive, which is told of once.
+    let metrics = http_get(server.address("metrics"), "/metrics");
+    let drive = std::fs::canonicalize(path).expect("there").display().to_string();
+    for (name, value) in [("promised_bytes", 32 << 20), ("failed", 0), ("checksum_failures_total", 0)] {
+        let line = format!("yagura_drive_{name}{{drive=\"{drive}\"}} {value}\n");
+        assert_eq!(metrics.matches(&line).count(), 1, "{line}{metrics}");
     }
     assert_eq!(server.stop("TERM"), 0);
     let found = run(&["target", "--listen=127.0.0.1:0", &spec("c")]);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use engine::rng::SplitMix;
 
-use crate::support::{PATIENCE, Server, finished, make_tree, pool_of, run};
+use crate::support::{PATIENCE, Server, finished, http_get, make_tree, pool_of, run};
 use crate::up::up_with_files;
 
 /// A pool for names, and targets for bytes.
@@ -62,10 +62,14 @@ impl Place {
     }
 
     pub fn mount(&self, name: &str) -> Mounted {
+        self.mount_with(name, &[])
+    }
+
+    fn mount_with(&self, name: &str, more: &[&str]) -> Mounted {
         let at = self.directory.path().join(name);
         fs::create_dir_all(&at).expect("made");
         let place = at.display().to_string();
-        let server = Server::start(&["file", "mount", "tree", &place, &self.pool]);
+        let server = Server::start(&[&["file", "mount", "tree", &place, &self.pool][..], more].concat());
         Mounted { at, server: Some(server) }
     }
 }
@@ -147,6 +151,47 @@ fn a_tree_is_kept_over_a_killed_member_and_a_killed_mount() {
         ok("diff", &["-r", &text(&source), &text(&again.path(name))], &source);
     }
     assert_eq!(again.unmount(), 0);
+}
+
+#[test]
+fn a_mount_tells_what_it_does() {
+    if !can_mount() {
+        return;
+    }
+    let mut place = Place::new(3);
+    let mounted = place.mount_with("one", &["--metrics=127.0.0.1:0"]);
+    let metrics = mounted.server.as_ref().expect("it serves").address("metrics");
+    let wait = |lines: &[&str]| {
+        let begun = Instant::now();
+        loop {
+            let text = http_get(metrics, "/metrics");
+            let missing = lines.iter().find(|line| !text.contains(**line));
+            let Some(missing) = missing else { return };
+            assert!(begun.elapsed() < PATIENCE, "no {missing}: {text}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    let file = File::create(mounted.path("a")).expect("made");
+    (&file).write_all(&drawn(1, 100_000)).expect("written");
+    assert!(fs::metadata(mounted.path("none")).is_err());
+    wait(&[
+        "yagura_file_written_bytes_total 100000\n",
+        "yagura_file_open_files 1\n",
+        "yagura_file_members_reachable 3\n",
+        "yagura_fuse_request_seconds_count{request=\"create\"} 1\n",
+        "yagura_fuse_requests_failed_total{request=\"lookup\",reason=\"not_there\"} ",
+    ]);
+    file.sync_all().expect("stable");
+    drop(file);
+    wait(&[
+        "yagura_file_dirty_bytes 0\n",
+        "yagura_file_open_files 0\n",
+        "yagura_fuse_request_seconds_count{request=\"fsync\"} 1\n",
+    ]);
+    drop(place.members.remove(1));
+    wait(&["yagura_file_members_reachable 2\n"]);
+    assert_eq!(http_get(metrics, "/healthz"), "ok\n");
+    assert_eq!(mounted.unmount(), 0);
 }
 
 #[test]

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use device::{Durability, Error, Lba, Namespace};
 use engine::{Buf, Reactor, ReactorConfig, View};
 use fabric::host::{Options, RemoteNamespace};
 
-use crate::support::{Server, run, yagura};
+use crate::support::{PATIENCE, Server, http_get, run, yagura};
 
 fn done(arguments: &[&str]) -> serde_json::Value {
     let (status, stdout, stderr) = run(&[&["flash"], arguments, &["--json"]].concat());
@@ -50,6 +51,23 @@ fn swapped(server: &Server, from: u8, to: u8) -> Result<(), Error> {
     Reactor::run(ReactorConfig::default(), swap).expect("a reactor")
 }
 
+/// The device at a path, with half a MiB on it, is in the metrics.
+fn assert_told(server: &Server, path: &str) {
+    let device = std::fs::canonicalize(path).expect("there").display().to_string();
+    let figure = |(name, value)| format!("yagura_flash_{name}{{device=\"{device}\"}} {value}\n");
+    let figures = [("used_bytes", 512 << 10), ("chunks", 256), ("bad_chunks", 0), ("read_only", 0)].map(figure);
+    let begun = Instant::now();
+    loop {
+        let text = http_get(server.address("metrics"), "/metrics");
+        let Some(missing) = figures.iter().find(|figure| !text.contains(*figure)) else {
+            assert!(text.contains("# TYPE yagura_flash_host_written_bytes_total counter\n"), "{text}");
+            return;
+        };
+        assert!(begun.elapsed() < PATIENCE, "no {missing}: {text}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 #[test]
 fn flash_is_served_killed_served_again_and_closed() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -64,8 +82,9 @@ fn flash_is_served_killed_served_again_and_closed() {
 
     let content = directory.path().join("content");
     let input = format!("--file={}", content.display());
+    let namespace = format!("--namespace=flash={path}");
     let serve =
-        || Server::start(&["target", "--listen=127.0.0.1:0", "--reactors=2", &format!("--namespace=flash={path}")]);
+        || Server::start(&["target", "--listen=127.0.0.1:0", "--reactors=2", "--metrics=127.0.0.1:0", &namespace]);
     let server = serve();
     let address = server.address("listening").to_string();
     for byte in [b'a', b'b'] {
@@ -83,6 +102,7 @@ fn flash_is_served_killed_served_again_and_closed() {
     assert_eq!(swapped(&server, b'x', b'y'), Ok(()));
     std::fs::write(&content, vec![b'c'; 256 << 10]).expect("written");
     written(&address, &input, "256");
+    assert_told(&server, path);
     assert_eq!(server.stop("TERM"), 0);
 
     let checked = done(&["check", path]);
