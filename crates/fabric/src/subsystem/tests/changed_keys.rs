@@ -154,7 +154,7 @@ fn a_key_for_tls_that_a_replaced_key_has_made_begins_no_association() {
     let mut other = over_tls(&target, &psk);
     other.controller = anew.controller;
     assert_eq!(connect(&mut other, 1).status().kind(), Status::CONNECT_INVALID_PARAMETERS);
-    [io, other, anew, first].map(drop);
+    drop((io, other, anew, first));
     assert!(!target.shared.secure.keyring().has_key(&host(), &subsystem()), "it ends with the association");
 }
 
