@@ -1,0 +1,127 @@
+//! Quotas while one call of a client takes its time: whatever others do meanwhile, nothing counts too little, and nobody waits for
+//! good.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use engine::task::LocalFuture;
+use engine::{task, time};
+use file::meta::{KeyPage, MemoryClient, MemoryMeta, Meta, Seen, Swapped, Version};
+use file::{Error, ROOT};
+
+use crate::opened::Place;
+use crate::quotas::{assert_covered, assert_exact, counted, with_quota};
+use crate::quotas_kept::look;
+use crate::world::{create, kind_of, run_long};
+
+/// A share that nobody uses goes back after half a minute.
+const IDLE: Duration = Duration::from_secs(31);
+
+/// What is held.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Call {
+    /// A change that is made; its answer is on its way.
+    Answer,
+}
+
+/// A client of which one call is held until it is let go: the next one like this, of this kind of record.
+struct Holding {
+    inner: Rc<MemoryClient>,
+    next: Cell<Option<(Call, u8)>>,
+    is_held: Cell<bool>,
+}
+
+impl Holding {
+    fn new(meta: &MemoryMeta) -> Rc<Holding> {
+        Rc::new(Holding { inner: meta.client(), next: Cell::new(None), is_held: Cell::new(false) })
+    }
+
+    fn hold(&self, call: Call, kind: u8) {
+        self.next.set(Some((call, kind)));
+    }
+
+    /// Waits until there is one.
+    async fn held(&self) {
+        while !self.is_held.get() {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    fn let_go(&self) {
+        self.is_held.set(false);
+    }
+
+    async fn pass(&self, call: Call, key: &[u8]) {
+        let is_it = |(next, kind): (Call, u8)| next == call && kind_of(key) == Some(&kind);
+        if !self.next.get().is_some_and(is_it) {
+            return;
+        }
+        self.next.set(None);
+        self.is_held.set(true);
+        while self.is_held.get() {
+            time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+impl Meta for Holding {
+    fn get<'a>(&'a self, key: &'a [u8]) -> LocalFuture<'a, Result<Option<Seen>, Error>> {
+        self.inner.get(key)
+    }
+
+    fn swap<'a>(
+        &'a self,
+        key: &'a [u8],
+        expected: Option<Version>,
+        new: Option<Vec<u8>>,
+    ) -> LocalFuture<'a, Result<Swapped, Error>> {
+        Box::pin(async move {
+            let swapped = self.inner.swap(key, expected, new).await;
+            self.pass(Call::Answer, key).await;
+            swapped
+        })
+    }
+
+    fn list<'a>(&'a self, prefix: &'a [u8], cursor: u64, limit: usize) -> LocalFuture<'a, Result<KeyPage, Error>> {
+        self.inner.list(prefix, cursor, limit)
+    }
+}
+
+/// The record had no share any more, and its client did not know yet, and removed a file by it: `fsck` counted without that file,
+/// and the client took it off once more.
+#[test]
+fn nothing_is_removed_by_a_share_that_is_being_given_back() {
+    run_long(1, async {
+        let place = Place::new().await;
+        let holding = Holding::new(&place.meta);
+        let files = place.client_over(holding.clone()).await;
+        let dir = with_quota(files.names(), ROOT, "dir", None, Some(100)).await;
+        create(files.names(), dir, "stays").await;
+        create(files.names(), dir, "goes").await;
+        time::sleep(IDLE).await;
+        holding.hold(Call::Answer, b'q');
+        let settling = task::spawn({
+            let files = Rc::clone(&files);
+            async move { files.names().settle_quotas().await }
+        });
+        holding.held().await;
+        assert!(counted(&place.meta)[&dir].1.shares.is_empty(), "it is given back");
+        let removing = task::spawn({
+            let files = Rc::clone(&files);
+            async move { files.names().unlink(dir, b"goes").await }
+        });
+        time::sleep(Duration::from_secs(1)).await;
+        look(&place.meta, true).await;
+        holding.let_go();
+        settling.await;
+        removing.await.unwrap();
+        for _ in 0..2 {
+            files.names().settle_quotas().await;
+            time::sleep(IDLE).await;
+            assert_covered(&place.meta);
+        }
+        files.close().await.unwrap();
+        assert_exact(&place.meta);
+    });
+}
