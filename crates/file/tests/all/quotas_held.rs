@@ -10,8 +10,9 @@ use engine::{task, time};
 use file::meta::{KeyPage, MemoryClient, MemoryMeta, Meta, Seen, Swapped, Version};
 use file::{Error, ROOT};
 
+use crate::fsck::MINUTE;
 use crate::opened::Place;
-use crate::quotas::{assert_covered, assert_exact, counted, with_quota};
+use crate::quotas::{MIB, assert_covered, assert_exact, counted, make_in, with_quota};
 use crate::quotas_kept::look;
 use crate::world::{create, kind_of, run_long};
 
@@ -23,6 +24,8 @@ const IDLE: Duration = Duration::from_secs(31);
 enum Call {
     /// A change that is made; its answer is on its way.
     Answer,
+    /// A read.
+    Read,
 }
 
 /// A client of which one call is held until it is let go: the next one like this, of this kind of record.
@@ -67,7 +70,10 @@ impl Holding {
 
 impl Meta for Holding {
     fn get<'a>(&'a self, key: &'a [u8]) -> LocalFuture<'a, Result<Option<Seen>, Error>> {
-        self.inner.get(key)
+        Box::pin(async move {
+            self.pass(Call::Read, key).await;
+            self.inner.get(key).await
+        })
     }
 
     fn swap<'a>(
@@ -121,6 +127,40 @@ fn nothing_is_removed_by_a_share_that_is_being_given_back() {
             time::sleep(IDLE).await;
             assert_covered(&place.meta);
         }
+        files.close().await.unwrap();
+        assert_exact(&place.meta);
+    });
+}
+
+/// A last close took so long that others could take its client for dead, and was about to take part in the quota; a write had its
+/// turn there, and waited for another number, which no client gets while a close uses the old one. So did all that came after.
+#[test]
+fn who_writes_does_not_wait_for_a_close_that_waits_for_it() {
+    run_long(1, async {
+        let place = Place::new().await;
+        let holding = Holding::new(&place.meta);
+        let files = place.client_over(holding.clone()).await;
+        let dir = with_quota(files.names(), ROOT, "dir", Some(16 * MIB), Some(100)).await;
+        let (goes, stays) = (make_in(&files, dir, "goes").await.unwrap(), make_in(&files, dir, "stays").await.unwrap());
+        files.names().unlink(dir, b"goes").await.unwrap();
+        time::sleep(Duration::from_secs(2)).await;
+        holding.hold(Call::Read, b'i');
+        let closing = task::spawn({
+            let files = Rc::clone(&files);
+            async move { files.close_file(&goes).await }
+        });
+        holding.held().await;
+        time::sleep(11 * MINUTE).await;
+        let writing = task::spawn({
+            let stays = Rc::clone(&stays);
+            async move { stays.write(0, &[1; 5000]).await }
+        });
+        time::sleep(Duration::from_secs(1)).await;
+        holding.let_go();
+        time::timeout(MINUTE, closing).await.expect("the close waits for good").unwrap();
+        time::timeout(MINUTE, writing).await.expect("the write waits for good").unwrap();
+        files.close_file(&stays).await.unwrap();
+        assert_covered(&place.meta);
         files.close().await.unwrap();
         assert_exact(&place.meta);
     });
