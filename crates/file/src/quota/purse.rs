@@ -173,6 +173,10 @@ impl Payer for Purse {
         })
     }
 
+    fn stay(&self) {
+        self.local.borrow_mut().enter();
+    }
+
     fn leave(&self) {
         self.local.borrow_mut().leave();
     }

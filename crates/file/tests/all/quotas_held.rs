@@ -8,13 +8,13 @@ use std::time::Duration;
 use engine::task::LocalFuture;
 use engine::{task, time};
 use file::meta::{KeyPage, MemoryClient, MemoryMeta, Meta, Seen, Swapped, Version};
-use file::{Error, ROOT};
+use file::{Amount, Error, ROOT};
 
 use crate::fsck::MINUTE;
 use crate::opened::Place;
 use crate::quotas::{MIB, assert_covered, assert_exact, counted, make_in, with_quota};
 use crate::quotas_kept::look;
-use crate::world::{create, kind_of, run_long};
+use crate::world::{create, file, kind_of, run_long};
 
 /// A share that nobody uses goes back after half a minute.
 const IDLE: Duration = Duration::from_secs(31);
@@ -24,6 +24,8 @@ const IDLE: Duration = Duration::from_secs(31);
 enum Call {
     /// A change that is made; its answer is on its way.
     Answer,
+    /// A change that is not made yet.
+    Change,
     /// A read.
     Read,
 }
@@ -83,6 +85,7 @@ impl Meta for Holding {
         new: Option<Vec<u8>>,
     ) -> LocalFuture<'a, Result<Swapped, Error>> {
         Box::pin(async move {
+            self.pass(Call::Change, key).await;
             let swapped = self.inner.swap(key, expected, new).await;
             self.pass(Call::Answer, key).await;
             swapped
@@ -129,6 +132,38 @@ fn nothing_is_removed_by_a_share_that_is_being_given_back() {
         }
         files.close().await.unwrap();
         assert_exact(&place.meta);
+    });
+}
+
+/// Its inode took half a minute, and the share by which it counts was given back meanwhile: `fsck` counted without it, and then it
+/// came.
+#[test]
+fn a_share_stays_as_long_as_an_inode_is_on_its_way() {
+    run_long(1, async {
+        let place = Place::new().await;
+        let holding = Holding::new(&place.meta);
+        let files = place.client_over(holding.clone()).await;
+        let dir = with_quota(files.names(), ROOT, "dir", None, Some(100)).await;
+        create(files.names(), dir, "before").await;
+        holding.hold(Call::Change, b'i');
+        let making = task::spawn({
+            let files = Rc::clone(&files);
+            async move { files.names().create(dir, b"late", &file(), true).await.map(drop) }
+        });
+        holding.held().await;
+        time::sleep(IDLE).await;
+        files.names().settle_quotas().await;
+        assert_eq!(counted(&place.meta)[&dir].1.shares.len(), 1, "it may come");
+        look(&place.meta, true).await;
+        time::sleep(Duration::from_secs(9)).await;
+        holding.let_go();
+        making.await.unwrap();
+        assert_eq!(counted(&place.meta)[&dir].0, Amount { bytes: 0, files: 2 });
+        assert_covered(&place.meta);
+        time::sleep(IDLE).await;
+        files.names().settle_quotas().await;
+        assert_exact(&place.meta);
+        files.close().await.unwrap();
     });
 }
 
