@@ -8,13 +8,13 @@ use std::time::Duration;
 use engine::task::LocalFuture;
 use engine::{task, time};
 use file::meta::{KeyPage, MemoryClient, MemoryMeta, Meta, Seen, Swapped, Version};
-use file::{Amount, Error, ROOT};
+use file::{Amount, Error, Files, Fsck, ROOT};
 
 use crate::fsck::MINUTE;
 use crate::opened::Place;
-use crate::quotas::{MIB, assert_covered, assert_exact, counted, make_in, with_quota};
+use crate::quotas::{MIB, assert_covered, assert_exact, counted, limits, make_in, with_quota};
 use crate::quotas_kept::look;
-use crate::world::{create, file, kind_of, run_long};
+use crate::world::{client, create, file, fresh, kind_of, mkdir, over, run_long};
 
 /// A share that nobody uses goes back after half a minute.
 const IDLE: Duration = Duration::from_secs(31);
@@ -198,5 +198,39 @@ fn who_writes_does_not_wait_for_a_close_that_waits_for_it() {
         assert_covered(&place.meta);
         files.close().await.unwrap();
         assert_exact(&place.meta);
+    });
+}
+
+/// Whoever gave a directory a quota died before that had it, and left the record; `fsck` was about to remove it as somebody gave the
+/// same once more, who found it there: the directory had a quota without a record, in which nobody could make anything.
+#[test]
+fn a_quota_that_is_given_again_beside_fsck_has_its_record() {
+    run_long(1, async {
+        let meta = fresh().await;
+        let (dying, given) = (Holding::new(&meta), limits(None, Some(9)));
+        let fs = over(dying.clone()).await;
+        let dir = mkdir(&fs, ROOT, "dir").await;
+        dying.hold(Call::Change, b'i');
+        let setting = task::spawn(async move { fs.set_quota(dir, given).await });
+        dying.held().await;
+        drop(setting);
+        let holding = Holding::new(&meta);
+        let files = Files::open(holding.clone(), "test", "fsck").await.unwrap();
+        holding.hold(Call::Change, b'q');
+        let checking = task::spawn(async move {
+            let report = Fsck::new(&files, true, None).run(true).await.unwrap();
+            files.close().await.unwrap();
+            report
+        });
+        holding.held().await;
+        let (_, fs) = client(&meta).await;
+        fs.set_quota(dir, given).await.unwrap();
+        holding.let_go();
+        let report = checking.await;
+        assert!(!report.is_damaged() && report.damage.is_empty(), "{report:?}");
+        let (_, fs) = client(&meta).await;
+        assert_eq!(fs.quota_of(dir).await.unwrap().unwrap().limits, given);
+        create(&fs, dir, "file").await;
+        fs.close().await.unwrap();
     });
 }
