@@ -411,6 +411,9 @@ impl OpenFile {
 
     /// Makes the file so long. What was written behind that and is in no stripe yet goes nowhere: a file is emptied also where
     /// there is no room for it.
+    ///
+    /// # Errors
+    /// As a flush; a quota is used up, and bytes that lie in the inode would go into a stripe.
     pub async fn truncate(self: &Rc<Self>, size: u64) -> Result<(), Error> {
         let _turn = self.turn.acquire(1).await;
         self.dirty.borrow_mut().cut(size);
@@ -421,6 +424,7 @@ impl OpenFile {
             *self.fault.borrow_mut() = None;
         }
         self.go_out().await?;
+        let _aside = self.set_aside_for_end(size).await?;
         self.shared.contents.truncate(&self.inode, size).await
     }
 

@@ -24,6 +24,8 @@ pub trait Payer {
     fn take(self: Rc<Self>, amount: Amount, is_forced: bool) -> LocalFuture<'static, Result<u64, Error>>;
     /// Has the share in the record until it is told that this one has left. The term.
     fn enter(self: Rc<Self>) -> LocalFuture<'static, Result<u64, Error>>;
+    /// The same for who has taken from it, and so has it there.
+    fn stay(&self);
     /// One who has entered leaves.
     fn leave(&self);
     /// What was taken counts from now on.
@@ -166,9 +168,11 @@ impl Charge {
         Charge { payer: Some(Rc::clone(payer)), pot: None, term, amount, state: State::Ours }
     }
 
-    /// A change is sent by which it counts.
+    /// A change is sent by which it counts. **The share stays in the record until it is known what became of that**: else others
+    /// may count without it before it is made.
     pub(crate) fn offer(&mut self) {
         if let Some(payer) = self.payer.as_ref().filter(|_| self.state == State::Ours) {
+            payer.stay();
             payer.spend(self.term, self.amount);
             self.state = State::Offered;
         }
@@ -178,15 +182,23 @@ impl Charge {
     pub(crate) fn recall(&mut self) {
         if let Some(payer) = self.payer.as_ref().filter(|_| self.state != State::Ours) {
             payer.recall(self.term, self.amount);
-            self.state = State::Ours;
+            self.settle(State::Ours);
         }
     }
 
     /// It was made.
     pub(crate) fn named(&mut self) {
         if self.state == State::Offered {
-            self.state = State::Named;
+            self.settle(State::Named);
         }
+    }
+
+    /// What became of the change is known.
+    fn settle(&mut self, state: State) {
+        if let Some(payer) = self.payer.as_ref().filter(|_| self.state == State::Offered) {
+            payer.leave();
+        }
+        self.state = state;
     }
 }
 
@@ -196,7 +208,10 @@ impl Drop for Charge {
         match (self.state, &self.pot) {
             (State::Ours, Some(pot)) if pot.term.get() == self.term => pot.add(self.term, self.amount.bytes),
             (State::Ours, _) => payer.give_back(self.term, self.amount),
-            (State::Offered, _) => payer.doubt(),
+            (State::Offered, _) => {
+                payer.doubt();
+                payer.leave();
+            }
             (State::Named, _) => {}
         }
     }

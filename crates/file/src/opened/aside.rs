@@ -64,22 +64,35 @@ impl OpenFile {
     /// # Errors
     /// The same.
     pub(super) async fn set_aside_through(&self, at: Option<u64>, length: usize) -> Result<Aside<'_>, Error> {
-        let mut aside = Aside { file: self, bytes: 0 };
-        let funds = self.inode.funds();
-        if !funds.counts() || length == 0 {
-            return Ok(aside);
+        if !self.inode.funds().counts() || length == 0 {
+            return self.aside(0).await;
         }
         let (state, _) = self.inode.load(false).await?;
         let at = at.unwrap_or(state.size);
         let end = at + length as u64;
-        if let Some(moved) = moved(&state, end) {
-            // No stripe lies in two spans, and of one that is cut there neither part is of whole rows.
-            let cuts = if at.is_multiple_of(ROW) { 0 } else { (end - 1) / SPAN_BYTES - at / SPAN_BYTES };
-            let wanted = counted(length as u64) + cuts * ROW + moved;
-            self.through.set(self.through.get() + wanted);
-            aside.bytes = wanted;
-            funds.raise(wanted).await?;
+        // No stripe lies in two spans, and of one that is cut there neither part is of whole rows.
+        let cuts = if at.is_multiple_of(ROW) { 0 } else { (end - 1) / SPAN_BYTES - at / SPAN_BYTES };
+        let wanted = moved(&state, end).map_or(0, |moved| counted(length as u64) + cuts * ROW + moved);
+        self.aside(wanted).await
+    }
+
+    /// Before the file is made so long: where that is more than an inode has, what lies there goes into a stripe.
+    ///
+    /// # Errors
+    /// The same.
+    pub(super) async fn set_aside_for_end(&self, end: u64) -> Result<Aside<'_>, Error> {
+        if !self.inode.funds().counts() {
+            return self.aside(0).await;
         }
+        let (state, _) = self.inode.load(false).await?;
+        self.aside(moved(&state, end).unwrap_or(0)).await
+    }
+
+    async fn aside(&self, bytes: u64) -> Result<Aside<'_>, Error> {
+        // First: what arrives meanwhile must not give it back.
+        self.through.set(self.through.get() + bytes);
+        let aside = Aside { file: self, bytes };
+        self.inode.funds().raise(bytes).await?;
         Ok(aside)
     }
 

@@ -65,8 +65,9 @@ impl FileSystem {
         if !inode.has_quota && !self.readdir(dir, 0, 3).await?.iter().all(|entry| is_dots(&entry.name)) {
             return Err(Error::HasNames(format!("directory {dir}")));
         }
-        // First: a directory that has one has a record.
-        self.put_limits(dir, limits).await?;
+        // First: a directory that has one has a record. **That of one that has none yet is put anew, whatever it says**: else it is
+        // as old as whoever died here before, and who is about to remove it as left over does, once the directory has a quota.
+        self.put_limits(dir, limits, !inode.has_quota).await?;
         if inode.has_quota {
             return Ok(());
         }
@@ -76,7 +77,7 @@ impl FileSystem {
         })
         .await?;
         // Whoever came so late with this that the record was taken for left over puts it once more.
-        self.put_limits(dir, limits).await?;
+        self.put_limits(dir, limits, false).await?;
         time::sleep(HEARD_AFTER).await;
         for entry in self.readdir(dir, 0, NAMES_LOOKED_AT).await? {
             let counts =
@@ -91,13 +92,13 @@ impl FileSystem {
         Ok(())
     }
 
-    async fn put_limits(&self, dir: u64, limits: Limits) -> Result<(), Error> {
+    async fn put_limits(&self, dir: u64, limits: Limits, is_anew: bool) -> Result<(), Error> {
         let (access, mut tries) = (self.quotas.access(), Tries::new());
         let key = access.keys.quota(dir);
         loop {
             let held = access.get::<QuotaRecord>(&key).await?;
             let new = match &held {
-                Some(held) if held.record.limits == limits => return Ok(()),
+                Some(held) if held.record.limits == limits && !is_anew => return Ok(()),
                 Some(held) => QuotaRecord { limits, ..held.record.clone() },
                 None => QuotaRecord { stamps: Stamps::default(), limits, ..QuotaRecord::default() },
             };

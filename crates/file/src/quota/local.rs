@@ -82,9 +82,11 @@ impl Local {
         self.term
     }
 
-    /// Whether there is a share under this client's number, as far as is known.
+    /// Whether there is a share under this client's number, as far as is known. **Not while it is being given back**: that may have
+    /// been made, and then nobody who counts knows of what goes by this client, which would be taken off twice.
     pub(crate) fn stands_for(&self, client: u64) -> bool {
-        self.stands.is_some_and(|(of, _)| of == client)
+        let ends = self.sent.as_ref().is_some_and(|sent| sent.share.is_none());
+        !ends && self.stands.is_some_and(|(of, _)| of == client)
     }
 
     /// What of the share is not used, and nobody else can have.

@@ -114,21 +114,29 @@ impl Purse {
         self.change(if ends { Want::Leave } else { Want::Settle }).await
     }
 
-    /// In a turn, so that what was got for one is not taken by another.
+    /// In a turn, so that what was got for one is not taken by another. **It has none while it sees to this client's standing**: a
+    /// client gets another number only when nobody uses the old one, and who does may wait for a turn here, to remove something.
     async fn obtain(&self, amount: Amount, is_forced: bool) -> Result<u64, Error> {
-        let _turn = self.turn.acquire(1).await;
         let mut tries = Tries::new();
         loop {
-            if let Some(term) = self.take_now(amount) {
-                return Ok(term);
-            }
             self.stand().await?;
-            self.change(Want::Take(amount, is_forced)).await?;
-            if let Some(term) = self.take_now(amount) {
+            if let Some(term) = self.obtain_now(amount, is_forced).await? {
                 return Ok(term);
             }
             tries.again("others take this client for dead").await?;
         }
+    }
+
+    /// `None`: others may take this client for dead by now.
+    async fn obtain_now(&self, amount: Amount, is_forced: bool) -> Result<Option<u64>, Error> {
+        let _turn = self.turn.acquire(1).await;
+        if let Some(term) = self.take_now(amount) {
+            return Ok(Some(term));
+        }
+        if self.shared.standing.is_young() {
+            self.change(Want::Take(amount, is_forced)).await?;
+        }
+        Ok(self.take_now(amount))
     }
 
     fn take_now(&self, amount: Amount) -> Option<u64> {
@@ -163,6 +171,10 @@ impl Payer for Purse {
             local.enter();
             Ok(local.term())
         })
+    }
+
+    fn stay(&self) {
+        self.local.borrow_mut().enter();
     }
 
     fn leave(&self) {

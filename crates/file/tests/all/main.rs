@@ -26,6 +26,7 @@ mod operations;
 mod overdue;
 mod paths;
 mod quotas;
+mod quotas_held;
 mod quotas_kept;
 mod quotas_many;
 mod random;

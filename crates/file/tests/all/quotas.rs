@@ -346,6 +346,35 @@ fn who_writes_over_a_quota_is_told_by_the_write_and_nothing_that_was_taken_is_dr
     });
 }
 
+/// A byte in an inode counts nothing; made longer, the file had a row that nobody had asked for, however full the quota was.
+#[test]
+fn what_leaves_its_inode_as_the_file_is_made_longer_is_refused_over_a_quota() {
+    run(1, async {
+        let place = Place::new().await;
+        let files = place.client().await;
+        let dir = with_quota(files.names(), ROOT, "dir", Some(4 * ROW), None).await;
+        let mut is_longer = Vec::new();
+        for number in 0..8 {
+            let file = make_in(&files, dir, &format!("f{number}")).await.unwrap();
+            file.write(0, b"x").await.unwrap();
+            let done = file.truncate(ROW).await;
+            assert!(matches!(done, Ok(()) | Err(Error::Quota(_))), "{done:?}");
+            is_longer.push(done.is_ok());
+            assert_eq!(file.read(0, 8192).await.unwrap().len(), if done.is_ok() { ROW as usize } else { 1 });
+            file.truncate(2000).await.unwrap();
+            files.close_file(&file).await.unwrap();
+        }
+        assert_eq!(is_longer, [[true; 4], [false; 4]].concat());
+        // What has no bytes has no row, and one that has gone into stripes needs no other.
+        let empty = make_in(&files, dir, "empty").await.unwrap();
+        empty.truncate(MIB).await.unwrap();
+        files.close_file(&empty).await.unwrap();
+        assert_eq!(used(&files, dir).await, (4 * ROW as i64, 9));
+        files.close().await.unwrap();
+        assert_exact(&place.meta);
+    });
+}
+
 /// Others take all that is left between the write and the flush, and the flush needs more than was set aside.
 #[test]
 fn what_was_taken_goes_out_though_others_have_used_up_the_quota() {

@@ -255,7 +255,7 @@ fn what_a_quota_says_wrongly_is_counted_when_nobody_uses_it() {
 }
 
 /// One look, and no waiting.
-async fn look(meta: &MemoryMeta, repairs: bool) -> file::Report {
+pub async fn look(meta: &MemoryMeta, repairs: bool) -> file::Report {
     let files = Files::open(meta.client(), "test", "fsck").await.unwrap();
     let report = file::Fsck::new(&files, repairs, None).run(false).await.unwrap();
     files.close().await.unwrap();
