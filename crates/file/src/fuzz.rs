@@ -75,7 +75,6 @@ mod tests {
     fn seeds_are_in_the_tree() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/file_map");
         let seeds = [
-            ("empty", seed(1, 1, &[])),
             // Of a stripe two extents are left, and a hole.
             ("split", seed(2, 1, &[(0, 1000), (100, 50), (4000, 700)])),
             ("wide", seed(8, 3, &[(0, 300_000), (SPAN_BYTES, 5000)])),

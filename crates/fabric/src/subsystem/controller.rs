@@ -94,8 +94,8 @@ pub(super) struct Identity {
     pub port: PortId,
     /// Over TLS. Part of the identity: a plain I/O queue must not join what a secure admin queue has made.
     pub secure: bool,
-    /// The key for TLS, if authentication has made it. An I/O queue shows the same: one that a key which was replaced since has made
-    /// opens none of what the new one has.
+    /// The key for TLS, if authentication has made it. An I/O queue shows the same: what a key that was replaced since has made
+    /// opens no queue of what the new one has.
     pub generated: Option<crate::psk::Identity>,
 }
 

@@ -201,7 +201,7 @@ fn who_writes_does_not_wait_for_a_close_that_waits_for_it() {
     });
 }
 
-/// Whoever gave a directory a quota died before that had it, and left the record; `fsck` was about to remove it as somebody gave the
+/// Whoever gave a directory a quota died before that had it, and left the record; `fsck` was about to remove it as another gave the
 /// same once more, who found it there: the directory had a quota without a record, in which nobody could make anything.
 #[test]
 fn a_quota_that_is_given_again_beside_fsck_has_its_record() {

@@ -50,7 +50,8 @@ async fn marked(
     report: &mut RepairReport,
 ) -> Vec<(DamagedPage, DamageMark)> {
     let mut marked = Vec::new();
-    // Members that carry a map which can't be learnt: to ask all anew for each of a thousand pages takes a day where some are silent.
+    // Members that carry a map which can't be learnt: to ask all anew for each of a thousand pages takes a day where some are
+    // silent.
     let mut ahead = BTreeMap::new();
     for page in damaged {
         if let Some(reason) = ahead.get(&page.life) {
