@@ -71,7 +71,7 @@ pub struct OpenFile {
     dropped_for: RefCell<Option<Error>>,
     /// Truncation and writes take turns with it.
     turn: Semaphore,
-    /// What those have set aside of a quota that write past what is gathered.
+    /// What is set aside of a quota beside what is gathered.
     through: Cell<u64>,
 }
 
@@ -215,7 +215,8 @@ impl OpenFile {
             self.check_there()?;
             let length = bytes.len().min(BLOCK_BYTES - (at % BLOCK_BYTES as u64) as usize);
             let (now, rest) = bytes.split_at(length);
-            self.set_aside(at, length).await?;
+            // Until they are gathered: a block that arrives meanwhile gives back what nothing is gathered for.
+            let aside = self.set_aside(at, length).await?;
             if !self.dirty.borrow().has_room(at) {
                 let permit = self.room().await?;
                 // That may have taken long.
@@ -224,6 +225,7 @@ impl OpenFile {
             }
             self.dirty.borrow_mut().write(at, now);
             self.shared.contents.figures.add_written(length);
+            aside.gathered();
             self.inode.set_written(Some(Time::now()));
             self.settle_permits();
             (at, bytes) = (at + length as u64, rest);

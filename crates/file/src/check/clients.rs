@@ -174,11 +174,12 @@ impl Collector {
 
     /// Looks once, and collects.
     async fn turn(&mut self) -> Result<(), Error> {
-        let clients = self.look().await?;
+        let (clients, mut collected) = (self.look().await?, Ok(()));
         for client in self.silent(clients) {
-            self.collect(&client).await?;
+            // One that can't be collected keeps nobody from the others.
+            collected = self.collect(&client).await.map(drop).and(collected);
         }
-        Ok(())
+        collected
     }
 
     /// Looks and collects now and then, for as long as it is let. Whoever mounts does that, so that nobody else has to.

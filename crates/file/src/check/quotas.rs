@@ -9,9 +9,6 @@ use crate::fs::FileSystem;
 use crate::meta::Version;
 use crate::record::quota::QuotaRecord;
 
-/// Keys that are listed at once.
-const LISTED: usize = 1024;
-
 /// Records of quotas as they stood.
 #[derive(Default)]
 pub(crate) struct QuotasSeen {
@@ -29,23 +26,16 @@ impl QuotasSeen {
     pub(crate) async fn read(names: &FileSystem) -> Result<QuotasSeen, Error> {
         // What this client has used itself, as it mended before.
         names.quotas.settle(true).await;
-        let (prefix, mut cursor, mut seen) = (names.access.keys.quotas(), 0, QuotasSeen::default());
-        loop {
-            let (keys, next) = names.meta().list(&prefix, cursor, LISTED).await?;
-            let number = |key: &Vec<u8>| Some(u64::from_be_bytes(key.strip_prefix(&*prefix)?.try_into().ok()?));
-            for dir in keys.iter().filter_map(number) {
-                match record(names, dir).await {
-                    Ok(Some(held)) => drop(seen.records.insert(dir, held.version())),
-                    Ok(None) => {}
-                    Err(Error::Damaged(why)) => drop(seen.damaged.insert(dir, why)),
-                    Err(error) => return Err(error),
-                }
+        let mut seen = QuotasSeen::default();
+        for dir in names.quota_numbers().await? {
+            match record(names, dir).await {
+                Ok(Some(held)) => drop(seen.records.insert(dir, held.version())),
+                Ok(None) => {}
+                Err(Error::Damaged(why)) => drop(seen.damaged.insert(dir, why)),
+                Err(error) => return Err(error),
             }
-            if next == 0 {
-                return Ok(seen);
-            }
-            cursor = next;
         }
+        Ok(seen)
     }
 }
 
@@ -64,11 +54,12 @@ impl FileSystem {
     /// # Errors
     /// The store does not answer, or others change a quota all the time: it is to be done again.
     pub(crate) async fn fold_shares(&self, client: u64) -> Result<(), Error> {
-        for quota in self.quotas().await? {
+        // One that does not parse hinders nobody: nothing of it is changed, and `fsck` tells of it.
+        for dir in self.quota_numbers().await? {
             let mut tries = Tries::new();
-            while let Some(held) = unless_damaged(record(self, quota.dir).await)?.flatten()
+            while let Some(held) = unless_damaged(record(self, dir).await)?.flatten()
                 && held.record.share(client).is_some()
-                && !fold(self, &held, quota.dir, client).await?
+                && !fold(self, &held, dir, client).await?
             {
                 tries.again("other clients change the quota").await?;
             }

@@ -1,5 +1,6 @@
 //! Quotas of directories: given, shown, and heeded where inodes are made. What counts, and how, is in the README of this crate.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use engine::time;
@@ -141,35 +142,44 @@ impl FileSystem {
         self.quotas.settle(false).await;
     }
 
-    /// All quotas of the file system.
+    /// All quotas of the file system whose records can be read; of the others the log is told.
     ///
     /// # Errors
     /// What the store says.
     pub async fn quotas(&self) -> Result<Vec<Quota>, Error> {
+        let mut numbers = self.quota_numbers().await?.into_iter();
+        let (mut few, mut found) = (Few::new(), Vec::new());
+        loop {
+            while few.keys().count() < TOGETHER
+                && let Some(dir) = numbers.next()
+            {
+                few.push(dir, self.quota(dir));
+            }
+            match few.next().await {
+                None => break,
+                Some((dir, Err(error @ Error::Damaged(_)))) => {
+                    tracing::warn!(dir, %error, "a quota is passed over, as its record can't be read");
+                }
+                Some((_, quota)) => found.extend(quota?),
+            }
+        }
+        found.sort_by_key(|quota: &Quota| quota.dir);
+        Ok(found)
+    }
+
+    /// The directories of which there are records of quotas, whatever these say.
+    pub(crate) async fn quota_numbers(&self) -> Result<BTreeSet<u64>, Error> {
         let prefix = self.access.keys.quotas();
-        let (mut cursor, mut found) = (0, Vec::new());
+        let (mut cursor, mut found) = (0, BTreeSet::new());
         loop {
             let (keys, next) = self.access.meta.list(&prefix, cursor, LISTED).await?;
-            let numbers =
-                keys.iter().filter_map(|key| Some(u64::from_be_bytes(key.strip_prefix(&*prefix)?.try_into().ok()?)));
-            let (mut few, mut numbers) = (Few::new(), numbers);
-            loop {
-                while few.keys().count() < TOGETHER
-                    && let Some(dir) = numbers.next()
-                {
-                    few.push((), self.quota(dir));
-                }
-                let Some(((), quota)) = few.next().await else { break };
-                found.extend(quota?);
-            }
+            let number = |key: &Vec<u8>| Some(u64::from_be_bytes(key.strip_prefix(&*prefix)?.try_into().ok()?));
+            found.extend(keys.iter().filter_map(number));
             if next == 0 {
-                break;
+                return Ok(found);
             }
             cursor = next;
         }
-        found.sort_by_key(|quota: &Quota| quota.dir);
-        found.dedup_by_key(|quota| quota.dir);
-        Ok(found)
     }
 }
 

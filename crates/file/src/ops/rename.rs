@@ -57,6 +57,7 @@ impl FileSystem {
             if let Some(other) = other.filter(|other| other.kind == Kind::Directory && !flags.exchange) {
                 self.look_empty(other, (new_dir, new_name)).await?;
             }
+            self.check_quotas(dir, new_dir, name).await?;
             let replaced = other.filter(|other| !flags.exchange && other.kind != Kind::Directory);
             let turn = match replaced {
                 Some(replaced) => Some(self.turns.alone(replaced.ino).await),
@@ -65,7 +66,6 @@ impl FileSystem {
             if let Some(turn) = &turn {
                 self.keep(turn).await?;
             }
-            self.check_quotas(dir, new_dir, name).await?;
             let sides = vec![
                 Side { dir, name: name.to_vec(), before: Some(target), after: other.filter(|_| flags.exchange) },
                 Side { dir: new_dir, name: new_name.to_vec(), before: other, after: Some(target) },
@@ -95,7 +95,8 @@ impl FileSystem {
         }
     }
 
-    /// What counts for one quota does not come into a directory in which other things count for another.
+    /// What counts for one quota does not come into a directory in which other things count for another. Asked before what would be
+    /// replaced is kept: a refusal leaves nothing behind.
     async fn check_quotas(&self, dir: u64, new_dir: u64, name: &[u8]) -> Result<(), Error> {
         match dir == new_dir || self.quota_within(dir).await? == self.quota_within(new_dir).await? {
             true => Ok(()),

@@ -179,6 +179,24 @@ fn what_counts_for_one_quota_gets_no_name_in_another() {
     });
 }
 
+/// What was open under the other name had a keeper then, and stood among its client's orphans, until it was closed.
+#[test]
+fn a_move_that_a_quota_refuses_leaves_nothing_behind() {
+    run(1, async {
+        let place = Place::new().await;
+        let files = place.client().await;
+        let (fs, dir) = (files.names(), with_quota(files.names(), ROOT, "dir", None, None).await);
+        create(fs, ROOT, "moved").await;
+        let file = make_in(&files, dir, "there").await.unwrap();
+        let refused = fs.rename((ROOT, b"moved"), (dir, b"there"), PLAIN).await;
+        assert!(matches!(refused, Err(Error::Across(_))), "{refused:?}");
+        assert_eq!(fs.get_inode(file.ino()).await.unwrap().keepers, Vec::<u64>::new());
+        files.close_file(&file).await.unwrap();
+        files.close().await.unwrap();
+        assert_exact(&place.meta);
+    });
+}
+
 #[test]
 fn a_quota_is_given_to_an_empty_directory_and_its_limits_change_any_time() {
     run(1, async {

@@ -224,6 +224,38 @@ fn a_share_of_a_client_that_is_no_more_is_taken_for_used_by_those_that_live() {
     });
 }
 
+/// As one quota could not be read, nobody who had died was collected, and `df` told nothing.
+#[test]
+fn a_quota_that_does_not_parse_keeps_no_client_that_is_no_more() {
+    run_long(1, async {
+        let place = Place::new().await;
+        let living = place.client().await;
+        let good = with_quota(living.names(), ROOT, "good", Some(64 * MIB), Some(100)).await;
+        let bad = with_quota(living.names(), ROOT, "bad", None, None).await;
+        for name in ["one", "two"] {
+            let dead = place.client().await;
+            let file = make_in(&dead, good, name).await.unwrap();
+            file.write(0, &[1; 5000]).await.unwrap();
+            file.flush().await.unwrap();
+        }
+        let is_bad = |key: &Vec<u8>| kind_of(key) == Some(&b'q') && key[HEAD + 1..] == bad.to_be_bytes();
+        let key = place.meta.dump().into_iter().map(|(key, _)| key).find(is_bad).unwrap();
+        let other = place.meta.client();
+        let seen = other.get(&key).await.unwrap().unwrap();
+        other.swap(&key, Some(seen.version), Some(vec![0xff; 9])).await.unwrap();
+        let shown: Vec<u64> = living.names().quotas().await.unwrap().iter().map(|quota| quota.dir).collect();
+        assert_eq!(shown, [good]);
+        let clients = || place.meta.dump().iter().filter(|(key, _)| kind_of(key) == Some(&b'c')).count();
+        assert_eq!(clients(), 3);
+        let _alive = living.keep_alive();
+        time::sleep(85 * MINUTE).await;
+        assert_eq!(clients(), 1);
+        other.swap(&key, other.get(&key).await.unwrap().map(|seen| seen.version), Some(seen.value)).await.unwrap();
+        assert_eq!(counted(&place.meta)[&good].1.shares, Vec::new());
+        assert_covered(&place.meta);
+    });
+}
+
 #[test]
 fn what_a_quota_says_wrongly_is_counted_when_nobody_uses_it() {
     run_long(1, async {
