@@ -363,7 +363,7 @@ fn results_of_attempts_that_do_not_count_are_not_kept() {
 #[test]
 fn results_of_attempts_that_may_count_are_kept_up_to_a_bound() {
     run(48, async {
-        for (length, is_long) in [(100_000, true), (100, false)] {
+        for (length, is_long) in [(600_000, true), (100, false)] {
             let pool = Pool::new(3, 3).await;
             pool.store.put(b"k", value(&vec![1; length])).await.unwrap();
             pool.store.settle().await;
