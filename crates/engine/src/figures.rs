@@ -6,9 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, EncodeLabelValue, EncodeMetric, NoLabelSet,
-};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeLabelSet, EncodeMetric, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -25,7 +23,6 @@ pub fn counter(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, valu
 
 /// A gauge read when it is asked for.
 pub fn gauge(encoder: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
-    let value = i64::try_from(value).unwrap_or(i64::MAX);
     ConstGauge::new(value).encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
 }
 
@@ -42,16 +39,15 @@ pub fn histogram(
     metric.encode_histogram::<NoLabelSet>(sum, count, buckets, None)
 }
 
-/// A gauge for each value of a label.
-pub fn gauges<L: EncodeLabelValue, N: EncodeGaugeValue>(
+/// A gauge for each set of labels.
+pub fn gauges<S: EncodeLabelSet, N: EncodeGaugeValue>(
     encoder: &mut DescriptorEncoder<'_>,
     (name, help): (&str, &str),
-    label: &str,
-    all: impl Iterator<Item = (L, N)>,
+    all: impl Iterator<Item = (S, N)>,
 ) -> fmt::Result {
     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for (value, gauge) in all {
-        ConstGauge::new(gauge).encode(family.encode_family(&[(label, value)])?)?;
+    for (labels, gauge) in all {
+        ConstGauge::new(gauge).encode(family.encode_family(&labels)?)?;
     }
     Ok(())
 }

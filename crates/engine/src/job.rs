@@ -13,10 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, EncodeMetric};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::encoding::DescriptorEncoder;
 
+use crate::figures::gauges;
 use crate::pace::Pace;
 use crate::time::{self, Instant};
 
@@ -141,29 +140,22 @@ pub fn tell(encoder: &mut DescriptorEncoder<'_>, mut jobs: Vec<Status>) -> fmt::
         }
     }
     let help = "How much of its present part a job under way has done.";
-    gauges(encoder, ("yagura_job_done_ratio", help), &jobs, |job| job.done)?;
-    let read = |job: &Status| i64::try_from(job.bytes).unwrap_or(i64::MAX);
-    gauges(encoder, ("yagura_job_read_bytes", "Bytes that a job under way has read."), &jobs, read)
+    gauges(encoder, ("yagura_job_done_ratio", help), jobs.iter().map(|job| (job.labels(), job.done)))?;
+    let read = jobs.iter().map(|job| (job.labels(), job.bytes));
+    gauges(encoder, ("yagura_job_read_bytes", "Bytes that a job under way has read."), read)
 }
 
-fn gauges<N: EncodeGaugeValue>(
-    encoder: &mut DescriptorEncoder<'_>,
-    (name, help): (&str, &str),
-    jobs: &[Status],
-    value: impl Fn(&Status) -> N,
-) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for job in jobs {
-        let mut labels = vec![("job", job.kind.to_owned())];
-        if !job.of.is_empty() {
-            labels.push(("of", job.of.clone()));
+impl Status {
+    fn labels(&self) -> Vec<(&'static str, String)> {
+        let mut labels = vec![("job", self.kind.to_owned())];
+        if !self.of.is_empty() {
+            labels.push(("of", self.of.clone()));
         }
-        if job.number > 1 {
-            labels.push(("number", job.number.to_string()));
+        if self.number > 1 {
+            labels.push(("number", self.number.to_string()));
         }
-        ConstGauge::new(value(job)).encode(family.encode_family(&labels)?)?;
+        labels
     }
-    Ok(())
 }
 
 /// A job's progress and its limit.

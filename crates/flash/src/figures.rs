@@ -238,16 +238,14 @@ fn sectors(seen: &Seen, value: fn(&Log) -> u64) -> Option<u64> {
 impl Collector for FlashMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let told = |value: Value| seen.iter().filter_map(move |one| Some((one.device.as_str(), value(one)?)));
+        let told = |value: Value| seen.iter().filter_map(move |one| Some(([("device", &*one.device)], value(one)?)));
         // What no device has is not told of.
         let has = |value: &Value| told(*value).next().is_some();
         for (name, help, value) in COUNTERS.iter().filter(|(_, _, value)| has(value)) {
-            let counts = told(*value).map(|(device, count)| ([("device", device)], count));
-            by_labels(&mut encoder, (&format!("yagura_flash_{name}"), help), counts)?;
+            by_labels(&mut encoder, (&format!("yagura_flash_{name}"), help), told(*value))?;
         }
         for (name, help, value) in GAUGES.iter().filter(|(_, _, value)| has(value)) {
-            let values = told(*value).map(|(device, value)| (device, i64::try_from(value).unwrap_or(i64::MAX)));
-            gauges(&mut encoder, (&format!("yagura_flash_{name}"), help), "device", values)?;
+            gauges(&mut encoder, (&format!("yagura_flash_{name}"), help), told(*value))?;
         }
         Ok(())
     }

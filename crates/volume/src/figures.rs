@@ -116,13 +116,13 @@ impl Collector for Figures {
         ];
         let slots = || self.0.replicas.iter().zip(["0", "1", "2"]).take(self.0.holders.load(Relaxed));
         for (name, help, value) in all {
-            let values = slots().map(|(replica, slot)| (slot, i64::try_from(value(replica)).unwrap_or(i64::MAX)));
-            figures::gauges(&mut encoder, (name, help), "slot", values)?;
+            let values = slots().map(|(replica, slot)| ([("slot", slot)], value(replica)));
+            figures::gauges(&mut encoder, (name, help), values)?;
         }
         let help =
             "Whether a replica is away (0), behind (1), joining (2) or in sync (3); a witness is away or there (3).";
-        let states = slots().map(|(replica, slot)| (slot, replica.state.load(Relaxed) as i64));
-        figures::gauges(&mut encoder, ("yagura_volume_replica_state", help), "slot", states)?;
+        let states = slots().map(|(replica, slot)| ([("slot", slot)], replica.state.load(Relaxed)));
+        figures::gauges(&mut encoder, ("yagura_volume_replica_state", help), states)?;
         let help = "Regions that can't be settled or copied, since no replica in sync can read all of their blocks.";
         figures::gauge(&mut encoder, "yagura_volume_regions_stuck", help, self.regions_stuck())?;
         let latencies = self.0.replicas.iter().map(|replica| &replica.latency);

@@ -67,8 +67,8 @@ fn cache_process(e: &mut DescriptorEncoder<'_>, shared: &Shared, figures: &Figur
     }
     gauge(e, "yagura_cache_memory_held_bytes", "Memory held.", figures.held)?;
     gauge(e, "yagura_cache_memory_limit_bytes", "Memory that may be held.", figures.limit)?;
-    let kinds = figures.held_by.into_iter().map(|(kind, bytes)| (kind, bytes as i64));
-    gauges(e, ("yagura_cache_memory_bytes", "Memory held, by what it is held for."), "kind", kinds)
+    let kinds = figures.held_by.into_iter().map(|(kind, bytes)| ([("kind", kind)], bytes));
+    gauges(e, ("yagura_cache_memory_bytes", "Memory held, by what it is held for."), kinds)
 }
 
 fn cache_connections(e: &mut DescriptorEncoder<'_>, shared: &Shared, totals: &Totals) -> fmt::Result {

@@ -22,8 +22,7 @@ pub fn tell(encoder: &mut DescriptorEncoder<'_>, drives: &[(String, Usage)]) -> 
         ("yagura_drive_failed", "1: it takes no more writes.", |usage| usage.fault.is_some().into()),
     ];
     for (name, help, value) in all {
-        let values = drives.iter().map(|(drive, usage)| (&**drive, i64::try_from(value(usage)).unwrap_or(i64::MAX)));
-        gauges(encoder, (name, help), "drive", values)?;
+        gauges(encoder, (name, help), drives.iter().map(|(drive, usage)| ([("drive", &**drive)], value(usage))))?;
     }
     let help = "Blocks that did not match their checksum when they were read, since the drive was opened.";
     let mismatches = drives.iter().map(|(drive, usage)| ([("drive", &**drive)], usage.mismatches));

@@ -28,9 +28,9 @@ const DAMAGE_MAX: usize = 1000;
 /// How often a place is looked at again whose extent was replaced while it was read. What is there then is younger than the scrub,
 /// which a host that replaces it for ever must not hold up for ever. Guessed.
 const AGAIN_MAX: u32 = 3;
-/// Extents passed over in a row, as they were seen in other namespaces, before others of the thread have their turn. Chosen: well
-/// below a millisecond; a drive of many snapshots has millions of them.
-const SEEN_IN_A_ROW_MAX: u32 = 1024;
+/// Extents passed over, as they were seen in other namespaces, before others of the thread have their turn. Chosen: well below a
+/// millisecond; a drive of many snapshots has millions of them.
+const PASSED_AT_ONCE: u64 = 1024;
 
 /// A block that can't be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -76,13 +76,18 @@ impl Scrub {
     }
 }
 
-/// Which extents a scrub has verified.
-struct Walk {
+/// A scrub that goes on.
+struct Walk<'a> {
+    job: &'a Job,
+    found: &'a RefCell<Scrub>,
+    /// Which extents it has verified.
     seen: Vec<bool>,
     /// How many those are.
     done: u64,
     /// How many there are to verify, as far as is known.
     total: u64,
+    /// How often it has passed over one of them.
+    passed: u64,
 }
 
 impl Drive {
@@ -99,14 +104,14 @@ impl Drive {
     pub fn scrub_into<'a>(&'a self, job: &'a Job, found: &'a RefCell<Scrub>) -> LocalFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             let seen = self.inner.with(|core| vec![false; core.state.references.len()]);
-            let mut walk = Walk { seen, done: 0, total: 0 };
+            let mut walk = Walk { job, found, seen, done: 0, total: 0, passed: 0 };
             job.begin("scrub");
             let mut after = 0;
             while let Some(number) =
                 self.inner.with(|core| core.state.namespaces.range(after..).next().map(|(number, _)| *number))
             {
                 if let Ok(shared) = self.shared(number) {
-                    self.scrub_namespace(&shared, &mut walk, job, found).await?;
+                    self.scrub_namespace(&shared, &mut walk).await?;
                 }
                 let Some(following) = number.checked_add(1) else { break };
                 after = following;
@@ -115,32 +120,26 @@ impl Drive {
         })
     }
 
-    async fn scrub_namespace(
-        &self,
-        shared: &Arc<Shared>,
-        walk: &mut Walk,
-        job: &Job,
-        found: &RefCell<Scrub>,
-    ) -> Result<(), Error> {
-        let (mut next, mut again, mut seen_in_a_row) = (0, 0, 0);
+    async fn scrub_namespace(&self, shared: &Arc<Shared>, walk: &mut Walk<'_>) -> Result<(), Error> {
+        let (mut next, mut again) = (0, 0);
         // One at a time: the map may change between any two.
         while let Some((index, extent)) =
             self.inner.with(|core| core.state.space(shared.number).ok()?.map.range(next, u32::MAX).next())
         {
             if walk.seen[extent as usize] {
-                seen_in_a_row += 1;
-                if seen_in_a_row % SEEN_IN_A_ROW_MAX == 0 {
+                walk.passed += 1;
+                if walk.passed.is_multiple_of(PASSED_AT_ONCE) {
                     engine::task::yield_now().await;
                 }
             } else {
-                let before = found.borrow().figures();
-                if self.scrub_extent(shared, (index, extent), job, found).await? {
+                let before = walk.found.borrow().figures();
+                if self.scrub_extent(shared, (index, extent), walk).await? {
                     walk.seen[extent as usize] = true;
                     walk.done += 1;
                     walk.total = walk.total.max(self.inner.with(|core| core.state.used())).max(walk.done);
-                    job.reached(walk.done as f64 / walk.total as f64);
+                    walk.job.reached(walk.done as f64 / walk.total as f64);
                 } else {
-                    found.borrow_mut().back_to(before);
+                    walk.found.borrow_mut().back_to(before);
                     again += 1;
                     if again <= AGAIN_MAX {
                         continue;
@@ -159,16 +158,15 @@ impl Drive {
         &self,
         shared: &Arc<Shared>,
         (index, extent): (u32, u32),
-        job: &Job,
-        found: &RefCell<Scrub>,
+        walk: &Walk<'_>,
     ) -> Result<bool, Error> {
         let layout = &self.inner.layout;
         let extent_units = u64::from(layout.extent_units());
         let chunk = (TRANSFER_BYTES_MAX as u64 / u64::from(layout.unit)).min(extent_units);
         for at in (0..extent_units).step_by(chunk as usize) {
-            job.turn().await;
+            walk.job.turn().await;
             let first = u64::from(index) * extent_units + at;
-            if !self.scrub_chunk(shared, (first, chunk), extent, job, found).await? {
+            if !self.scrub_chunk(shared, (first, chunk), extent, walk).await? {
                 return Ok(false);
             }
         }
@@ -181,8 +179,7 @@ impl Drive {
         shared: &Arc<Shared>,
         (first, chunk): (u64, u64),
         extent: u32,
-        job: &Job,
-        found: &RefCell<Scrub>,
+        &Walk { job, found, .. }: &Walk<'_>,
     ) -> Result<bool, Error> {
         let layout = &self.inner.layout;
         let per_block = u64::from(shared.block_size / layout.unit);

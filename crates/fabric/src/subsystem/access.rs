@@ -112,7 +112,7 @@ impl Shared {
         if let Some(host) = host.filter(|_| reconfigured) {
             let keys = |config: Option<HostConfig>| config.and_then(|config| config.keys);
             if keys(before) != keys(after) {
-                self.secure.forget_unused(host, nqn);
+                self.secure.forget_unused(host, &Nqn::discovery());
             }
             self.secure.forget_generated(host, nqn);
         }

@@ -119,8 +119,10 @@ impl Shared {
             own.for_each(|controller| controller.end());
         }
         // A key for TLS that the old ones have made and nobody uses yet would begin an association all the same. Under the lock, so
-        // that none is put in afterwards, nor a controller listed by one in between.
-        self.secure.forget_unused(host, subsystem);
+        // that none is put in afterwards, nor a controller listed by one in between. They may have made some for discovery, too.
+        for subsystem in [subsystem, &Nqn::discovery()] {
+            self.secure.forget_unused(host, subsystem);
+        }
         Ok(())
     }
 

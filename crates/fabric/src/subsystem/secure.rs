@@ -102,12 +102,9 @@ impl Secure {
         self.keyring.remove_generated(host, subsystem, true);
     }
 
-    /// The same where the keys to authenticate by are others now, but that associations go on, with their keys. What has made
-    /// those for the subsystem may have made some for discovery.
+    /// The same, but that associations go on, with their keys.
     pub fn forget_unused(&self, host: &Nqn, subsystem: &Nqn) {
-        for subsystem in [subsystem, &Nqn::discovery()] {
-            self.keyring.remove_generated(host, subsystem, false);
-        }
+        self.keyring.remove_generated(host, subsystem, false);
     }
 
     pub fn context(&self) -> Result<&ServerContext, TlsError> {

@@ -179,7 +179,6 @@ fn per_member(
     members: &[MemberStatus],
     value: impl Fn(&MemberStatus) -> Option<u64>,
 ) -> fmt::Result {
-    let known = members.iter().filter_map(|member| Some((member.index, value(member)?)));
-    let known = known.map(|(member, value)| (member, i64::try_from(value).unwrap_or(i64::MAX)));
-    gauges(e, (&format!("yagura_pool_member_{name}"), help), "member", known)
+    let known = members.iter().filter_map(|member| Some(([("member", member.index)], value(member)?)));
+    gauges(e, (&format!("yagura_pool_member_{name}"), help), known)
 }

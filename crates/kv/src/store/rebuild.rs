@@ -52,20 +52,21 @@ async fn marked(
     let mut marked = Vec::new();
     // Members that carry a map which can't be learnt: to ask all anew for each of a thousand pages takes a day where some are
     // silent.
-    let mut ahead = BTreeMap::new();
+    let mut ahead = BTreeMap::<_, String>::new();
     for page in damaged {
         if let Some(reason) = ahead.get(&page.life) {
-            fail(report, &page, String::clone(reason));
+            fail(report, &page, reason.clone());
             continue;
         }
         match mark_of(inner, &page).await {
             Ok(Some(mark)) => marked.push((page, mark)),
             Ok(None) => {} // Somebody else was faster.
             Err(error) => {
+                let reason = error.to_string();
                 if matches!(error, MemberError::Ahead { .. }) {
-                    ahead.insert(page.life, error.to_string());
+                    ahead.insert(page.life, reason.clone());
                 }
-                fail(report, &page, error.to_string());
+                fail(report, &page, reason);
             }
         }
     }
