@@ -215,9 +215,11 @@ impl Space {
             return Ok(taken);
         }
         self.retire().await;
-        if !self.claim(rows, well).await? {
-            self.create(rows, well).await?;
+        if let Some(taken) = self.claim(rows, well).await? {
+            return Ok(taken);
         }
+        self.create(rows, well).await?;
+        // Nothing has come between: only a member can have failed since it was chosen.
         self.from_pool(rows, well).ok_or_else(|| Error::Unavailable("members fail while rows are taken".into()))
     }
 
@@ -328,11 +330,11 @@ impl Space {
         }
     }
 
-    /// Makes a chunk ours that is nobody's, and marks rows of it.
-    async fn claim(&self, rows: u32, well: bool) -> Result<bool, Error> {
+    /// Makes a chunk ours that is nobody's, and takes rows of it.
+    async fn claim(self: &Rc<Self>, rows: u32, well: bool) -> Result<Option<Taken>, Error> {
         let mut list = self.chunks.unowned.load().await?;
         if list.is_empty() {
-            return Ok(false);
+            return Ok(None);
         }
         let first = task::random_u64() as usize % list.len();
         list.rotate_left(first);
@@ -344,9 +346,12 @@ impl Space {
                 _ => {}
             }
             let is_claimed = matches!(marked, Marked::Rows(..));
-            // First: what is marked for us and not admitted is lost to everybody.
+            // First: what is marked for us and not admitted is lost to everybody. And taken at once: as soon as this waits, others
+            // who need no turn for it take what they find.
+            let mut taken = None;
             if is_claimed {
                 self.admit(number, marked);
+                taken = self.from_pool(rows, well);
             }
             match self.chunks.unowned.remove(number).await {
                 Err(error) if !is_claimed => return Err(error),
@@ -357,10 +362,10 @@ impl Space {
                 Ok(()) => {}
             }
             if is_claimed {
-                return Ok(true);
+                return Ok(taken);
             }
         }
-        Ok(false)
+        Ok(None)
     }
 
     /// Makes a new chunk, with rows of it marked.

@@ -7,6 +7,7 @@ use engine::job::Jobs;
 use engine::rng::SplitMix;
 use engine::time;
 use file::mend::{Fault, Mender};
+use file::meta::Faults;
 
 use super::yard::{Yard, get, in_world, inodes, mender, put};
 use crate::data::bed::drawn;
@@ -103,6 +104,38 @@ fn columns_that_were_not_written_are_filled() {
         assert!(found.rewritten > 0 && found.rewritten == found.count(Fault::Missing), "{found:?}");
         assert_eq!(mender(&files).scrub(false).await.unwrap().report.faults.len(), 0);
     });
+}
+
+/// Chunks that a client has left are claimed for what is rotten, by many stripes at once, while the store takes its time: each
+/// finds a place. Once the rows of a chunk that was just claimed were gone before the one who had claimed it took any, and a
+/// stripe was told that members fail.
+#[test]
+fn many_rotten_stripes_find_places_in_chunks_that_others_left() {
+    for seed in 0..16 {
+        in_world(seed, async move {
+            let mut rng = SplitMix(seed);
+            let yard = Yard::new(2, 1, 3).await;
+            // Each leaves a chunk in which one more of these stripes has room.
+            let mut before = Vec::new();
+            for number in 0..16 {
+                let files = yard.client().await;
+                put(&files, &format!("f{number}"), 0, &drawn(&mut rng, 800_000)).await.unwrap();
+                before.push(files);
+            }
+            for files in before {
+                files.close().await.unwrap();
+            }
+            let files = yard.client().await;
+            for ino in inodes(&files).await.into_values() {
+                let [(_, stripe)] = &files.stripes_of(ino).await.unwrap()[..] else { panic!("one stripe each") };
+                yard.flip(&files, stripe, rng.index(2)).await;
+            }
+            yard.meta.set_faults(Faults { delay: Duration::from_millis(200), ..Faults::default() });
+            let found = mender(&files).scrub(false).await.unwrap().report;
+            assert_eq!((found.failed, &found.failures[..]), (0, &[][..]), "seed {seed}");
+            assert_eq!(found.rewritten, 16, "seed {seed}");
+        });
+    }
 }
 
 /// Beside writers nothing is rot: what is freed and written over while it is looked at is overtaken.
