@@ -218,6 +218,11 @@ pub async fn check_returned<N: Namespace>(namespace: &N, map: &Map, index: usize
     check_member(namespace, &with, index).await
 }
 
+/// The epoch of the map that a namespace's superblock names. `label` names it in errors.
+pub async fn carried_epoch<N: Namespace>(namespace: &N, label: &str) -> Result<u64, Error> {
+    newest_copy(namespace, label).await.map(|(superblock, ..)| superblock.epoch)
+}
+
 /// Reads a namespace's superblock and the map it names. `label` names it in errors.
 ///
 /// Steps of the agreement may come between the two, and write where the map was: then the superblock is another one as well, and

@@ -158,6 +158,7 @@ impl<'a, R: Told, D: FnMut(Option<&Versioned>) -> Change<R>> Ballots<'a, R, D> {
             if attempt > 0 {
                 count(&self.inner.stats.conflicts);
                 // Who pauses needs none, and who waits for some must hold none.
+                self.round.withdraw();
                 self.bytes = None;
                 back_off(attempt, took).await;
                 self.strike(true);

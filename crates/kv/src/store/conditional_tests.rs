@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 
 use super::tests::{Pool, value};
 use super::*;
+use crate::table::Content;
 use crate::testing::{Counting, run};
+use crate::value::Value;
+use engine::Buf;
 use engine::sync::Notify;
 use engine::time;
 
@@ -398,13 +401,17 @@ fn an_operation_that_pauses_behind_a_refusal_holds_no_bytes() {
         pool.members.iter().for_each(|member| member.slow.set(Duration::from_millis(10)));
         let (store, comes) = (pool.store.clone(), Rc::new(Notify::new()));
         let (promised, mut looks) = (comes.clone(), 0);
+        let made = Rc::new(RefCell::new(None));
+        let makes = made.clone();
         let update = engine::task::spawn(async move {
             let decide = |_: Option<&Versioned>| {
                 looks += 1;
                 if looks == 2 {
                     promised.notify_one();
                 }
-                Change::Put { value: value(&[2; 9000]), options: PutOptions::default(), result: () }
+                let new = Buf::copy_from(&[2; 9000]).freeze();
+                *makes.borrow_mut() = Some(new.clone());
+                Change::Put { value: Value::new(vec![new]), options: PutOptions::default(), result: () }
             };
             store.update(b"k", decide).await
         });
@@ -415,7 +422,46 @@ fn an_operation_that_pauses_behind_a_refusal_holds_no_bytes() {
             time::sleep(Duration::from_millis(1)).await;
         }
         assert!(!update.is_finished() && inner.value_bytes.available() == 20_000);
+        // Nor its value, as soon as nobody is at it.
+        time::sleep(Duration::from_millis(15)).await;
+        assert!(!update.is_finished());
+        assert!(made.take().unwrap().try_into_buf().is_ok(), "nobody else has it");
         assert_eq!(pool.store.get(b"o").await, Ok(Some(value(&[1; 9000]))));
         assert_eq!(update.await, Ok(()));
+    });
+}
+
+/// A member that was away throughout gets the last attempt yet, also when the operation has ended. (All before it were refused
+/// by both others, and it got none of them.)
+#[test]
+fn the_last_of_all_attempts_may_yet_be_taken_by_a_member_that_was_away() {
+    run(49, async {
+        let pool = Pool::new(3, 3).await;
+        pool.store.put(b"k", value(b"v")).await.unwrap();
+        pool.store.settle().await;
+        pool.members.iter().for_each(|member| member.slow.set(Duration::from_micros(100)));
+        pool.down(2, true);
+        let links: Vec<_> = pool.members.iter().map(|member| Counting::new(member.inner.clone())).collect();
+        links[2].down.set(true);
+        let other = Store::new(pool.map.clone(), links.into_iter().map(Some).collect());
+        let comes = Rc::new(Notify::new());
+        let comes_between = comes.clone();
+        let _other: engine::task::Task<()> = engine::task::spawn(async move {
+            loop {
+                comes_between.notified().await;
+                other.append(b"k", b"x").await.unwrap();
+            }
+        });
+        let decide = |_: Option<&Versioned>| {
+            comes.notify_one();
+            Change::Put { value: value(b"w"), options: PutOptions::default(), result: () }
+        };
+        let updated = pool.store.update(b"k", decide).await;
+        pool.down(2, false);
+        assert_eq!(updated, Err(StoreError::Contended { attempts: ATTEMPTS_MAX, outcome_unknown: true }));
+        pool.store.settle().await;
+        let key = Key::new(b"k", pool.map.hash_seed).unwrap();
+        let held = pool.store.table(2).unwrap().read(&key).await.unwrap();
+        assert!(matches!(&held.content, Content::Inline(held) if held[..] == *b"w"), "{held:?}");
     });
 }

@@ -21,6 +21,9 @@ use crate::table::{Early, Found, Known, Orphans, PageImage, Reply, Request, Tabl
 use crate::types::{Key, OpId};
 use crate::value::Value;
 
+/// A member by its id and its incarnation: indices shift when members come and go, and one that was formatted again is another.
+pub(super) type Life = (pool::MemberId, u64);
+
 /// A member of the pool.
 pub(super) struct Member {
     /// The map that it is a member of.
@@ -244,12 +247,18 @@ impl Member {
         self.voting().await.map(|_voting| ())
     }
 
+    /// Which member it is, under any map.
+    pub(super) fn life(&self) -> Life {
+        let member = &self.map.members[self.index];
+        (member.id, member.incarnation)
+    }
+
     /// The epoch of the map that its superblock names, whoever else has learnt of that. Not asked of each member that votes, or
     /// none would have a vote while a map is on its way to this host.
     pub(super) async fn carried_epoch(&self) -> Result<u64, MemberError> {
         let table = self.table.as_ref().ok_or(MemberError::Away)?;
-        match pool::inspect(table.namespace(), &format!("member {}", self.map.members[self.index].id)).await {
-            Ok(report) => Ok(report.superblock.epoch),
+        match pool::carried_epoch(table.namespace(), &format!("member {}", self.map.members[self.index].id)).await {
+            Ok(epoch) => Ok(epoch),
             Err(pool::Error::Device { source, .. }) => Err(TableError::Device(source).into()),
             Err(error) => Err(MemberError::NoVote(error.to_string())),
         }

@@ -87,9 +87,12 @@ pub(super) struct Shared {
     pub(super) forgets: Forgets,
     pub(super) key: Key,
     pub(super) slots: RefCell<Vec<Slot>>,
-    /// What is asked of the members, and the how-many-th request it is; before the first they are read.
+    /// What is asked of the members, and the how-many-th request it is; before the first they are read. Between two of them none
+    /// where the operation pauses ([`super::round::Round::withdraw`]).
     pub(super) request: RefCell<Option<Asked>>,
     pub(super) turn: Cell<u32>,
+    /// Nobody is to begin with it any more.
+    pub(super) withdrawn: Cell<bool>,
     pub(super) asked: Notify,
     /// Wakes the operation when a part that a task carries has reported something.
     pub(super) waker: RefCell<Option<Waker>>,
@@ -158,6 +161,13 @@ impl Shared {
             && let Some(waker) = self.waker.take()
         {
             waker.wake();
+        }
+    }
+
+    /// Lets go of what was withdrawn once nobody is at it.
+    pub(super) fn forget_withdrawn(&self) {
+        if self.withdrawn.get() && self.slots.borrow().iter().all(|slot| slot.idle) {
+            self.request.take();
         }
     }
 
@@ -281,7 +291,8 @@ impl Part {
         let shared = &self.shared;
         let idle = |idle: bool| shared.slots.borrow_mut()[self.index].idle = idle;
         idle(self.placed.is_none());
-        while shared.turn.get() == turn && !shared.closed.get() {
+        shared.forget_withdrawn();
+        while (shared.turn.get() == turn || shared.request.borrow().is_none()) && !shared.closed.get() {
             let apart = shared.slots.borrow()[self.index].apart;
             if apart { shared.asked.notified().await } else { give_way().await }
         }
@@ -364,7 +375,7 @@ impl Part {
                         };
                     }
                     self.pause(turn).await;
-                    if self.shared.turn.get() != turn {
+                    if self.shared.turn.get() != turn || self.shared.withdrawn.get() {
                         return;
                     }
                 }

@@ -30,7 +30,7 @@ use pool::{State, TablePage};
 
 use super::collect::collect_of;
 use super::fetch::fetch;
-use super::member::{Member, MemberError};
+use super::member::{Life, Member, MemberError};
 use super::quorum::HalfMayKnow;
 use super::repair::RepairReport;
 use super::scan::{DamagedPage, DamagedPages, Seen};
@@ -193,7 +193,7 @@ pub(super) async fn rebuild_pages(
 }
 
 /// Pages that were cleared, member by member, and why they found no room.
-type Cleared = BTreeMap<(pool::MemberId, u64), Vec<(DamagedPage, String)>>;
+type Cleared = BTreeMap<Life, Vec<(DamagedPage, String)>>;
 
 fn fail(report: &mut RepairReport, page: &DamagedPage, reason: String) {
     report.pages_failed.insert(page.id());

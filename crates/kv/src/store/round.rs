@@ -91,6 +91,7 @@ impl Round {
             slots: RefCell::new(homes.iter().map(slot).collect()),
             request: RefCell::default(),
             turn: Cell::new(0),
+            withdrawn: Cell::new(false),
             asked: Notify::new(),
             waker: RefCell::default(),
             closed: Cell::new(false),
@@ -255,7 +256,16 @@ impl Round {
         }
         *shared.request.borrow_mut() = Some(asked);
         shared.turn.set(shared.turn.get() + 1);
+        shared.withdrawn.set(false);
         shared.asked.notify_all();
+    }
+
+    /// What was asked last is asked of nobody any more who has not begun with it: the operation is going to pause, and its record
+    /// may be long.
+    pub(super) fn withdraw(&self) {
+        self.shared.withdrawn.set(true);
+        self.shared.forget_withdrawn();
+        self.shared.asked.notify_all();
     }
 
     /// Asks all for `request`, and waits for a majority.

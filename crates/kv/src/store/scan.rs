@@ -13,7 +13,7 @@ use engine::time;
 use pool::{KeyHash, TablePage};
 
 use super::OPERATION_TIME_MAX;
-use super::member::{Member, MemberError};
+use super::member::{Life, Member, MemberError};
 use super::topology::{Topology, forgets};
 use crate::table::{Found, PageImage, SCAN_BYTES, TableError};
 use engine::job::Job;
@@ -45,8 +45,8 @@ impl Stretch {
 #[derive(Clone, Debug)]
 pub(super) struct DamagedPage {
     pub(super) member: usize,
-    /// Which member that is under any map: its id and incarnation.
-    pub(super) life: (pool::MemberId, u64),
+    /// Which member that is under any map.
+    pub(super) life: Life,
     pub(super) page: TablePage,
     pub(super) error: TableError,
 }
@@ -57,21 +57,20 @@ impl DamagedPage {
         (self.life, self.page)
     }
 
-    /// Where its member is in a map. Indices shift when members come and go, and a member that was formatted again has lost
-    /// the page.
+    /// Where its member is in a map, if that has it yet.
     pub(super) fn index_in(&self, topology: &Topology) -> Option<usize> {
-        topology.map.members.iter().position(|member| (member.id, member.incarnation) == self.life)
+        topology.members.iter().position(|member| member.life() == self.life)
     }
 }
 
 /// A page of a life of a member.
-pub(super) type PageOfLife = ((pool::MemberId, u64), TablePage);
+pub(super) type PageOfLife = (Life, TablePage);
 
 /// The damaged pages that a walk meets, each once: one of a member with a smaller table may lie in two stretches.
 #[derive(Default)]
 pub(super) struct DamagedPages {
     /// Of each member, as walks go in hash order.
-    last: BTreeMap<(pool::MemberId, u64), TablePage>,
+    last: BTreeMap<Life, TablePage>,
     /// The first of them.
     pub(super) first: Vec<DamagedPage>,
     /// How many more there are.
@@ -261,7 +260,7 @@ impl Topology {
                     }
                 }
                 Err(error) => {
-                    let life = (self.map.members[index].id, self.map.members[index].incarnation);
+                    let life = self.members[index].life();
                     seen.damaged.push(DamagedPage { member: index, life, page, error });
                 }
             }

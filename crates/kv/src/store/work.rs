@@ -5,7 +5,7 @@ use std::rc::Rc;
 use engine::time;
 
 use super::OPERATION_TIME_MAX;
-use super::member::Member;
+use super::member::{Life, Member};
 use super::topology::{Topology, forgets};
 use crate::table::{Content, Found};
 use crate::types::{Key, Timestamp};
@@ -20,11 +20,12 @@ pub(super) struct Look {
 
 impl Look {
     /// Asks the homes of a key, but for these. Nobody asks what was given up for good.
-    pub(super) async fn at(topology: &Rc<Topology>, key: Key, but: &[usize]) -> Look {
+    pub(super) async fn at(topology: &Rc<Topology>, key: Key, but: &[Life]) -> Look {
         let (homes, since) = (topology.homes(&key), time::now());
         let homes = homes.iter().map(|home| usize::from(home.member));
         let asked: Vec<usize> = homes.filter(|&member| !topology.map.members[member].lost).collect();
-        let asked: Vec<usize> = asked.into_iter().filter(|member| !but.contains(member)).collect();
+        let asked: Vec<usize> =
+            asked.into_iter().filter(|&member| !but.contains(&topology.members[member].life())).collect();
         let told = pool::together(asked.iter().map(|&member| topology.members[member].read(&key))).await;
         let (mut found, mut silent) = (Vec::new(), Vec::new());
         for (member, told) in asked.into_iter().zip(told) {
@@ -67,8 +68,9 @@ pub(super) struct Work {
     pub(super) holders: Vec<(Rc<Member>, Found)>,
     /// Members that lack it.
     pub(super) lacking: Vec<Rc<Member>>,
-    /// Homes that may hold it and did not say: whoever asked them has noted that, and asks them anew.
-    pub(super) unheard: Vec<usize>,
+    /// Homes that may hold it and did not say: whoever asked them has noted that, and asks them anew. Not by where they are in the
+    /// map of then: one of the next may have others there.
+    pub(super) unheard: Vec<Life>,
     pub(super) check_values: bool,
     /// The newest has ended.
     pub(super) expired: bool,
@@ -115,12 +117,48 @@ impl Work {
                 Some(_) => lacking.push(member),
                 None if whole(member.index) => lacking.push(member),
                 // It may hold it on a page that could not be read.
-                None => unheard.push(member.index),
+                None => unheard.push(member.life()),
             }
         }
         let elsewhere = holders.iter().any(|(_, found)| matches!(found.content, Content::Elsewhere(..)));
         let expired = holders.first().is_some_and(|(_, found)| found.is_expired(now));
         let needed = expired || !lacking.is_empty() || (check_values && elsewhere);
         needed.then_some(Work { timestamp, holders, lacking, unheard, check_values, expired, ..Work::nothing(key) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::super::tests::{Pool, value};
+    use super::*;
+    use crate::testing::run;
+
+    /// A member that is removed moves those behind it up. Homes that were not heard were known by their places: then another was not
+    /// asked whether it still held what repair had stored, and the key was called done.
+    #[test]
+    fn homes_that_were_not_heard_are_the_same_under_the_next_map() {
+        run(51, async {
+            let pool = Pool::new(4, 3).await;
+            pool.store.put(b"k", value(b"v")).await.unwrap();
+            pool.store.settle().await;
+            let key = Key::new(b"k", pool.map.hash_seed).unwrap();
+            let before = pool.store.inner.topology();
+            let mut map = pool.map.clone();
+            map.members.rotate_left(1);
+            let map = Rc::new(map);
+            let successor = |index: usize| Rc::new(before.members[(index + 1) % 4].successor(index, &map));
+            let after = Rc::new(Topology::over(Rc::clone(&map), (0..4).map(successor).collect()));
+            let life = |index: usize| after.members[index].life();
+            let homes: BTreeSet<Life> = after.homes(&key).iter().map(|home| life(home.member.into())).collect();
+            for unheard in &homes {
+                let look = Look::at(&after, key.clone(), &[*unheard]).await;
+                assert_eq!(look.silent, [""; 0]);
+                let asked: BTreeSet<Life> = look.found.iter().map(|(index, _)| life(*index)).collect();
+                let expected: BTreeSet<Life> = homes.iter().filter(|life| *life != unheard).copied().collect();
+                assert_eq!(asked, expected, "but {unheard:?}");
+            }
+        });
     }
 }

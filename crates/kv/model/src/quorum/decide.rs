@@ -225,7 +225,8 @@ impl Config {
         let applied = if self.rules.no_operation_id { None } else { newest.ballot_of(id) };
         if let Some(ballot) = applied {
             let attempt = attempts.iter().find(|a| a.ballot == ballot);
-            assert!(attempt.is_some() || self.rules.strike_at_one, "only this host uses its operation ids");
+            let may_be_forgotten = self.rules.strike_at_one || self.rules.unsent_comes_later;
+            assert!(attempt.is_some() || may_be_forgotten, "only this host uses its operation ids");
             return attempt.map_or(Resolution::Unknown, |attempt| Resolution::Confirm(attempt.result));
         }
         let sees_all = self.rules.flat || self.rules.no_operation_id || self.rules.retry_across_era;

@@ -177,6 +177,7 @@ impl Config {
                 self.begin(&mut state, host, Phase::Read, Request::default());
             }
             Phase::Prepare | Phase::Accept | Phase::FastAccept | Phase::Store => {
+                after.extend(self.without_unsent(&state, host));
                 self.strike(&mut state, host);
                 self.start_prepare(&mut state, host);
             }

@@ -45,6 +45,10 @@ pub struct Rules {
     pub strike: bool,
     /// … already if one has.
     pub strike_at_one: bool,
+    /// So it is where some were never sent it: they do not get it once the host has gone on.
+    pub strike_unsent: bool,
+    /// … though they get it yet.
+    pub unsent_comes_later: bool,
     /// A member that lost its data keeps its vote.
     pub lost_member_votes: bool,
     /// A lost member is rebuilt from a single other.
