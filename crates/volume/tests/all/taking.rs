@@ -152,33 +152,36 @@ fn figures_tell_of_the_holders_that_there_are() {
     }
 }
 
-/// The host of the volume took its namespaces back under the format, which failed in the middle each time.
+/// The host of the volume took its namespaces back under the format, which failed in the middle each time. (It comes in between in
+/// half of the seeds.)
 #[test]
 fn by_force_a_living_volume_loses_its_namespaces() {
-    run(51, 3, 0, async |_, cluster| {
-        let (volume, _) = attached(cluster, 3, options()).await;
-        let writer = volume.clone();
-        let writing = engine::task::spawn(async move {
-            while put(&writer, 5, 1).await.is_ok() {
-                time::sleep(Duration::from_millis(1)).await;
-            }
+    for seed in 51..=55 {
+        run(seed, 3, 0, async |_, cluster| {
+            let (volume, _) = attached(cluster, 3, options()).await;
+            let writer = volume.clone();
+            let writing = engine::task::spawn(async move {
+                while put(&writer, 5, 1).await.is_ok() {
+                    time::sleep(Duration::from_millis(1)).await;
+                }
+            });
+            time::sleep(Duration::from_secs(1)).await;
+            // One of them, and then all.
+            let shape = volume.shape();
+            let replaced = volume::format_replacement(cluster.places.reach(1, "operator"), shape, 1, true).await;
+            replaced.expect("by force");
+            volume.set_reach(1, cluster.places.reach(1, "a"));
+            whole(&volume).await;
+            let forced = FormatOptions { force: true, ..crate::cluster::format_options(3) };
+            volume::format(cluster.places.reaches("operator"), forced).await.expect("by force");
+            assert!(within(60, writing).await.is_some(), "the volume's own writes end");
+            let second = crate::cluster::attach(&cluster.places, "b").await;
+            assert_eq!(get(&second, 5).await, Ok(0));
+            put(&second, 5, 2).await.expect("it is another volume");
+            time::sleep(Duration::from_secs(5)).await;
+            assert!(second.is_whole(), "the former host keeps away");
         });
-        time::sleep(Duration::from_secs(1)).await;
-        // One of them, and then all.
-        let shape = volume.shape();
-        let replaced = volume::format_replacement(cluster.places.reach(1, "operator"), shape, 1, true).await;
-        replaced.expect("by force");
-        volume.set_reach(1, cluster.places.reach(1, "a"));
-        whole(&volume).await;
-        let forced = FormatOptions { force: true, ..crate::cluster::format_options(3) };
-        volume::format(cluster.places.reaches("operator"), forced).await.expect("by force");
-        assert!(within(60, writing).await.is_some(), "the volume's own writes end");
-        let second = crate::cluster::attach(&cluster.places, "b").await;
-        assert_eq!(get(&second, 5).await, Ok(0));
-        put(&second, 5, 2).await.expect("it is another volume");
-        time::sleep(Duration::from_secs(5)).await;
-        assert!(second.is_whole(), "the former host keeps away");
-    });
+    }
 }
 
 /// It took the holders back while a third one was waited for: nobody got the volume, or nobody kept it.
