@@ -138,12 +138,11 @@ impl Keyring {
         Ok(())
     }
 
-    /// Forgets the keys that `host` was given, all or those for one subsystem only. Of generated ones see
-    /// [`Keyring::remove_generated`].
-    pub fn remove(&self, host: &Nqn, subsystem: Option<&Nqn>) {
+    /// Forgets the keys that `host` was given for a subsystem. Of generated ones see [`Keyring::remove_generated`].
+    pub fn remove(&self, host: &Nqn, subsystem: &Nqn) {
         let mut state = self.lock();
         if let Some(keys) = state.hosts.get_mut(host) {
-            keys.retain(|key| subsystem.is_some() && key.subsystem.as_ref() != subsystem);
+            keys.retain(|key| key.subsystem.as_ref() != Some(subsystem));
             if keys.is_empty() {
                 state.hosts.remove(host);
             }
@@ -266,7 +265,7 @@ mod tests {
         let made =
             TlsPsk::generated(&nqn("host"), &nqn("sub"), "AAAA", &Secret::new(vec![7; 32])).expect("the right length");
         ring.add_generated(made, Instant::default());
-        ring.remove(&nqn("host"), None);
+        ring.remove(&nqn("host"), &nqn("sub"));
         assert!(ring.has_key(&nqn("host"), &nqn("sub")));
         ring.remove_generated(&nqn("host"), &nqn("sub"), true);
         assert!(!ring.has_key(&nqn("host"), &nqn("sub")));

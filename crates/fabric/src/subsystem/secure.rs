@@ -78,7 +78,7 @@ impl Secure {
     /// Gives a host other keys for a subsystem, beside those that authentication has made or makes meanwhile. Connections that were
     /// made with the old ones go on, if access lets them.
     pub fn replace(&self, host: &Nqn, subsystem: &Nqn, keys: Vec<RetainedPsk>) -> Result<(), ConfigError> {
-        self.keyring.remove(host, Some(subsystem));
+        self.keyring.remove(host, subsystem);
         self.keyring.add(keys, Some(subsystem)).map_err(|error| ConfigError::Tls(error.to_string()))
     }
 

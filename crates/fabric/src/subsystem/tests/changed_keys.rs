@@ -185,6 +185,26 @@ fn what_a_key_has_made_for_discovery_ends_with_it() {
     assert_eq!(come(&target, &psk), Status::SUCCESS);
 }
 
+/// A host that was denied kept its controller of the discovery subsystem, which lives by a key that its own had made, and with that
+/// the log of what is open to everybody, for as long as it asked.
+#[test]
+fn a_host_that_is_denied_loses_its_discovery_controller_at_once() {
+    for is_denied in [false, true] {
+        let (target, psk) = with_generated(&keys(false), &Nqn::discovery());
+        let mut session = over_tls(&target, &psk);
+        let connected = session.connect(0, &Nqn::discovery(), |_, _| {}).expect("answered");
+        assert_eq!(connected.status(), Status::SUCCESS);
+        session.set_configuration(Configuration::ENABLE);
+        match is_denied {
+            true => target.deny_host(&subsystem(), &host()).expect("it is on the list"),
+            false => target.set_host_keys(&subsystem(), &host(), keys(false)).expect("it is on the list"),
+        }
+        session.turn();
+        assert_eq!(session.core.ended(), is_denied.then_some(&End::AssociationEnded));
+        assert_eq!(target.shared.secure.keyring().has_key(&host(), &Nqn::discovery()), !is_denied);
+    }
+}
+
 /// The controllers went on, and the key for their further queues had gone.
 #[test]
 fn a_host_that_is_configured_as_it_was_keeps_the_key_that_it_lives_by() {
