@@ -8,6 +8,7 @@
 //!   tried again by the next flush, until the file is closed.
 
 mod aside;
+mod handle;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +28,8 @@ use crate::ops::Attributes;
 use crate::record::inode::Inode;
 use crate::record::{Kind, Time};
 use crate::stored::Stored;
+
+pub use handle::Handle;
 
 /// Blocks of one file that go out at once. Chosen: one is encoded while others are on the network.
 const LEAVING_MAX: usize = 4;
@@ -73,34 +76,6 @@ pub struct OpenFile {
     turn: Semaphore,
     /// What is set aside of a quota beside what is gathered.
     through: Cell<u64>,
-}
-
-/// One of those that have a file open: each is told once that bytes were dropped which it may have written, whoever has met the
-/// fault.
-pub struct Handle {
-    /// What [`OpenFile::dropped`] was then.
-    told: Cell<u64>,
-}
-
-impl Handle {
-    /// # Errors
-    /// Bytes of the file were dropped since this was asked last.
-    pub fn told(&self, file: &OpenFile) -> Result<(), Error> {
-        let dropped = file.dropped.get();
-        match file.dropped_for.borrow().clone().filter(|_| self.told.replace(dropped) != dropped) {
-            Some(why) => Err(why),
-            None => Ok(()),
-        }
-    }
-
-    /// As [`OpenFile::flush`].
-    ///
-    /// # Errors
-    /// The same, and bytes that were dropped before.
-    pub async fn flush(&self, file: &Rc<OpenFile>) -> Result<(), Error> {
-        let flushed = file.flush().await;
-        flushed.and(self.told(file))
-    }
 }
 
 impl OpenFile {
@@ -201,37 +176,46 @@ impl OpenFile {
         Ok(laid_over(&stored, &dirty, wanted))
     }
 
-    /// Writes bytes, which go out later.
+    /// Writes bytes, which go out later; returns how many: all, or as many as a quota has room for.
     ///
     /// # Errors
     /// The file would be too long; there is no room in memory, as what was written before could not go out; a quota is used up.
-    pub async fn write(self: &Rc<Self>, at: u64, bytes: &[u8]) -> Result<(), Error> {
+    pub async fn write(self: &Rc<Self>, at: u64, bytes: &[u8]) -> Result<usize, Error> {
         if at.checked_add(bytes.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
             return Err(Error::TooLong(FILE_BYTES_MAX));
         }
-        let (mut at, mut bytes) = (at, bytes);
-        while !bytes.is_empty() {
-            let _turn = self.turn.acquire(1).await;
-            self.check_there()?;
-            let length = bytes.len().min(BLOCK_BYTES - (at % BLOCK_BYTES as u64) as usize);
-            let (now, rest) = bytes.split_at(length);
-            // Until they are gathered: a block that arrives meanwhile gives back what nothing is gathered for.
-            let aside = self.set_aside(at, length).await?;
-            if !self.dirty.borrow().has_room(at) {
-                let permit = self.room().await?;
-                // That may have taken long.
-                self.check_there()?;
-                self.permits.borrow_mut().push(permit);
+        let mut written = 0;
+        while written < bytes.len() {
+            match self.write_in_block(at + written as u64, &bytes[written..]).await {
+                Ok(more) => written += more,
+                // They are in the file: whoever writes the rest is told.
+                Err(Error::Quota(_)) if written > 0 => break,
+                Err(error) => return Err(error),
             }
-            self.dirty.borrow_mut().write(at, now);
-            self.shared.contents.figures.add_written(length);
-            aside.gathered();
-            self.inode.set_written(Some(Time::now()));
-            self.settle_permits();
-            (at, bytes) = (at + length as u64, rest);
-            self.begin(false);
         }
-        Ok(())
+        Ok(written)
+    }
+
+    /// The same of those that lie in one block.
+    async fn write_in_block(self: &Rc<Self>, at: u64, bytes: &[u8]) -> Result<usize, Error> {
+        let _turn = self.turn.acquire(1).await;
+        self.check_there()?;
+        let length = bytes.len().min(BLOCK_BYTES - (at % BLOCK_BYTES as u64) as usize);
+        // Until they are gathered: a block that arrives meanwhile gives back what nothing is gathered for.
+        let aside = self.set_aside(at, length).await?;
+        if !self.dirty.borrow().has_room(at) {
+            let permit = self.room().await?;
+            // That may have taken long.
+            self.check_there()?;
+            self.permits.borrow_mut().push(permit);
+        }
+        self.dirty.borrow_mut().write(at, &bytes[..length]);
+        self.shared.contents.figures.add_written(length);
+        aside.gathered();
+        self.inode.set_written(Some(Time::now()));
+        self.settle_permits();
+        self.begin(false);
+        Ok(length)
     }
 
     /// Writes bytes past what is gathered, straight into stripes, without a copy: they are stable when it returns. Several at once

@@ -297,10 +297,10 @@ impl Filesystem for Face {
         self.hand_on(Kind::Write, move |served| async move {
             let written = served.write(handle.0, (offset, &data), is_append, drops_rights).await;
             match &written {
-                Ok(()) => reply.written(data.len() as u32),
+                Ok(written) => reply.written(*written as u32),
                 Err(error) => reply.error(told::errno(error)),
             }
-            written
+            written.map(drop)
         });
     }
 

@@ -76,21 +76,21 @@ impl Served {
         told.flush(&file).await
     }
 
-    /// Writes bytes at a place, or, where it appends, at the file's end.
+    /// Writes bytes at a place, or, where it appends, at the file's end; returns how many.
     pub async fn write(
         &self,
         handle: u64,
         (at, bytes): (u64, &[u8]),
         is_append: bool,
         drops_rights: bool,
-    ) -> Result<(), Error> {
+    ) -> Result<usize, Error> {
         let file = self.file(handle)?;
         if drops_rights {
             self.files.names().drop_rights(file.ino()).await?;
         }
         match is_append {
             // Where it ends is what the file says, and not what the kernel has seen last.
-            true => file.append(bytes).await.map(drop),
+            true => file.append(bytes).await.map(|_at| bytes.len()),
             false => file.write(at, bytes).await,
         }
     }

@@ -331,7 +331,7 @@ fn who_writes_over_a_quota_is_told_by_the_write_and_nothing_that_was_taken_is_dr
         let mut written = 0u64;
         let refused = loop {
             match file.write(written, &[7; 10_000]).await {
-                Ok(()) => written += 10_000,
+                Ok(more) => written += more as u64,
                 Err(error) => break error,
             }
         };

@@ -14,7 +14,7 @@ use crate::fsck::MINUTE;
 use crate::opened::Place;
 use crate::quotas::{MIB, assert_covered, assert_exact, counted, limits, make_in, with_quota};
 use crate::quotas_kept::look;
-use crate::world::{client, create, file, fresh, kind_of, mkdir, over, run_long};
+use crate::world::{client, create, file, fresh, kind_of, mkdir, over, run, run_long};
 
 /// A share that nobody uses goes back after half a minute.
 const IDLE: Duration = Duration::from_secs(31);
@@ -232,5 +232,23 @@ fn a_quota_that_is_given_again_beside_fsck_has_its_record() {
         assert_eq!(fs.quota_of(dir).await.unwrap().unwrap().limits, given);
         create(&fs, dir, "file").await;
         fs.close().await.unwrap();
+    });
+}
+
+/// It was told EDQUOT, and its first part was in the file.
+#[test]
+fn a_write_that_a_quota_ends_within_says_how_far_it_came() {
+    run(1, async {
+        let place = Place::new().await;
+        let files = place.client().await;
+        let dir = with_quota(files.names(), ROOT, "dir", Some(64 * 1024), None).await;
+        let file = make_in(&files, dir, "file").await.unwrap();
+        assert_eq!(file.write(MIB - 5000, &[7; 100_000]).await, Ok(5000));
+        assert!(matches!(file.write(MIB, &[7; 95_000]).await, Err(Error::Quota(_))));
+        file.flush().await.unwrap();
+        assert_eq!(file.read(MIB - 5000, 100_000).await.unwrap().to_vec(), [7; 5000]);
+        files.close_file(&file).await.unwrap();
+        files.close().await.unwrap();
+        assert_exact(&place.meta);
     });
 }

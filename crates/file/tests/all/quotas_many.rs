@@ -47,7 +47,7 @@ async fn work(files: Rc<Files>, dir: u64, seed: u64, steps: u64) {
                                 0 => file.truncate(at).await?,
                                 1 => file.punch(at, at + length as u64).await?,
                                 2 => drop(file.append(&vec![1; length]).await?),
-                                _ => file.write(at, &drawn(&mut rng, length)).await?,
+                                _ => drop(file.write(at, &drawn(&mut rng, length)).await?),
                             }
                         }
                         file.flush().await

@@ -93,6 +93,11 @@ async fn opened(args: &SnapshotsOf, to: &str) -> Result<(SnapshotView, Option<Sn
     Ok((snapshots.open(to).await?, from))
 }
 
+/// The rate that was asked for, within what the control plane lets the volume be used: that holds for this host, too. 0 is none.
+fn rate_within(asked: Option<u64>, limit: Option<u64>) -> Option<u64> {
+    [asked, limit].into_iter().flatten().filter(|&rate| rate > 0).min()
+}
+
 /// A job of this rate that shows on a bar how far it has come.
 fn job(what: &'static str, bytes_per_second: Option<u64>, quiet: bool) -> (Rc<output::ShareBar>, Rc<Job>) {
     let (bar, job) = output::walk_job(bytes_per_second, quiet);
@@ -322,10 +327,27 @@ async fn imported(
     mut source: Piped<files::Source>,
     limit: Option<u64>,
 ) -> Result<Imported, Failure> {
-    // What the control plane lets the volume be used holds for this host, too.
-    let rate = [args.rate.map(|rate| rate.0), limit].into_iter().flatten().filter(|&rate| rate > 0).min();
-    let (bar, job) = job("import", rate, args.quiet);
+    let (bar, job) = job("import", rate_within(args.rate.map(|rate| rate.0), limit), args.quiet);
     let imported = or_stopped(::volume::import(volume, &mut source, args.force, &job)).await?;
     bar.finish_and_clear();
     imported.ok_or_else(stopped)?.map_err(|error| source.failure(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_rate_that_is_asked_for_lifts_the_limit_of_the_control_plane() {
+        for (asked, limit, expected) in [
+            (None, None, None),
+            (Some(0), None, None),
+            (None, Some(5), Some(5)),
+            (Some(0), Some(5), Some(5)),
+            (Some(7), Some(5), Some(5)),
+            (Some(3), Some(5), Some(3)),
+        ] {
+            assert_eq!(rate_within(asked, limit), expected, "{asked:?} within {limit:?}");
+        }
+    }
 }
