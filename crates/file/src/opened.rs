@@ -430,11 +430,6 @@ impl OpenFile {
         self.drop_dirty();
     }
 
-    /// For one that has it open: what is dropped from now on it is told.
-    pub fn handle(&self) -> Handle {
-        Handle { told: Cell::new(self.dropped.get()) }
-    }
-
     fn drop_dirty(&self) {
         // What is on its way is counted where it ends.
         self.shared.contents.figures.add_dropped(self.dirty.borrow().numbers().len());

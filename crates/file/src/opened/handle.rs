@@ -10,7 +10,7 @@ use crate::error::Error;
 /// fault.
 pub struct Handle {
     /// What [`OpenFile::dropped`] was then.
-    pub(super) told: Cell<u64>,
+    told: Cell<u64>,
 }
 
 impl Handle {
@@ -31,5 +31,12 @@ impl Handle {
     pub async fn flush(&self, file: &Rc<OpenFile>) -> Result<(), Error> {
         let flushed = file.flush().await;
         flushed.and(self.told(file))
+    }
+}
+
+impl OpenFile {
+    /// For one that has it open: what is dropped from now on it is told.
+    pub fn handle(&self) -> Handle {
+        Handle { told: Cell::new(self.dropped.get()) }
     }
 }

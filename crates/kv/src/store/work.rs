@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use crate::testing::run;
 
-    /// A member that is removed moves those behind it up. Homes that were not heard were known by their places: then another was not
+    /// A member that is removed moves those behind it up. Homes that were not heard were known by their places: another was not
     /// asked whether it still held what repair had stored, and the key was called done.
     #[test]
     fn homes_that_were_not_heard_are_the_same_under_the_next_map() {

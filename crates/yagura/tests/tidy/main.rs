@@ -6,6 +6,7 @@
 //! A single place may be exempt from a rule by a comment on it or just above: `// tidy: <rule>: <why it is right here>`.
 
 mod cycles;
+mod mutants;
 mod rules;
 mod source;
 mod tree;
@@ -240,6 +241,20 @@ fn files_name_one_another_in_no_circle() {
 }
 
 #[test]
+fn mutants_apply_and_name_a_test() {
+    let tree = Tree::get();
+    let functions = tree.sources.iter().flat_map(Source::functions).map(|(name, _)| name).collect();
+    let name = |text: &'static String| text.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+    let manifests = tree.texts.iter().filter(|(path, _)| path.ends_with("/Cargo.toml"));
+    let packages = manifests.filter_map(|(_, text)| name(text)).collect();
+    let patches = tree.texts.iter().filter(|(path, _)| path.starts_with("mutants/") && path.ends_with(".patch"));
+    let fault = |(path, patch): (&String, &String)| {
+        mutants::fault_of(patch, &tree.texts, &functions, &packages).map(|fault| format!("{path}: {fault}"))
+    };
+    check(patches.filter_map(fault).collect());
+}
+
+#[test]
 fn circles_are_found_through_all_that_names_a_file() {
     let source =
         |path: &str, text: &str, is_test| Source::new(&format!("crates/x/src/{path}"), text.to_owned(), is_test);
@@ -316,6 +331,24 @@ fn the_rules_can_fail() {
     assert_eq!(lines, ["1", "4"], "{ungated:#?}");
     assert!(rules::machine_path(&["see /wo", "rk/notes"].concat()).is_some());
     assert!(rules::machine_path("a /working set").is_none());
+    let texts = [("a.rs".to_owned(), "one\n    two\nthree\n".to_owned())].into();
+    let (functions, packages) = (["noticed".to_owned()].into(), ["kv"].into());
+    for (test, line, fault) in [
+        ("-p kv --lib x::noticed", "    two", None),
+        ("-p kv --lib x::noticed", "two", Some("a.rs is not as it was")),
+        ("-p kv --lib x::gone", "    two", Some("no test gone")),
+        ("-p other --lib x::noticed", "    two", Some("a package")),
+        ("", "    two", Some("a package")),
+    ] {
+        let patch = format!(
+            "Guarantee: g\nTest: {test}\n\ndiff --git a/a.rs b/a.rs\n--- a/a.rs\n+++ b/a.rs\n@@ x\n one\n-{line}\n+new\n"
+        );
+        let found = mutants::fault_of(&patch, &texts, &functions, &packages);
+        assert_eq!(found.is_some(), fault.is_some(), "{found:?}");
+        let without = &patch[patch.find("diff").unwrap()..];
+        assert!(mutants::fault_of(without, &texts, &functions, &packages).unwrap().contains("header"));
+        assert!(fault.is_none_or(|words| found.unwrap().contains(words)), "{test} {line}");
+    }
     let parent = Source::new("x.rs", "mod a;\n#[cfg(test)]\n#[path = \"t/b.rs\"]\nmod b;\nmod c {}".to_owned(), false);
     let modules = parent.file_modules();
     assert_eq!(modules, [("a".to_owned(), None, false), ("b".to_owned(), Some("t/b.rs".to_owned()), true)]);
