@@ -152,10 +152,18 @@ fn after_every_death_of_a_writer_nothing_is_left_that_no_file_has() {
     }
 }
 
-/// A linker stands still for an hour between the inode and the entry, and goes on when `fsck` has read all names.
+/// A linker stands still for an hour between the inode and the entry, and goes on when `fsck` has read all names: before it changes
+/// the inode, or before it reads that once more for it.
 #[test]
 fn a_name_that_comes_when_its_link_is_about_to_go_stays() {
-    run_long(1, async {
+    let reads = linked_late(None);
+    linked_late(Some(reads));
+}
+
+/// The linker comes to its end before that so many-th read of an inode by `fsck`, or before its first change of one. How many reads
+/// there were before that.
+fn linked_late(last: Option<u32>) -> u32 {
+    run_long(1, async move {
         let meta = fresh().await;
         let (_, fs) = client(&meta).await;
         let dir = mkdir(&fs, ROOT, "dir").await;
@@ -181,14 +189,17 @@ fn a_name_that_comes_when_its_link_is_about_to_go_stays() {
             async move { late.link(ino, dir, b"second").await.map(drop) }
         });
         time::sleep(Duration::from_secs(1)).await;
-        // Before the change that takes the link away the linker comes to its end.
-        let linking = Rc::new(linking);
+        let (linking, reads) = (Rc::new(linking), Rc::new(Cell::new(0)));
         let hooked = Hooked::new(&meta, {
-            let (go, linking) = (Rc::clone(&go), Rc::clone(&linking));
+            let (go, linking, reads) = (Rc::clone(&go), Rc::clone(&linking), Rc::clone(&reads));
             move |is_change, key| {
-                let comes = is_change && kind_of(key) == Some(&b'i') && !go.replace(true);
+                if kind_of(key) != Some(&b'i') || go.get() {
+                    return None;
+                }
+                reads.set(reads.get() + u32::from(!is_change));
+                go.set(is_change || Some(reads.get()) == last);
                 let linking = Rc::clone(&linking);
-                comes.then(|| -> LocalFuture<'static, ()> {
+                go.get().then(|| -> LocalFuture<'static, ()> {
                     Box::pin(async move {
                         while !linking.is_finished() {
                             time::sleep(Duration::from_millis(1)).await;
@@ -213,7 +224,8 @@ fn a_name_that_comes_when_its_link_is_about_to_go_stays() {
         for path in ["dir/first", "dir/second"] {
             assert_eq!(at(&fs, path).await.map(|told| (told.ino, told.links)), Ok((ino, 2)), "{path}");
         }
-    });
+        reads.get()
+    })
 }
 
 /// Whenever all names are read, a name goes from the directory that is read later to the one that was read before.
