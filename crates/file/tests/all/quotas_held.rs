@@ -106,7 +106,8 @@ fn nothing_is_removed_by_a_share_that_is_being_given_back() {
         let holding = Holding::new(&place.meta);
         let files = place.client_over(holding.clone()).await;
         let dir = with_quota(files.names(), ROOT, "dir", None, Some(100)).await;
-        create(files.names(), dir, "stays").await;
+        // Open all the time, it has what is known of the share: else nobody would, once that is given back.
+        let stays = make_in(&files, dir, "stays").await.unwrap();
         create(files.names(), dir, "goes").await;
         time::sleep(IDLE).await;
         holding.hold(Call::Answer, b'q');
@@ -125,11 +126,15 @@ fn nothing_is_removed_by_a_share_that_is_being_given_back() {
         holding.let_go();
         settling.await;
         removing.await.unwrap();
+        // What was freed is told when there is a share again.
+        create(files.names(), dir, "more").await;
+        assert_covered(&place.meta);
         for _ in 0..2 {
             files.names().settle_quotas().await;
             time::sleep(IDLE).await;
             assert_covered(&place.meta);
         }
+        files.close_file(&stays).await.unwrap();
         files.close().await.unwrap();
         assert_exact(&place.meta);
     });
