@@ -152,10 +152,18 @@ fn after_every_death_of_a_writer_nothing_is_left_that_no_file_has() {
     }
 }
 
-/// A linker stands still for an hour between the inode and the entry, and goes on when `fsck` has read all names.
+/// A linker stands still for an hour between the inode and the entry, and goes on when `fsck` has read all names: before it changes
+/// the inode, or before it reads that once more for it.
 #[test]
 fn a_name_that_comes_when_its_link_is_about_to_go_stays() {
-    run_long(1, async {
+    let reads = linked_late(None);
+    linked_late(Some(reads));
+}
+
+/// The linker comes to its end before that so many-th read of an inode by `fsck`, or before its first change of one. How many reads
+/// there were before that.
+fn linked_late(last: Option<u32>) -> u32 {
+    run_long(1, async move {
         let meta = fresh().await;
         let (_, fs) = client(&meta).await;
         let dir = mkdir(&fs, ROOT, "dir").await;
@@ -181,14 +189,17 @@ fn a_name_that_comes_when_its_link_is_about_to_go_stays() {
             async move { late.link(ino, dir, b"second").await.map(drop) }
         });
         time::sleep(Duration::from_secs(1)).await;
-        // Before the change that takes the link away the linker comes to its end.
-        let linking = Rc::new(linking);
+        let (linking, reads) = (Rc::new(linking), Rc::new(Cell::new(0)));
         let hooked = Hooked::new(&meta, {
-            let (go, linking) = (Rc::clone(&go), Rc::clone(&linking));
+            let (go, linking, reads) = (Rc::clone(&go), Rc::clone(&linking), Rc::clone(&reads));
             move |is_change, key| {
-                let comes = is_change && kind_of(key) == Some(&b'i') && !go.replace(true);
+                if kind_of(key) != Some(&b'i') || go.get() {
+                    return None;
+                }
+                reads.set(reads.get() + u32::from(!is_change));
+                go.set(is_change || Some(reads.get()) == last);
                 let linking = Rc::clone(&linking);
-                comes.then(|| -> LocalFuture<'static, ()> {
+                go.get().then(|| -> LocalFuture<'static, ()> {
                     Box::pin(async move {
                         while !linking.is_finished() {
                             time::sleep(Duration::from_millis(1)).await;
@@ -213,7 +224,8 @@ fn a_name_that_comes_when_its_link_is_about_to_go_stays() {
         for path in ["dir/first", "dir/second"] {
             assert_eq!(at(&fs, path).await.map(|told| (told.ino, told.links)), Ok((ino, 2)), "{path}");
         }
-    });
+        reads.get()
+    })
 }
 
 /// Whenever all names are read, a name goes from the directory that is read later to the one that was read before.
@@ -416,12 +428,14 @@ fn a_map_whose_spans_were_taken_for_left_over_is_given_to_nobody() {
         let files = place.client_over(hooked).await;
         let _alive = files.keep_alive();
         let file = make(&files, "long").await;
+        let flushed: Rc<Cell<usize>> = Rc::default();
         let writing = task::spawn({
-            let file = Rc::clone(&file);
+            let (file, flushed) = (Rc::clone(&file), Rc::clone(&flushed));
             async move {
                 for piece in 0..120 {
                     file.write(piece * 9000, &[piece as u8 + 1; 5000]).await?;
                     file.flush().await?;
+                    flushed.set(flushed.get() + 1);
                 }
                 Ok::<(), Error>(())
             }
@@ -433,14 +447,24 @@ fn a_map_whose_spans_were_taken_for_left_over_is_given_to_nobody() {
         go.set(true);
         let late = writing.await;
         assert!(matches!(late, Err(Error::Unavailable(_))), "its rows were taken hours ago: {late:?}");
-        for piece in 0..120 {
+        let read = async |pieces: usize| {
+            let read =
+                place.client().await.open_file(file.ino()).await.unwrap().read(0, 2 << 20).await.unwrap().to_vec();
+            assert_eq!(read.len(), (pieces - 1) * 9000 + 5000);
+            for (piece, bytes) in read.chunks(9000).enumerate() {
+                let (bytes, hole) = bytes.split_at(5000);
+                assert!(bytes == [piece as u8 + 1; 5000] && hole.iter().all(|byte| *byte == 0), "{piece} of {pieces}");
+            }
+        };
+        // What was in the map before is in it yet: the spans were of one that the file has never had.
+        read(flushed.get()).await;
+        file.flush().await.unwrap();
+        read(flushed.get() + 1).await;
+        for piece in flushed.get() as u64..120 {
             file.write(piece * 9000, &[piece as u8 + 1; 5000]).await.unwrap();
         }
         file.flush().await.unwrap();
-        let read = place.client().await.open_file(file.ino()).await.unwrap().read(0, 2 << 20).await.unwrap().to_vec();
-        for (piece, bytes) in read.chunks(9000).enumerate() {
-            assert!(bytes[..5000] == [piece as u8 + 1; 5000] && bytes[5000..].iter().all(|byte| *byte == 0), "{piece}");
-        }
+        read(120).await;
         assert_clean(&place.meta).await;
     });
 }

@@ -4,8 +4,10 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use engine::task::{self, Task};
+use engine::time;
 use file::meta::MemoryMeta;
 use file::{Error, FileSystem, ROOT, RenameFlags};
 
@@ -17,11 +19,13 @@ use crate::world::{Tree, at, client, create, file, fresh, mkdir, names, over, ru
 #[derive(Clone, Copy, PartialEq)]
 enum Leaves {
     One,
+    /// And names were met so long ago that nobody guesses what they lead to: all are read first.
+    OneUnmet,
     Many,
     Closed,
 }
 
-use Leaves::{Closed, Many, One};
+use Leaves::{Closed, Many, One, OneUnmet};
 
 #[derive(Clone, Copy)]
 enum Op {
@@ -127,7 +131,7 @@ async fn prepare(meta: &MemoryMeta, leaves: Leaves) {
     let d = mkdir(&fs, a, "d").await;
     mkdir(&fs, b, "e").await;
     mkdir(&fs, d, "i").await;
-    if leaves != One {
+    if matches!(leaves, Many | Closed) {
         // It has split, and is empty again.
         let name = |number: u32| format!("{number:0>200}");
         for number in 0..17 {
@@ -193,6 +197,9 @@ async fn interleaved(ops: [Op; 2], leaves: Leaves, is_one: bool, plan: &mut Plan
     let clients = [first, second];
     let before = tree(&clients[0]).await;
     let both = [ready(&clients[0], ops[0]).await, ready(&clients[1], ops[1]).await];
+    if leaves == OneUnmet {
+        time::sleep(Duration::from_secs(2)).await;
+    }
     gated.iter().for_each(|gated| gated.is_open.set(false));
     let codes = Rc::new(RefCell::new([-1; 2]));
     let tasks: Vec<Task<()>> = (0..2)
@@ -275,6 +282,7 @@ pairs! {
     a_directory_below_one_that_moves: Rename("", "b", "a/d/i", "n"), Rename("a", "d", "b/e", "n"), One;
     two_change_places_and_one_is_removed: Exchange("a", "f", "b", "g"), Unlink("b", "g"), One;
     two_change_places_twice: Exchange("a", "f", "b", "g"), Exchange("a", "f", "b", "g"), One;
+    two_change_places_twice_that_nobody_has_met: Exchange("a", "f", "b", "g"), Exchange("a", "f", "b", "g"), OneUnmet;
     directories_change_places_and_one_moves: Exchange("a", "d", "b", "e"), Rename("", "b", "a/e", "n"), One;
     a_name_in_its_leaf_and_out_of_it: Rename("a", "f", "a", "n"), Rename("a", "f", "b", "n"), One;
     a_directory_moves_and_its_goal_goes: Rename("a", "d", "b/e", "n"), Rmdir("b", "e"), One;

@@ -1,6 +1,7 @@
 //! Changes of maps that come late: rows that may be another's by then are not named, or not for long.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -13,6 +14,13 @@ use crate::fsck::{MINUTE, assert_clean, mended};
 use crate::locks::whole;
 use crate::opened::{Place, bytes, make};
 use crate::world::{kind_of, run_long};
+
+/// Stripes of a file whose map is in its inode, and of one whose map is not.
+const SHORT: u64 = 40;
+const LONG: u64 = 120;
+/// Rows of a chunk, and bytes of two columns in one.
+const CHUNK_ROWS: u32 = 256;
+const ROW_BYTES: u32 = 8192;
 
 /// What becomes of a change.
 #[derive(Clone, Copy)]
@@ -85,11 +93,16 @@ impl Meta for Slow {
 /// what waits for that is dropped once its client has found out that it was taken for dead.
 async fn written(files: &Rc<Files>, is_long: bool) -> Rc<OpenFile> {
     let file = make(files, "a").await;
-    for piece in 0..if is_long { 120 } else { 40 } {
-        file.write(piece * 9000, &[1; 5000]).await.unwrap();
+    write_rows(&file, 0..if is_long { LONG } else { SHORT }, 1).await;
+    file
+}
+
+/// Stripes of a row each.
+async fn write_rows(file: &Rc<OpenFile>, rows: Range<u64>, value: u8) {
+    for row in rows {
+        file.write(row * 9000, &[value; 5000]).await.unwrap();
         file.flush().await.unwrap();
     }
-    file
 }
 
 /// Nobody learns what became of the first try, and the second would come eleven minutes after the rows were taken.
@@ -181,44 +194,71 @@ fn rows_that_are_named_when_they_are_anothers_go_out_of_the_map_again() {
 }
 
 /// A file becomes shorter, or goes, by a change that takes effect; its author learns of that hours later, when others have taken it
-/// for dead, and have the rows that it frees by it.
+/// for dead, and have the rows that it frees by it. Their chunk was nobody's; or it is the author's again, under another number.
+///
+/// It holds something else, too: a chunk that holds nothing goes, and what is freed of it late means nothing.
 #[test]
 fn what_is_known_late_to_be_free_is_freed_by_nobody() {
     for (is_long, goes) in [(false, false), (false, true), (true, false)] {
-        run_long(1, async move {
-            let place = Place::new().await;
-            let slow = Slow::new(&place);
-            let files = place.client_over(Rc::clone(&slow) as Rc<dyn Meta>).await;
-            let file = written(&files, is_long).await;
-            if goes {
-                files.close_file(&file).await.unwrap();
-            }
-            slow.next.set(Some((if is_long { b'b' } else { b'i' }, Late::Told)));
-            let ending = task::spawn({
-                let (files, file) = (Rc::clone(&files), Rc::clone(&file));
-                async move { if goes { files.names().unlink(ROOT, b"a").await } else { file.truncate(0).await } }
-            });
-            time::sleep(MINUTE).await;
-            assert!(!ending.is_finished());
-            mended(&place.meta).await;
-            let other = place.client().await;
-            let _alive = other.keep_alive();
-            let theirs = make(&other, "theirs").await;
-            theirs.write(0, &vec![3; 2_000_000]).await.unwrap();
-            theirs.flush().await.unwrap();
-            slow.go.set(true);
-            let _whatever = ending.await;
-            let _whatever = files.close().await;
-            let last = place.client().await;
-            let more = make(&last, "more").await;
-            more.write(0, &vec![4; 2_000_000]).await.unwrap();
-            more.flush().await.unwrap();
-            let theirs = last.open_file(theirs.ino()).await.unwrap();
-            assert!(bytes(&theirs).await == vec![3; 2_000_000], "long: {is_long}, goes: {goes}");
-            last.close_file(&theirs).await.unwrap();
-            last.close_file(&more).await.unwrap();
-            last.close().await.unwrap();
-            assert!(!mended(&place.meta).await.is_damaged(), "long: {is_long}, goes: {goes}");
-        });
+        for is_back in [false, true] {
+            run_long(1, freed_late(is_long, goes, is_back));
+        }
     }
+}
+
+async fn freed_late(is_long: bool, goes: bool, is_back: bool) {
+    let case = format!("long: {is_long}, goes: {goes}, back: {is_back}");
+    let place = Place::new().await;
+    let slow = Slow::new(&place);
+    let files = place.client_over(Rc::clone(&slow) as Rc<dyn Meta>).await;
+    let file = written(&files, is_long).await;
+    // All else of the chunk, and one more row: so it is nobody's.
+    let stays = make(&files, "stays").await;
+    let stripes = files.stripes_of(file.ino()).await.unwrap();
+    let taken: u32 = stripes.iter().map(|(_, stripe)| stripe.length.div_ceil(ROW_BYTES)).sum();
+    stays.write(0, &vec![2; ((CHUNK_ROWS - taken) * ROW_BYTES) as usize]).await.unwrap();
+    stays.flush().await.unwrap();
+    files.close_file(&stays).await.unwrap();
+    let passes = make(&files, "passes").await;
+    write_rows(&passes, 0..1, 2).await;
+    files.close_file(&passes).await.unwrap();
+    files.names().unlink(ROOT, b"passes").await.unwrap();
+    if goes {
+        files.close_file(&file).await.unwrap();
+    }
+    slow.next.set(Some((if is_long { b'b' } else { b'i' }, Late::Told)));
+    let ending = task::spawn({
+        let (files, file) = (Rc::clone(&files), Rc::clone(&file));
+        async move { if goes { files.names().unlink(ROOT, b"a").await } else { file.truncate(0).await } }
+    });
+    time::sleep(MINUTE).await;
+    assert!(!ending.is_finished());
+    mended(&place.meta).await;
+    let other = place.client().await;
+    let theirs = make(&other, "theirs").await;
+    write_rows(&theirs, 0..5, 3).await;
+    let expected = bytes(&theirs).await;
+    other.close_file(&theirs).await.unwrap();
+    other.close().await.unwrap();
+    let mine = if is_back { Some(make(&files, "mine").await) } else { None };
+    if let Some(mine) = &mine {
+        write_rows(mine, 0..1, 5).await;
+    }
+    assert!(!ending.is_finished());
+    slow.go.set(true);
+    let _whatever = ending.await;
+    if let Some(mine) = &mine {
+        write_rows(mine, 1..LONG, 5).await;
+        files.close_file(mine).await.unwrap();
+    }
+    let _whatever = files.close().await;
+    let last = place.client().await;
+    let more = make(&last, "more").await;
+    write_rows(&more, 0..LONG, 4).await;
+    let theirs = last.open_file(theirs.ino()).await.unwrap();
+    assert!(bytes(&theirs).await == expected, "{case}");
+    last.close_file(&theirs).await.unwrap();
+    last.close_file(&more).await.unwrap();
+    last.close().await.unwrap();
+    assert!(!mended(&place.meta).await.is_damaged(), "{case}");
 }

@@ -26,6 +26,8 @@ enum Call {
     Answer,
     /// A change that is not made yet.
     Change,
+    /// A change that seems to fail, and is made when it is let go.
+    Late,
     /// A read.
     Read,
 }
@@ -34,12 +36,12 @@ enum Call {
 struct Holding {
     inner: Rc<MemoryClient>,
     next: Cell<Option<(Call, u8)>>,
-    is_held: Cell<bool>,
+    is_held: Rc<Cell<bool>>,
 }
 
 impl Holding {
     fn new(meta: &MemoryMeta) -> Rc<Holding> {
-        Rc::new(Holding { inner: meta.client(), next: Cell::new(None), is_held: Cell::new(false) })
+        Rc::new(Holding { inner: meta.client(), next: Cell::new(None), is_held: Rc::default() })
     }
 
     fn hold(&self, call: Call, kind: u8) {
@@ -57,16 +59,27 @@ impl Holding {
         self.is_held.set(false);
     }
 
-    async fn pass(&self, call: Call, key: &[u8]) {
+    /// Whether this is the call.
+    fn begins(&self, call: Call, key: &[u8]) -> bool {
         let is_it = |(next, kind): (Call, u8)| next == call && kind_of(key) == Some(&kind);
-        if !self.next.get().is_some_and(is_it) {
-            return;
+        let begins = self.next.get().is_some_and(is_it);
+        if begins {
+            self.next.set(None);
+            self.is_held.set(true);
         }
-        self.next.set(None);
-        self.is_held.set(true);
-        while self.is_held.get() {
-            time::sleep(Duration::from_millis(1)).await;
+        begins
+    }
+
+    async fn pass(&self, call: Call, key: &[u8]) {
+        if self.begins(call, key) {
+            until_let_go(&self.is_held).await;
         }
+    }
+}
+
+async fn until_let_go(is_held: &Cell<bool>) {
+    while is_held.get() {
+        time::sleep(Duration::from_millis(1)).await;
     }
 }
 
@@ -85,6 +98,15 @@ impl Meta for Holding {
         new: Option<Vec<u8>>,
     ) -> LocalFuture<'a, Result<Swapped, Error>> {
         Box::pin(async move {
+            if self.begins(Call::Late, key) {
+                let (inner, is_held, key) = (Rc::clone(&self.inner), Rc::clone(&self.is_held), key.to_vec());
+                task::spawn(async move {
+                    until_let_go(&is_held).await;
+                    inner.swap(&key, expected, new).await
+                })
+                .detach();
+                return Err(Error::Unavailable("nobody learns what becomes of it".into()));
+            }
             self.pass(Call::Change, key).await;
             let swapped = self.inner.swap(key, expected, new).await;
             self.pass(Call::Answer, key).await;
@@ -106,7 +128,8 @@ fn nothing_is_removed_by_a_share_that_is_being_given_back() {
         let holding = Holding::new(&place.meta);
         let files = place.client_over(holding.clone()).await;
         let dir = with_quota(files.names(), ROOT, "dir", None, Some(100)).await;
-        create(files.names(), dir, "stays").await;
+        // Open all the time, it has what is known of the share: else nobody would, once that is given back.
+        let stays = make_in(&files, dir, "stays").await.unwrap();
         create(files.names(), dir, "goes").await;
         time::sleep(IDLE).await;
         holding.hold(Call::Answer, b'q');
@@ -125,10 +148,41 @@ fn nothing_is_removed_by_a_share_that_is_being_given_back() {
         holding.let_go();
         settling.await;
         removing.await.unwrap();
+        // What was freed is told when there is a share again.
+        create(files.names(), dir, "more").await;
+        assert_covered(&place.meta);
         for _ in 0..2 {
             files.names().settle_quotas().await;
             time::sleep(IDLE).await;
             assert_covered(&place.meta);
+        }
+        files.close_file(&stays).await.unwrap();
+        files.close().await.unwrap();
+        assert_exact(&place.meta);
+    });
+}
+
+/// Nobody knew whether a share was given back, and a file was made by it; then that change came.
+#[test]
+fn nothing_is_made_by_a_share_that_may_be_given_back_yet() {
+    run_long(1, async {
+        let place = Place::new().await;
+        let holding = Holding::new(&place.meta);
+        let files = place.client_over(holding.clone()).await;
+        let dir = with_quota(files.names(), ROOT, "dir", None, Some(100)).await;
+        create(files.names(), dir, "before").await;
+        time::sleep(IDLE).await;
+        holding.hold(Call::Late, b'q');
+        files.names().settle_quotas().await;
+        holding.held().await;
+        assert_eq!(counted(&place.meta)[&dir].1.shares.len(), 1, "it is not given back yet");
+        create(files.names(), dir, "after").await;
+        holding.let_go();
+        time::sleep(Duration::from_secs(1)).await;
+        for _ in 0..2 {
+            assert_covered(&place.meta);
+            time::sleep(IDLE).await;
+            files.names().settle_quotas().await;
         }
         files.close().await.unwrap();
         assert_exact(&place.meta);

@@ -117,6 +117,10 @@ async fn given(death: Death) -> bool {
         time::sleep(Duration::from_millis(10)).await;
     }
     drop(acting);
+    // Before anything is mended: a quota without a record is given one without limits.
+    let report = check(meta.client(), false).await;
+    let lacks_record = report.damage.iter().any(|damage| damage.what.contains("quota"));
+    assert!(!lacks_record, "{death:?}: {report:?}");
     let report = mended(&meta).await;
     assert!(!report.is_damaged() && (report.left(), report.uncounted) == (0, 0), "{death:?}: {report:?}");
     assert_exact(&meta);
