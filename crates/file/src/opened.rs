@@ -176,7 +176,7 @@ impl OpenFile {
         Ok(laid_over(&stored, &dirty, wanted))
     }
 
-    /// Writes bytes, which go out later; returns how many: all, or as many as a quota has room for.
+    /// Writes bytes, which go out later; returns how many: all, or those before the first block that a quota has no room for.
     ///
     /// # Errors
     /// The file would be too long; there is no room in memory, as what was written before could not go out; a quota is used up.
@@ -196,7 +196,19 @@ impl OpenFile {
         Ok(written)
     }
 
-    /// The same of those that lie in one block.
+    /// The same of all of them, whatever is written before there is an error: for those whom nobody tells how many were.
+    ///
+    /// # Errors
+    /// The same, and a quota that has no room for some of them.
+    pub async fn write_all(self: &Rc<Self>, at: u64, bytes: &[u8]) -> Result<(), Error> {
+        let mut written = 0;
+        while written < bytes.len() {
+            written += self.write(at + written as u64, &bytes[written..]).await?;
+        }
+        Ok(())
+    }
+
+    /// As [`OpenFile::write`], of those that lie in one block.
     async fn write_in_block(self: &Rc<Self>, at: u64, bytes: &[u8]) -> Result<usize, Error> {
         let _turn = self.turn.acquire(1).await;
         self.check_there()?;

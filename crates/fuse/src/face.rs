@@ -22,7 +22,7 @@ use fuser::{
 use crate::caller::Caller;
 use crate::figures::{Kind, Outcome};
 use crate::replies::{answer, attributes, bytes, data, done, entry, how_opened, opened, room, tested};
-use crate::serve::{Job, Served};
+use crate::serve::{Job, Served, Way};
 use crate::told::{self, Moment, TTL};
 
 /// Bytes of one write. Chosen: a block of what is gathered.
@@ -290,12 +290,16 @@ impl Filesystem for Face {
         reply: ReplyWrite,
     ) {
         // Pages of a mapping know their places.
-        let is_append = flags.0 & libc::O_APPEND != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let way = match write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            true => Way::Pages,
+            false if flags.0 & libc::O_APPEND != 0 => Way::Append,
+            false => Way::Place,
+        };
         // The kernel does it itself, but for writes past its pages.
         let drops_rights = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let data = data.to_vec();
         self.hand_on(Kind::Write, move |served| async move {
-            let written = served.write(handle.0, (offset, &data), is_append, drops_rights).await;
+            let written = served.write(handle.0, (offset, &data), way, drops_rights).await;
             match &written {
                 Ok(written) => reply.written(*written as u32),
                 Err(error) => reply.error(told::errno(error)),

@@ -22,6 +22,17 @@ const FORGETTING_MAX: usize = 8;
 /// A file that is open, and what this one that has it open was told.
 type Opened = (Rc<OpenFile>, Rc<Handle>);
 
+/// What a write is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// At its place. Its caller is told how much of it is written.
+    Place,
+    /// At the file's end.
+    Append,
+    /// Pages that a mapping has changed: the kernel looks at errors, and not at how much is written.
+    Pages,
+}
+
 /// What is served.
 pub struct Served {
     /// The file system.
@@ -81,17 +92,18 @@ impl Served {
         &self,
         handle: u64,
         (at, bytes): (u64, &[u8]),
-        is_append: bool,
+        way: Way,
         drops_rights: bool,
     ) -> Result<usize, Error> {
         let file = self.file(handle)?;
         if drops_rights {
             self.files.names().drop_rights(file.ino()).await?;
         }
-        match is_append {
+        match way {
             // Where it ends is what the file says, and not what the kernel has seen last.
-            true => file.append(bytes).await.map(|_at| bytes.len()),
-            false => file.write(at, bytes).await,
+            Way::Append => file.append(bytes).await.map(|_at| bytes.len()),
+            Way::Place => file.write(at, bytes).await,
+            Way::Pages => file.write_all(at, bytes).await.map(|()| bytes.len()),
         }
     }
 

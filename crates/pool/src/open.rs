@@ -218,9 +218,17 @@ pub async fn check_returned<N: Namespace>(namespace: &N, map: &Map, index: usize
     check_member(namespace, &with, index).await
 }
 
-/// The epoch of the map that a namespace's superblock names. `label` names it in errors.
-pub async fn carried_epoch<N: Namespace>(namespace: &N, label: &str) -> Result<u64, Error> {
-    newest_copy(namespace, label).await.map(|(superblock, ..)| superblock.epoch)
+/// The epoch of the map that the superblock of a member of this map's pool names.
+pub async fn carried_epoch<N: Namespace>(namespace: &N, map: &Map, index: usize) -> Result<u64, Error> {
+    let member = format!("member {}", map.members[index].id);
+    let (superblock, ..) = newest_copy(namespace, &member).await?;
+    if superblock.pool != map.pool {
+        return Err(Error::OtherPool { member, found: superblock.pool, expected: map.pool });
+    }
+    if superblock.map_length == 0 {
+        return Err(Error::Claimed { member, pool: superblock.pool });
+    }
+    Ok(superblock.epoch)
 }
 
 /// Reads a namespace's superblock and the map it names. `label` names it in errors.

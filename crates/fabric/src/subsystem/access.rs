@@ -94,8 +94,6 @@ impl Access {
 impl Shared {
     /// Changes who is let in, and ends the controllers of those who are not any more, and of `host` if its configuration is
     /// another now: what it was let in by may be what was taken from it. What authentication has made for `host` is forgotten then.
-    /// (A host that is not on the list any more loses what it has of the discovery subsystem over TLS, too, and comes again where
-    /// another subsystem lists it.)
     fn change_access(
         &self,
         nqn: &Nqn,
@@ -104,28 +102,27 @@ impl Shared {
     ) -> Result<(), ConfigError> {
         let mut state = self.lock();
         let access = &mut state.subsystem(nqn)?.access;
+        let listed = host.filter(|host| access.lists(host));
         let before = host.map(|host| access.config(host));
         change(access)?;
         let after = host.map(|host| access.config(host));
         let reconfigured = after != before;
-        // It is not on the list any more, and what it has of the discovery subsystem over TLS may be by what was taken from it.
-        let gone = host.filter(|host| reconfigured && !access.lists(host));
+        let gone = listed.filter(|host| !access.lists(host));
         // Under the lock under which controllers are listed and such keys are put in: nobody comes in by one of them who is
         // overlooked below, and none is made by what was taken away. Of a host whose configuration is what it was the controllers
         // stay, and their further queues need the key.
         if let Some(host) = host.filter(|_| reconfigured) {
             let keys = |config: Option<HostConfig>| config.and_then(|config| config.keys);
-            if gone.is_some() {
-                self.secure.forget_generated(host, &Nqn::discovery());
-            } else if keys(before) != keys(after) {
+            if keys(before) != keys(after) {
                 self.secure.forget_unused(host, &Nqn::discovery());
             }
             self.secure.forget_generated(host, nqn);
         }
+        if let Some(host) = gone {
+            self.secure.forget_generated(host, &Nqn::discovery());
+        }
         self.changed(&mut state, &Change::Discovery(host));
         let Some(subsystem) = state.subsystems.get(nqn) else { return Ok(()) };
-        let discovery = state.controllers.values().filter(|controller| controller.is_discovery());
-        discovery.filter(|own| own.is_secure() && Some(own.host()) == gone).for_each(|own| own.end());
         for controller in state.controllers.values().filter(|controller| controller.subsystem() == nqn) {
             let host_changed = reconfigured && Some(controller.host()) == host;
             let allowed = subsystem.access.allows(controller.host()) && subsystem.access.is_at(controller.port());
@@ -176,6 +173,11 @@ impl Shared {
             let missing = || ConfigError::NoHost { subsystem: nqn.clone(), host: host.clone(), any: access.any() };
             listed.then_some(()).ok_or_else(missing)
         })?;
-        self.replace_tls_keys(nqn, host, Vec::new())
+        self.replace_tls_keys(nqn, host, Vec::new())?;
+        // Last, as nobody comes to the discovery subsystem by what was taken from it any more; who may all the same comes again.
+        let state = self.lock();
+        let discovery = state.controllers.values().filter(|own| own.is_discovery() && own.host() == host);
+        discovery.for_each(|own| own.end());
+        Ok(())
     }
 }

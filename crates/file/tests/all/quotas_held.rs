@@ -299,8 +299,11 @@ fn a_write_that_a_quota_ends_within_says_how_far_it_came() {
         let file = make_in(&files, dir, "file").await.unwrap();
         assert_eq!(file.write(MIB - 5000, &[7; 100_000]).await, Ok(5000));
         assert!(matches!(file.write(MIB, &[7; 95_000]).await, Err(Error::Quota(_))));
+        // Whom nobody tells how much was written is told that not all was.
+        assert!(matches!(file.write_all(MIB - 5000, &[7; 100_000]).await, Err(Error::Quota(_))));
+        assert_eq!(file.write_all(MIB - 5000, &[7; 9000]).await, Ok(()));
         file.flush().await.unwrap();
-        assert_eq!(file.read(MIB - 5000, 100_000).await.unwrap().to_vec(), [7; 5000]);
+        assert_eq!(file.read(MIB - 5000, 100_000).await.unwrap().to_vec(), [7; 9000]);
         files.close_file(&file).await.unwrap();
         files.close().await.unwrap();
         assert_exact(&place.meta);

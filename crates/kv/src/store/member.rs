@@ -257,7 +257,7 @@ impl Member {
     /// none would have a vote while a map is on its way to this host.
     pub(super) async fn carried_epoch(&self) -> Result<u64, MemberError> {
         let table = self.table.as_ref().ok_or(MemberError::Away)?;
-        match pool::carried_epoch(table.namespace(), &format!("member {}", self.map.members[self.index].id)).await {
+        match pool::carried_epoch(table.namespace(), &self.map, self.index).await {
             Ok(epoch) => Ok(epoch),
             Err(pool::Error::Device { source, .. }) => Err(TableError::Device(source).into()),
             Err(error) => Err(MemberError::NoVote(error.to_string())),

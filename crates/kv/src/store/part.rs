@@ -292,12 +292,13 @@ impl Part {
         let idle = |idle: bool| shared.slots.borrow_mut()[self.index].idle = idle;
         idle(self.placed.is_none());
         shared.forget_withdrawn();
-        while (shared.turn.get() == turn || shared.request.borrow().is_none()) && !shared.closed.get() {
+        while (shared.turn.get() == turn || shared.withdrawn.get()) && !shared.closed.get() {
             let apart = shared.slots.borrow()[self.index].apart;
             if apart { shared.asked.notified().await } else { give_way().await }
         }
         idle(false);
-        let asked = shared.request.borrow().clone().filter(|_| shared.turn.get() != turn)?;
+        let is_asked = shared.turn.get() != turn && !shared.withdrawn.get();
+        let asked = shared.request.borrow().clone().filter(|_| is_asked)?;
         let stores = matches!(&asked, Asked::Do(request) if request.record().is_some());
         (stores || !shared.closed.get()).then(|| (shared.turn.get(), asked))
     }

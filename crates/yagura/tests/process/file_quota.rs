@@ -102,3 +102,32 @@ fn copied_from_one_into_the_other(place: &Place, mounted: &Mounted) {
     let (status, _, error) = quota(place, &["set", "tree:b", "--bytes", "1GiB"]);
     assert!(status != 0 && error.contains("has names already"), "{status} {error}");
 }
+
+/// The kernel takes an answer that less was written for one that all was, where it writes what a mapping has changed: half a MiB
+/// was gone, and `msync` and `fsync` said that all is well.
+#[test]
+fn what_a_mapping_has_changed_is_not_lost_where_a_quota_ends() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new(3);
+    let (status, said, error) = run(&["file", "mkdir", "tree:a", &place.pool]);
+    assert_eq!(status, 0, "{said}{error}");
+    let (status, said, error) = quota(&place, &["set", "tree:a", "--bytes", "768KiB"]);
+    assert_eq!(status, 0, "{said}{error}");
+    let mounted = place.mount("one");
+    let script = "import mmap, os
+file = os.open('mapped', os.O_RDWR | os.O_CREAT)
+os.ftruncate(file, 2 << 20)
+mapping = mmap.mmap(file, 2 << 20)
+mapping[512 << 10:1536 << 10] = bytes([7]) * (1 << 20)
+try:
+    mapping.flush()
+    os.fsync(file)
+except OSError as error:
+    print(error.errno)
+";
+    let said = ok("python3", &["-c", script], &mounted.path("a"));
+    assert_eq!(said.trim(), Errno::DQUOT.raw_os_error().to_string());
+    mounted.unmount();
+}

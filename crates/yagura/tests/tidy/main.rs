@@ -11,6 +11,8 @@ mod rules;
 mod source;
 mod tree;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use cycles::{Crate, circles, told};
 use rules::{Scope, engine_driven};
 use source::Source;
@@ -243,13 +245,25 @@ fn files_name_one_another_in_no_circle() {
 #[test]
 fn mutants_apply_and_name_a_test() {
     let tree = Tree::get();
-    let functions = tree.sources.iter().flat_map(Source::functions).map(|(name, _)| name).collect();
     let name = |text: &'static String| text.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
     let manifests = tree.texts.iter().filter(|(path, _)| path.ends_with("/Cargo.toml"));
-    let packages = manifests.filter_map(|(_, text)| name(text)).collect();
+    let folders: BTreeMap<&str, &str> =
+        manifests.filter_map(|(path, text)| Some((name(text)?, path.strip_suffix("Cargo.toml")?))).collect();
+    let mut named: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for source in &tree.sources {
+        let Some((package, _)) = folders.iter().find(|(_, folder)| source.path.starts_with(**folder)) else { continue };
+        named.entry(*package).or_default().extend(source.functions().into_iter().map(|(name, _)| name));
+    }
+    let has_test = |package: &str, test: &str| {
+        let folder = folders.get(package)?;
+        let is_function = named.get(package).is_some_and(|names| names.contains(test));
+        // Or by a macro's argument.
+        let own = || tree.sources.iter().filter(|source| source.path.starts_with(*folder));
+        Some(is_function || own().any(|source| !source.find(test).is_empty()))
+    };
     let patches = tree.texts.iter().filter(|(path, _)| path.starts_with("mutants/") && path.ends_with(".patch"));
     let fault = |(path, patch): (&String, &String)| {
-        mutants::fault_of(patch, &tree.texts, &functions, &packages).map(|fault| format!("{path}: {fault}"))
+        mutants::fault_of(patch, &tree.texts, &has_test).map(|fault| format!("{path}: {fault}"))
     };
     check(patches.filter_map(fault).collect());
 }
@@ -332,7 +346,7 @@ fn the_rules_can_fail() {
     assert!(rules::machine_path(&["see /wo", "rk/notes"].concat()).is_some());
     assert!(rules::machine_path("a /working set").is_none());
     let texts = [("a.rs".to_owned(), "one\n    two\nthree\n".to_owned())].into();
-    let (functions, packages) = (["noticed".to_owned()].into(), ["kv"].into());
+    let has_test = |package: &str, test: &str| (package == "kv").then_some(test == "noticed");
     for (test, line, fault) in [
         ("-p kv --lib x::noticed", "    two", None),
         ("-p kv --lib x::noticed", "two", Some("a.rs is not as it was")),
@@ -343,10 +357,10 @@ fn the_rules_can_fail() {
         let patch = format!(
             "Guarantee: g\nTest: {test}\n\ndiff --git a/a.rs b/a.rs\n--- a/a.rs\n+++ b/a.rs\n@@ x\n one\n-{line}\n+new\n"
         );
-        let found = mutants::fault_of(&patch, &texts, &functions, &packages);
+        let found = mutants::fault_of(&patch, &texts, &has_test);
         assert_eq!(found.is_some(), fault.is_some(), "{found:?}");
         let without = &patch[patch.find("diff").unwrap()..];
-        assert!(mutants::fault_of(without, &texts, &functions, &packages).unwrap().contains("header"));
+        assert!(mutants::fault_of(without, &texts, &has_test).unwrap().contains("header"));
         assert!(fault.is_none_or(|words| found.unwrap().contains(words)), "{test} {line}");
     }
     let parent = Source::new("x.rs", "mod a;\n#[cfg(test)]\n#[path = \"t/b.rs\"]\nmod b;\nmod c {}".to_owned(), false);

@@ -1,14 +1,14 @@
 //! Mutants as they stand: a patch that no longer applies, or names no test, would be noticed only by a run of all of them, which
 //! takes hours.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-/// What is wrong with a patch, in a sentence. `texts`: all files by path; `functions`: the names of all in them.
+/// What is wrong with a patch, in a sentence. `texts`: all files by path; `has_test`: whether a package has a function of that
+/// name, if there is such a package.
 pub fn fault_of(
     patch: &str,
     texts: &BTreeMap<String, String>,
-    functions: &BTreeSet<String>,
-    packages: &BTreeSet<&str>,
+    has_test: &dyn Fn(&str, &str) -> Option<bool>,
 ) -> Option<String> {
     let Some(first) = patch.find("diff --git ") else { return Some("it changes nothing".into()) };
     let (head, hunks) = patch.split_at(first);
@@ -18,12 +18,11 @@ pub fn fault_of(
     };
     let words: Vec<&str> = test.split_whitespace().collect();
     let name = words.last().and_then(|word| word.rsplit("::").next()).unwrap_or_default();
-    if words.first() != Some(&"-p") || !words.get(1).is_some_and(|package| packages.contains(package)) {
+    let package = words.get(1).filter(|_| words[0] == "-p");
+    let Some(is_there) = package.and_then(|package| has_test(package, name)) else {
         return Some("its Test does not begin with -p and a package of this workspace".into());
-    }
-    // Or by a macro's argument.
-    let is_named = || texts.iter().any(|(path, text)| path.ends_with(".rs") && text.contains(name));
-    if name.is_empty() || !functions.contains(name) && !is_named() {
+    };
+    if name.is_empty() || !is_there {
         return Some(format!("there is no test {name}"));
     }
     missing_hunk(hunks, texts)
@@ -31,10 +30,9 @@ pub fn fault_of(
 
 /// The first hunk whose lines, as they were, stand nowhere in their file.
 fn missing_hunk(hunks: &str, texts: &BTreeMap<String, String>) -> Option<String> {
-    let (mut path, mut before) = ("", String::new());
+    let (mut path, mut before, mut in_hunk) = ("", String::new(), false);
     let is_there = |path: &str, before: &str| {
-        let after_a_line = |at: usize, text: &str| at == 0 || text.as_bytes()[at - 1] == b'\n';
-        texts.get(path).is_some_and(|text| text.match_indices(before).any(|(at, _)| after_a_line(at, text)))
+        texts.get(path).is_some_and(|text| format!("\n{text}").contains(&format!("\n{before}")))
     };
     for line in hunks.lines().chain(["@@"]) {
         if line.starts_with("@@") || line.starts_with("diff --git ") {
@@ -44,16 +42,14 @@ fn missing_hunk(hunks: &str, texts: &BTreeMap<String, String>) -> Option<String>
             before.clear();
         }
         match line.as_bytes().first() {
-            _ if line.starts_with("--- ") => path = line.strip_prefix("--- a/").unwrap_or_default(),
-            _ if line.starts_with("+++ ") || line.starts_with("index ") || path.is_empty() => {}
+            Some(b'@') => in_hunk = true,
+            _ if !in_hunk => path = line.strip_prefix("--- a/").unwrap_or(path),
             Some(b' ' | b'-') => before.extend([&line[1..], "\n"]),
             // Git leaves out the space of an empty line when it is told to.
             None => before.push('\n'),
             _ => {}
         }
-        if line.starts_with("diff --git ") {
-            path = "";
-        }
+        in_hunk &= !line.starts_with("diff --git ");
     }
     None
 }

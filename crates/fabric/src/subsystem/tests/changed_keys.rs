@@ -185,23 +185,31 @@ fn what_a_key_has_made_for_discovery_ends_with_it() {
     assert_eq!(come(&target, &psk), Status::SUCCESS);
 }
 
-/// A host that was denied kept its controller of the discovery subsystem, which lives by a key that its own had made, and with that
-/// the log of what is open to everybody, for as long as it asked.
+/// A host that was denied kept its controller of the discovery subsystem, also one that lives by a key that its own had made, and
+/// with that the log of what is open to everybody, for as long as it asked.
 #[test]
-fn a_host_that_is_denied_loses_its_discovery_controller_at_once() {
-    for is_denied in [false, true] {
+fn a_host_that_is_denied_loses_its_discovery_controllers_at_once() {
+    let deny = |target: &Target| target.deny_host(&subsystem(), &host()).expect("it is on the list");
+    // By a key, by a key after which its own were taken from it, and by none.
+    for (is_keyed, is_emptied) in [(true, false), (true, true), (false, false)] {
         let (target, psk) = with_generated(&keys(false), &Nqn::discovery());
-        let mut session = over_tls(&target, &psk);
+        let mut session = if is_keyed { over_tls(&target, &psk) } else { RawHost::at(&target, PortId(1)) };
+        if !is_keyed {
+            session.open(false, false);
+        }
         let connected = session.connect(0, &Nqn::discovery(), |_, _| {}).expect("answered");
         assert_eq!(connected.status(), Status::SUCCESS);
         session.set_configuration(Configuration::ENABLE);
-        match is_denied {
-            true => target.deny_host(&subsystem(), &host()).expect("it is on the list"),
+        match is_emptied {
+            true => target.allow_host(&subsystem(), &host(), HostConfig::default()).expect("it is on the list"),
             false => target.set_host_keys(&subsystem(), &host(), keys(false)).expect("it is on the list"),
         }
         session.turn();
-        assert_eq!(session.core.ended(), is_denied.then_some(&End::AssociationEnded));
-        assert_eq!(target.shared.secure.keyring().has_key(&host(), &Nqn::discovery()), !is_denied);
+        assert_eq!(session.core.ended(), None, "it is on the list");
+        deny(&target);
+        session.turn();
+        assert_eq!(session.core.ended(), Some(&End::AssociationEnded), "keyed: {is_keyed}, emptied: {is_emptied}");
+        assert!(!target.shared.secure.keyring().has_key(&host(), &Nqn::discovery()));
     }
 }
 
