@@ -6,8 +6,8 @@
 //! 1. E remembers this operation: an earlier attempt took effect, and its result is the result, once E is held by a majority.
 //! 2. An earlier attempt belongs to another era (put) than E, or E has forgotten operations as old as it: whether it took
 //!    effect before it was replaced cannot be seen. Unknown. To try again would apply it twice. (An attempt that every member
-//!    has refused, with none in doubt, is none: it can't have taken effect, and can't any more. Nor was one sent to a member that
-//!    was never reached, nor will it be once the operation has gone on.)
+//!    has refused, with none in doubt, is none: it can't have taken effect, and can't any more. Nor has a member taken it that was
+//!    not sent it, nor will it once the operation has gone on.)
 //! 3. Nothing is to be changed: that is the result at once if nothing was ever sent to be accepted and a majority shows E;
 //!    else E has to be held by a majority first.
 //! 4. Else the new entry, on top of E, which remembers this operation, is to be accepted.

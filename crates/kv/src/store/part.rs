@@ -68,7 +68,9 @@ pub(super) struct Slot {
     pub(super) outcome: Option<Outcome>,
     /// The last failure; a permanent one ends the member's part.
     pub(super) failure: Option<MemberError>,
-    /// The latest request was sent, and at least once neither done nor refused: it may have happened, or may yet.
+    /// The latest request was sent.
+    pub(super) sent: bool,
+    /// It was, and at least once neither done nor refused: it may have happened, or may yet.
     pub(super) in_doubt: bool,
     pub(super) under_way: Option<Rc<UnderWay>>,
     /// It has done what was asked of it and holds on to nothing.
@@ -344,6 +346,9 @@ impl Part {
             let sent = begun.is_ok();
             let result = match begun {
                 Ok(()) => {
+                    if self.shared.turn.get() == turn {
+                        self.shared.slots.borrow_mut()[self.index].sent = true;
+                    }
                     let placed = self.placed.take().map(|(_, placed)| placed);
                     let known = Known { image: self.image.take(), placed, damaged: None };
                     self.member.apply(&self.shared.key, request, known).await

@@ -77,6 +77,7 @@ impl Round {
             room: Room::Unknown,
             outcome: None,
             failure: None,
+            sent: false,
             in_doubt: false,
             under_way: None,
             idle: false,
@@ -249,7 +250,7 @@ impl Round {
         let shared = &self.shared;
         for slot in shared.slots.borrow_mut().iter_mut() {
             // A failure was of what was asked before.
-            (slot.outcome, slot.failure, slot.in_doubt) = (None, None, false);
+            (slot.outcome, slot.failure, slot.sent, slot.in_doubt) = (None, None, false, false);
             if matches!(asked, Asked::Place(..)) {
                 slot.room = Room::Asked;
             }
@@ -313,10 +314,10 @@ impl Round {
         self.is_refused_by(|_| true)
     }
 
-    /// The same once something else is asked of all: a member that no command was begun on in this round never gets what was asked
-    /// last. (Until then it may, also when the round has ended.)
+    /// The same once something else is asked of all: a member that was not sent what was asked last never gets it. (Until then it
+    /// may, also when the round has ended.)
     pub(super) fn is_taken_by_none(&self) -> bool {
-        self.is_refused_by(|slot| slot.under_way.is_some())
+        self.is_refused_by(|slot| slot.sent || slot.outcome.is_some())
     }
 
     fn is_refused_by(&self, which: impl Fn(&Slot) -> bool) -> bool {
