@@ -89,8 +89,8 @@ pub(super) struct Shared {
     pub(super) forgets: Forgets,
     pub(super) key: Key,
     pub(super) slots: RefCell<Vec<Slot>>,
-    /// What is asked of the members, and the how-many-th request it is; before the first they are read. Between two of them none
-    /// where the operation pauses ([`super::round::Round::withdraw`]).
+    /// What is asked of the members, and the how-many-th request it is; before the first they are read. `None` between two of them
+    /// where that was withdrawn and nobody is at it any more ([`super::round::Round::withdraw`]).
     pub(super) request: RefCell<Option<Asked>>,
     pub(super) turn: Cell<u32>,
     /// Nobody is to begin with it any more.
@@ -216,6 +216,8 @@ impl Part {
         while let Some((turn, asked)) = self.next(done).await {
             if self.placed.as_ref().is_some_and(|(placed, _)| placed + 1 != turn) {
                 self.discard().await;
+                // That may take its time, and what was asked be withdrawn meanwhile: then it counts as sent to nobody.
+                continue;
             }
             match asked {
                 Asked::Place(op, value) => self.place_until(turn, op, value).await,

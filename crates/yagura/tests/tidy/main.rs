@@ -251,7 +251,9 @@ fn mutants_apply_and_name_a_test() {
         manifests.filter_map(|(path, text)| Some((name(text)?, path.strip_suffix("Cargo.toml")?))).collect();
     let mut named: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for source in &tree.sources {
-        let Some((package, _)) = folders.iter().find(|(_, folder)| source.path.starts_with(**folder)) else { continue };
+        // One may lie within another.
+        let own = folders.iter().filter(|(_, folder)| source.path.starts_with(**folder));
+        let Some((package, _)) = own.max_by_key(|(_, folder)| folder.len()) else { continue };
         named.entry(*package).or_default().extend(source.functions().into_iter().map(|(name, _)| name));
     }
     let has_test = |package: &str, test: &str| {
