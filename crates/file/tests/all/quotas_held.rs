@@ -77,6 +77,15 @@ impl Holding {
     }
 }
 
+/// A client whose calls can be held, and a directory whose files count for a quota.
+async fn scene() -> (Place, Rc<Holding>, Rc<Files>, u64) {
+    let place = Place::new().await;
+    let holding = Holding::new(&place.meta);
+    let files = place.client_over(holding.clone()).await;
+    let dir = with_quota(files.names(), ROOT, "dir", None, Some(100)).await;
+    (place, holding, files, dir)
+}
+
 async fn until_let_go(is_held: &Cell<bool>) {
     while is_held.get() {
         time::sleep(Duration::from_millis(1)).await;
@@ -124,10 +133,7 @@ impl Meta for Holding {
 #[test]
 fn nothing_is_removed_by_a_share_that_is_being_given_back() {
     run_long(1, async {
-        let place = Place::new().await;
-        let holding = Holding::new(&place.meta);
-        let files = place.client_over(holding.clone()).await;
-        let dir = with_quota(files.names(), ROOT, "dir", None, Some(100)).await;
+        let (place, holding, files, dir) = scene().await;
         // Open all the time, it has what is known of the share: else nobody would, once that is given back.
         let stays = make_in(&files, dir, "stays").await.unwrap();
         create(files.names(), dir, "goes").await;
@@ -166,10 +172,7 @@ fn nothing_is_removed_by_a_share_that_is_being_given_back() {
 #[test]
 fn nothing_is_made_by_a_share_that_may_be_given_back_yet() {
     run_long(1, async {
-        let place = Place::new().await;
-        let holding = Holding::new(&place.meta);
-        let files = place.client_over(holding.clone()).await;
-        let dir = with_quota(files.names(), ROOT, "dir", None, Some(100)).await;
+        let (place, holding, files, dir) = scene().await;
         create(files.names(), dir, "before").await;
         time::sleep(IDLE).await;
         holding.hold(Call::Late, b'q');
@@ -194,10 +197,7 @@ fn nothing_is_made_by_a_share_that_may_be_given_back_yet() {
 #[test]
 fn a_share_stays_as_long_as_an_inode_is_on_its_way() {
     run_long(1, async {
-        let place = Place::new().await;
-        let holding = Holding::new(&place.meta);
-        let files = place.client_over(holding.clone()).await;
-        let dir = with_quota(files.names(), ROOT, "dir", None, Some(100)).await;
+        let (place, holding, files, dir) = scene().await;
         create(files.names(), dir, "before").await;
         holding.hold(Call::Change, b'i');
         let making = task::spawn({

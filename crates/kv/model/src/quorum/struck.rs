@@ -43,14 +43,12 @@ impl Config {
         let (operation, ..) = self.current(state, host);
         let targets = self.targets(operation, state.hosts[host].epoch);
         let asked = || state.members.iter().enumerate().filter(|(index, _)| targets >> index & 1 == 1);
-        let mut refused =
-            asked().map(|(_, member)| matches!(member.replies[host], Reply::Refused(_) | Reply::Sealed(_)));
+        let mut refused = asked().map(|(_, member)| is_refused(member.replies[host]));
         self.rules.strike && if self.rules.strike_at_one { refused.any(|one| one) } else { refused.all(|one| one) }
     }
 
     /// The host goes on where the members that have not answered were never sent its request, and the others have refused it.
     pub(super) fn without_unsent(&self, state: &State, host: usize) -> Option<State> {
-        let is_refused = |reply: Reply| matches!(reply, Reply::Refused(_) | Reply::Sealed(_));
         let mut members = state.members.iter();
         if !self.rules.strike_unsent || members.any(|member| !member.pending[host] && !is_refused(member.replies[host]))
         {
@@ -71,6 +69,10 @@ impl Config {
             forget_attempt(state, host);
         }
     }
+}
+
+fn is_refused(reply: Reply) -> bool {
+    matches!(reply, Reply::Refused(_) | Reply::Sealed(_))
 }
 
 fn forget_attempt(state: &mut State, host: usize) {
