@@ -43,7 +43,7 @@ pub fn ask<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
+    use std::io::{BufRead, BufReader, Read, Write};
     use std::net::{Ipv4Addr, TcpListener};
 
     use axum::http::Request;
@@ -56,6 +56,9 @@ mod tests {
         let at = listener.local_addr().unwrap();
         let answering = std::thread::spawn(move || {
             let mut stream = listener.accept().unwrap().0;
+            // Asked first: an answer that comes before its request has been sent ends the connection.
+            let mut asked = BufReader::new(&stream).lines();
+            assert!(asked.any(|line| line.unwrap().is_empty()), "gone within the request");
             for piece in pieces {
                 if stream.write_all(piece.as_bytes()).is_err() {
                     return;
