@@ -14,7 +14,7 @@
 use std::{
     future::Future,
     io,
-    pin::{Pin, pin},
+    pin::Pin,
     rc::Rc,
     sync::{
         Arc,
@@ -25,6 +25,7 @@ use std::{
 };
 
 use crate::runtime::{self, Context};
+use crate::task::LocalFuture;
 
 mod driver;
 pub(crate) mod file;
@@ -73,21 +74,9 @@ impl Reactor {
     /// # Panics
     /// Inside another world, and with what `main` or a task panics with.
     pub fn run<T>(config: ReactorConfig, main: impl Future<Output = T>) -> io::Result<T> {
-        assert!(runtime::try_current().is_none(), "Reactor::run inside a world: one thread has one reactor");
-        if let Some(core) = config.core {
-            pin_to(core)?;
-        }
-        let driver = Rc::new(Driver::new(config.ring_entries, config.spin_max)?);
-        let entered = runtime::enter(Context::Uring(driver.clone()));
-        let output = {
-            // Also when `main` panics: tasks must be dropped here and the kernel be done before memory is given back.
-            let _shutdown = Shutdown(&driver);
-            let mut output = None;
-            let ended = run_until(&driver, pin!(async { output = Some(main.await) }));
-            ended.map(|()| output.expect("main has ended"))
-        };
-        drop(entered);
-        output
+        let mut output = None;
+        run_to_end(config, Box::pin(async { output = Some(main.await) }))?;
+        Ok(output.expect("main has ended"))
     }
 }
 
@@ -97,6 +86,24 @@ impl Drop for Shutdown<'_> {
     fn drop(&mut self) {
         self.0.shut_down();
     }
+}
+
+/// [`Reactor::run`], once for all that is run.
+fn run_to_end(config: ReactorConfig, main: LocalFuture<'_, ()>) -> io::Result<()> {
+    assert!(runtime::try_current().is_none(), "Reactor::run inside a world: one thread has one reactor");
+    if let Some(core) = config.core {
+        pin_to(core)?;
+    }
+    let driver = Rc::new(Driver::new(config.ring_entries, config.spin_max)?);
+    let entered = runtime::enter(Context::Uring(driver.clone()));
+    let ended = {
+        // Also when `main` panics: tasks must be dropped here and the kernel be done before memory is given back.
+        let _shutdown = Shutdown(&driver);
+        let mut main = main;
+        run_until(&driver, main.as_mut())
+    };
+    drop(entered);
+    ended
 }
 
 /// Not generic: every crate that runs a reactor would compile the driver's loop again.

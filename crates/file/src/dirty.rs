@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use engine::{Buf, View};
 
-use crate::data::counted;
+use crate::data::{Rope, counted};
 
 /// Bytes of a block, at multiples of itself. Chosen: what one stripe takes, and one buffer.
 pub const BLOCK_BYTES: usize = 1 << 20;
@@ -261,6 +261,26 @@ impl Dirty {
             }
         }
     }
+}
+
+/// What stripes hold of a range, which may end earlier, with what is dirty laid over it.
+pub fn laid_over(stored: &Rope, dirty: &[Piece], range: Range<u64>) -> Rope {
+    let (mut rope, length) = (Rope::default(), (range.end - range.start) as usize);
+    for from in (0..length).step_by(BLOCK_BYTES) {
+        let to = length.min(from + BLOCK_BYTES);
+        let mut buf = Buf::zeroed(to - from);
+        stored.slice(from.min(stored.len()), to.min(stored.len())).copy_to(&mut buf);
+        let here = range.start + from as u64..range.start + to as u64;
+        for Piece { at, view } in dirty {
+            let (first, end) = ((*at).max(here.start), (at + view.len() as u64).min(here.end));
+            if first < end {
+                let part = (first - at) as usize..(end - at) as usize;
+                buf[(first - here.start) as usize..(end - here.start) as usize].copy_from_slice(&view[part]);
+            }
+        }
+        rope.push(buf.freeze());
+    }
+    rope
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@
 
 use std::rc::Rc;
 
+use engine::task::LocalFuture;
+
 use crate::access::draw;
 use crate::error::Error;
 use crate::files::Files;
@@ -30,24 +32,26 @@ impl Files {
     ///
     /// # Errors
     /// As [`crate::FileSystem::make`], and [`Files::open_file`].
-    pub async fn draft(self: &Rc<Self>, dir: u64, new: &New) -> Result<Draft, Error> {
-        let name = [DRAFT_PREFIX, format!("{:016x}", draw()).as_bytes()].concat();
-        // Before it is there: of one whose making is given up half-way nobody knows whether it is.
-        self.drafts().borrow_mut().insert((dir, name.clone()));
-        let turn = self.naming().one_of(dir, NAMED_AT_ONCE).await;
-        let made = self.names().make(dir, &name, new).await;
-        drop(turn);
-        let made = match made {
-            Ok(made) => self.open_file(made.ino).await,
-            Err(error) => Err(error),
-        };
-        match made {
-            Ok(file) => Ok(Draft { files: Rc::clone(self), file, dir, name }),
-            Err(error) => {
-                self.discard(dir, &name).await;
-                Err(error)
+    pub fn draft<'a>(self: &'a Rc<Self>, dir: u64, new: &'a New) -> LocalFuture<'a, Result<Draft, Error>> {
+        Box::pin(async move {
+            let name = [DRAFT_PREFIX, format!("{:016x}", draw()).as_bytes()].concat();
+            // Before it is there: of one whose making is given up half-way nobody knows whether it is.
+            self.drafts().borrow_mut().insert((dir, name.clone()));
+            let turn = self.naming().one_of(dir, NAMED_AT_ONCE).await;
+            let made = self.names().make(dir, &name, new).await;
+            drop(turn);
+            let made = match made {
+                Ok(made) => self.open_file(made.ino).await,
+                Err(error) => Err(error),
+            };
+            match made {
+                Ok(file) => Ok(Draft { files: Rc::clone(self), file, dir, name }),
+                Err(error) => {
+                    self.discard(dir, &name).await;
+                    Err(error)
+                }
             }
-        }
+        })
     }
 
     /// Removes a draft's own name, if it is there.
@@ -86,35 +90,44 @@ impl Draft {
     ///
     /// # Errors
     /// Bytes that could not be stored; what the name says.
-    pub async fn finish(self, name: &[u8], change: &Change, flags: RenameFlags) -> Result<u64, Error> {
-        let Draft { files, file, dir, name: own } = self;
-        let ino = file.ino();
-        let done = async {
-            files.close_file(&file).await?;
-            if *change != Change::default() {
-                files.setattr(ino, change).await?;
+    pub fn finish<'a>(
+        self,
+        name: &'a [u8],
+        change: &'a Change,
+        flags: RenameFlags,
+    ) -> LocalFuture<'a, Result<u64, Error>> {
+        Box::pin(async move {
+            let Draft { files, file, dir, name: own } = self;
+            let ino = file.ino();
+            let done = async {
+                files.close_file(&file).await?;
+                if *change != Change::default() {
+                    files.setattr(ino, change).await?;
+                }
+                let _turn = files.naming().one_of(dir, NAMED_AT_ONCE).await;
+                files.names().rename((dir, &own), (dir, name), flags).await
+            };
+            match done.await {
+                Ok(()) => {
+                    files.drafts().borrow_mut().remove(&(dir, own));
+                    Ok(ino)
+                }
+                Err(error) => {
+                    files.discard(dir, &own).await;
+                    Err(error)
+                }
             }
-            let _turn = files.naming().one_of(dir, NAMED_AT_ONCE).await;
-            files.names().rename((dir, &own), (dir, name), flags).await
-        };
-        match done.await {
-            Ok(()) => {
-                files.drafts().borrow_mut().remove(&(dir, own));
-                Ok(ino)
-            }
-            Err(error) => {
-                files.discard(dir, &own).await;
-                Err(error)
-            }
-        }
+        })
     }
 
     /// It goes, with its bytes.
-    pub async fn give_up(self) {
-        let Draft { files, file, dir, name } = self;
-        // What is dirty is wanted nowhere: else it would be stored first.
-        let _nothing = file.truncate(0).await;
-        let _lost = files.close_file(&file).await;
-        files.discard(dir, &name).await;
+    pub fn give_up(self) -> LocalFuture<'static, ()> {
+        Box::pin(async move {
+            let Draft { files, file, dir, name } = self;
+            // What is dirty is wanted nowhere: else it would be stored first.
+            let _nothing = file.truncate(0).await;
+            let _lost = files.close_file(&file).await;
+            files.discard(dir, &name).await;
+        })
     }
 }

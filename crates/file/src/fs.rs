@@ -79,8 +79,12 @@ pub struct FileSystem {
 
 impl FileSystem {
     /// Makes a file system of this name.
-    pub async fn create_root(meta: Rc<dyn Meta>, name: &str, options: &CreateOptions) -> Result<(), Error> {
-        FileSystem::create_with(meta, name, options, FileSystem::draw_root(options)).await
+    pub fn create_root<'a>(
+        meta: Rc<dyn Meta>,
+        name: &'a str,
+        options: &'a CreateOptions,
+    ) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(async move { FileSystem::create_with(meta, name, options, FileSystem::draw_root(options)).await })
     }
 
     /// What a new file system is to be known by: for labels, which come before it.
@@ -101,66 +105,72 @@ impl FileSystem {
     }
 
     /// Whether the name can be given to a file system, and is not given to one.
-    pub async fn check_free(meta: &Rc<dyn Meta>, name: &str) -> Result<(), Error> {
-        check_fs_name(name)?;
-        let found = meta.get(&key::root(name)).await?;
-        found.map_or(Ok(()), |_| Err(Error::Exists(format!("file system {name}"))))
+    pub fn check_free<'a>(meta: &'a Rc<dyn Meta>, name: &'a str) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            check_fs_name(name)?;
+            let found = meta.get(&key::root(name)).await?;
+            found.map_or(Ok(()), |_| Err(Error::Exists(format!("file system {name}"))))
+        })
     }
 
     /// Makes a file system of this name with a record that was drawn before.
-    pub async fn create_with(
+    pub fn create_with<'a>(
         meta: Rc<dyn Meta>,
-        name: &str,
-        options: &CreateOptions,
+        name: &'a str,
+        options: &'a CreateOptions,
         record: RootRecord,
-    ) -> Result<(), Error> {
-        FileSystem::check_free(&meta, name).await?;
-        let access = Access::new(meta, Keys(record.id));
-        let now = Time::now();
-        let inode = Inode {
-            mode: options.mode & 0o7777,
-            uid: options.uid,
-            gid: options.gid,
-            parent: ROOT,
-            links: vec![draw()],
-            ..blank(Kind::Directory, now)
-        };
-        access.put(&access.keys.node(ROOT, Path::ROOT), None, empty_directory(now)).await?;
-        access.put(&access.keys.inode(ROOT), None, inode).await?;
-        let next = NextInode { stamps: Stamps::default(), next: ROOT + 1 };
-        access.put(&access.keys.next_inode(), None, next).await?;
-        // Last: from here on it is there.
-        let put = access.put(&key::root(name), None, record).await?;
-        put.map(drop).ok_or_else(|| Error::Exists(name.to_owned()))
+    ) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            FileSystem::check_free(&meta, name).await?;
+            let access = Access::new(meta, Keys(record.id));
+            let now = Time::now();
+            let inode = Inode {
+                mode: options.mode & 0o7777,
+                uid: options.uid,
+                gid: options.gid,
+                parent: ROOT,
+                links: vec![draw()],
+                ..blank(Kind::Directory, now)
+            };
+            access.put(&access.keys.node(ROOT, Path::ROOT), None, empty_directory(now)).await?;
+            access.put(&access.keys.inode(ROOT), None, inode).await?;
+            let next = NextInode { stamps: Stamps::default(), next: ROOT + 1 };
+            access.put(&access.keys.next_inode(), None, next).await?;
+            // Last: from here on it is there.
+            let put = access.put(&key::root(name), None, record).await?;
+            put.map(drop).ok_or_else(|| Error::Exists(name.to_owned()))
+        })
     }
 
     /// A new client of the file system of this name; `host` tells people where it runs.
-    pub async fn open(meta: Rc<dyn Meta>, name: &str, host: &str) -> Result<FileSystem, Error> {
-        check_fs_name(name)?;
-        let access = Access::new(meta, Keys([0; 16]));
-        let found = access.get::<RootRecord>(&key::root(name)).await?;
-        let root = found.ok_or_else(|| Error::NotFound(format!("file system {name}")))?;
-        let (keys, client, standing) = (Keys(root.record.id), draw(), Rc::new(Standing::new(time::now())));
-        let access = Access::new(Rc::clone(&access.meta), keys);
-        let quotas = Quotas::new(Access::new(Rc::clone(&access.meta), keys), client, Rc::clone(&standing));
-        let file_system = FileSystem {
-            access,
-            root,
-            known: RefCell::default(),
-            numbers: Cell::new((0, 0)),
-            client: Cell::new(client),
-            standing,
-            quotas,
-            locks: Locks::default(),
-            host: crate::record::small::short_text(host),
-            opened: RefCell::default(),
-            orphans: RefCell::default(),
-            turns: Turns::default(),
-            open_dirs: RefCell::default(),
-            reap: RefCell::new(None),
-        };
-        file_system.put_client(file_system.client(), ClientRecord::default()).await?;
-        Ok(file_system)
+    pub fn open<'a>(meta: Rc<dyn Meta>, name: &'a str, host: &'a str) -> LocalFuture<'a, Result<FileSystem, Error>> {
+        Box::pin(async move {
+            check_fs_name(name)?;
+            let access = Access::new(meta, Keys([0; 16]));
+            let found = access.get::<RootRecord>(&key::root(name)).await?;
+            let root = found.ok_or_else(|| Error::NotFound(format!("file system {name}")))?;
+            let (keys, client, standing) = (Keys(root.record.id), draw(), Rc::new(Standing::new(time::now())));
+            let access = Access::new(Rc::clone(&access.meta), keys);
+            let quotas = Quotas::new(Access::new(Rc::clone(&access.meta), keys), client, Rc::clone(&standing));
+            let file_system = FileSystem {
+                access,
+                root,
+                known: RefCell::default(),
+                numbers: Cell::new((0, 0)),
+                client: Cell::new(client),
+                standing,
+                quotas,
+                locks: Locks::default(),
+                host: crate::record::small::short_text(host),
+                opened: RefCell::default(),
+                orphans: RefCell::default(),
+                turns: Turns::default(),
+                open_dirs: RefCell::default(),
+                reap: RefCell::new(None),
+            };
+            file_system.put_client(file_system.client(), ClientRecord::default()).await?;
+            Ok(file_system)
+        })
     }
 
     /// What the file system is.
@@ -223,8 +233,8 @@ impl FileSystem {
     }
 
     /// The inode, or that it is gone.
-    pub async fn get_inode(&self, ino: u64) -> Result<Inode, Error> {
-        Ok(self.inode(ino).await?.ok_or(Error::Stale)?.record)
+    pub fn get_inode(&self, ino: u64) -> LocalFuture<'_, Result<Inode, Error>> {
+        Box::pin(async move { Ok(self.inode(ino).await?.ok_or(Error::Stale)?.record) })
     }
 
     /// Changes an inode in one compare-and-set: `change` is called until what it has seen is what it replaces. An error of it

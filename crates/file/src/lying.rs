@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::rc::Rc;
 
+use engine::task::LocalFuture;
+
 use crate::data::{Content, Inode as _, Piece, ROW_BYTES, Region, SPAN_BYTES, Shape, Stripe, StripeId};
 use crate::error::Error;
 use crate::opened::OpenFile;
@@ -69,18 +71,20 @@ impl Lying {
     ///
     /// # Errors
     /// What inode or store say.
-    pub async fn next(&mut self) -> Result<Option<Vec<Part>>, Error> {
-        if self.at >= self.end {
-            return Ok(None);
-        }
-        let range = self.at..self.end.min(self.at.saturating_add(self.step) / SPAN_BYTES * SPAN_BYTES + SPAN_BYTES);
-        let parts = self.file.parts(range.clone()).await?;
-        self.at = range.end;
-        // Of a file that is next to nothing but holes, they are passed over in strides.
-        let is_hole = parts.iter().all(|part| part.spot == Spot::Hole);
-        self.step = if is_hole { self.step.saturating_mul(2) } else { STEP_BYTES };
-        // It has become shorter meanwhile.
-        Ok(Some(parts).filter(|parts| !parts.is_empty()))
+    pub fn next(&mut self) -> LocalFuture<'_, Result<Option<Vec<Part>>, Error>> {
+        Box::pin(async move {
+            if self.at >= self.end {
+                return Ok(None);
+            }
+            let range = self.at..self.end.min(self.at.saturating_add(self.step) / SPAN_BYTES * SPAN_BYTES + SPAN_BYTES);
+            let parts = self.file.parts(range.clone()).await?;
+            self.at = range.end;
+            // Of a file that is next to nothing but holes, they are passed over in strides.
+            let is_hole = parts.iter().all(|part| part.spot == Spot::Hole);
+            self.step = if is_hole { self.step.saturating_mul(2) } else { STEP_BYTES };
+            // It has become shorter meanwhile.
+            Ok(Some(parts).filter(|parts| !parts.is_empty()))
+        })
     }
 }
 
@@ -96,11 +100,13 @@ impl OpenFile {
     ///
     /// # Errors
     /// As a flush.
-    pub async fn lying(self: &Rc<Self>, range: Range<u64>) -> Result<Lying, Error> {
-        self.flush().await?;
-        let (state, _) = self.inode().load(true).await?;
-        let end = range.end.min(state.size);
-        Ok(Lying { file: Rc::clone(self), at: range.start.min(end), end, step: STEP_BYTES })
+    pub fn lying<'a>(self: &'a Rc<Self>, range: Range<u64>) -> LocalFuture<'a, Result<Lying, Error>> {
+        Box::pin(async move {
+            self.flush().await?;
+            let (state, _) = self.inode().load(true).await?;
+            let end = range.end.min(state.size);
+            Ok(Lying { file: Rc::clone(self), at: range.start.min(end), end, step: STEP_BYTES })
+        })
     }
 
     async fn parts(&self, range: Range<u64>) -> Result<Vec<Part>, Error> {
@@ -121,43 +127,47 @@ impl OpenFile {
     ///
     /// # Errors
     /// What the store says.
-    pub async fn columns_of(&self, stripe: StripeId) -> Result<Option<Vec<Region>>, Error> {
-        let place = self.contents().space().place(stripe.chunk).await?;
-        Ok(place.map(|place| place.columns.clone()))
+    pub fn columns_of(&self, stripe: StripeId) -> LocalFuture<'_, Result<Option<Vec<Region>>, Error>> {
+        Box::pin(async move {
+            let place = self.contents().space().place(stripe.chunk).await?;
+            Ok(place.map(|place| place.columns.clone()))
+        })
     }
 
     /// What the file takes.
     ///
     /// # Errors
     /// As [`OpenFile::lying`].
-    pub async fn footprint(self: &Rc<Self>) -> Result<Footprint, Error> {
-        let mut lying = self.lying(0..u64::MAX).await?;
-        let (state, _) = self.inode().load(true).await?;
-        let kind = match state.content {
-            Content::Inline(_) => ContentKind::Inline,
-            Content::Extents(_) => ContentKind::Map,
-            Content::Spans(_) => ContentKind::Spans,
-        };
-        let shape = self.contents().members().layout().shape;
-        let mut found = Footprint { kind, stripes: 0, short: 0, data: 0, stored: 0 };
-        while let Some(parts) = lying.next().await? {
-            let mut known = std::collections::BTreeSet::new();
-            for Part { range, spot } in parts {
-                let length = range.end - range.start;
-                match spot {
-                    Spot::Hole => continue,
-                    Spot::Inode => found.stored += length,
-                    Spot::Stripe(stripe) if known.insert(stripe.id) => {
-                        found.stripes += 1;
-                        found.short += u64::from(stripe.missing != 0);
-                        found.stored += column_bytes(&stripe, shape).into_iter().flatten().sum::<u64>();
+    pub fn footprint<'a>(self: &'a Rc<Self>) -> LocalFuture<'a, Result<Footprint, Error>> {
+        Box::pin(async move {
+            let mut lying = self.lying(0..u64::MAX).await?;
+            let (state, _) = self.inode().load(true).await?;
+            let kind = match state.content {
+                Content::Inline(_) => ContentKind::Inline,
+                Content::Extents(_) => ContentKind::Map,
+                Content::Spans(_) => ContentKind::Spans,
+            };
+            let shape = self.contents().members().layout().shape;
+            let mut found = Footprint { kind, stripes: 0, short: 0, data: 0, stored: 0 };
+            while let Some(parts) = lying.next().await? {
+                let mut known = std::collections::BTreeSet::new();
+                for Part { range, spot } in parts {
+                    let length = range.end - range.start;
+                    match spot {
+                        Spot::Hole => continue,
+                        Spot::Inode => found.stored += length,
+                        Spot::Stripe(stripe) if known.insert(stripe.id) => {
+                            found.stripes += 1;
+                            found.short += u64::from(stripe.missing != 0);
+                            found.stored += column_bytes(&stripe, shape).into_iter().flatten().sum::<u64>();
+                        }
+                        Spot::Stripe(_) => {}
                     }
-                    Spot::Stripe(_) => {}
+                    found.data += length;
                 }
-                found.data += length;
             }
-        }
-        Ok(found)
+            Ok(found)
+        })
     }
 }
 

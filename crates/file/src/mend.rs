@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use engine::job::Job;
+use engine::task::LocalFuture;
 use engine::time;
 
 pub use crate::data::{Fault, Question};
@@ -226,47 +227,51 @@ impl Mender {
     ///
     /// # Errors
     /// What the store says; where to go on is kept.
-    pub async fn scrub(&self, anew: bool) -> Result<Scrubbed, Error> {
-        let access = &self.files.names().access;
-        let key = access.keys.scrub();
-        self.job.begin("scrub");
-        let held = access.get::<ScrubPlace>(&key).await?;
-        let before = held.as_ref().map(|held| held.record.clone()).filter(|_| !anew);
-        let began = before.as_ref().map_or_else(Time::now, |place| place.began);
-        let from = before.as_ref().map_or(0, |place| place.cursor);
-        let found = before.as_ref().map(|place| Report::of_noted(&place.found));
-        *self.report.borrow_mut() = found.unwrap_or_default();
-        let noted = Cell::new(time::now());
-        self.place.set(Some((from, began, self.report.borrow().seen())));
-        let note = async |cursor| {
-            let last = self.place.get().filter(|(last, ..)| *last == cursor);
-            self.place.set(last.or_else(|| Some((cursor, began, self.report.borrow().seen()))));
-            if noted.get().elapsed() < NOTED_EVERY {
-                return;
-            }
-            noted.set(time::now());
-            // Another one that notes its place at the same time has come so far itself.
-            if let Err(error) = self.note().await {
-                tracing::warn!(%error, "how far the scrub has come is not noted");
-            }
-        };
-        self.walk(Question::Scrub, from, &self.report, note).await?;
-        self.place.set(None);
-        self.files.contents().space().settle().await;
-        Ok(Scrubbed { report: self.so_far(), went_on: before.map(|place| place.began) })
+    pub fn scrub(&self, anew: bool) -> LocalFuture<'_, Result<Scrubbed, Error>> {
+        Box::pin(async move {
+            let access = &self.files.names().access;
+            let key = access.keys.scrub();
+            self.job.begin("scrub");
+            let held = access.get::<ScrubPlace>(&key).await?;
+            let before = held.as_ref().map(|held| held.record.clone()).filter(|_| !anew);
+            let began = before.as_ref().map_or_else(Time::now, |place| place.began);
+            let from = before.as_ref().map_or(0, |place| place.cursor);
+            let found = before.as_ref().map(|place| Report::of_noted(&place.found));
+            *self.report.borrow_mut() = found.unwrap_or_default();
+            let noted = Cell::new(time::now());
+            self.place.set(Some((from, began, self.report.borrow().seen())));
+            let note = async |cursor| {
+                let last = self.place.get().filter(|(last, ..)| *last == cursor);
+                self.place.set(last.or_else(|| Some((cursor, began, self.report.borrow().seen()))));
+                if noted.get().elapsed() < NOTED_EVERY {
+                    return;
+                }
+                noted.set(time::now());
+                // Another one that notes its place at the same time has come so far itself.
+                if let Err(error) = self.note().await {
+                    tracing::warn!(%error, "how far the scrub has come is not noted");
+                }
+            };
+            self.walk(Question::Scrub, from, &self.report, note).await?;
+            self.place.set(None);
+            self.files.contents().space().settle().await;
+            Ok(Scrubbed { report: self.so_far(), went_on: before.map(|place| place.began) })
+        })
     }
 
     /// What a scrub has found was told: the next one begins anew.
     ///
     /// # Errors
     /// What the store says.
-    pub async fn forget(&self) -> Result<(), Error> {
-        let access = &self.files.names().access;
-        let key = access.keys.scrub();
-        match access.get::<ScrubPlace>(&key).await? {
-            Some(held) => access.remove(&key, &held).await.map(drop),
-            None => Ok(()),
-        }
+    pub fn forget(&self) -> LocalFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let access = &self.files.names().access;
+            let key = access.keys.scrub();
+            match access.get::<ScrubPlace>(&key).await? {
+                Some(held) => access.remove(&key, &held).await.map(drop),
+                None => Ok(()),
+            }
+        })
     }
 
     /// Keeps how far a scrub has come that is under way, or was ended, and what it has found: also behind the cursor, where it
@@ -274,16 +279,18 @@ impl Mender {
     ///
     /// # Errors
     /// What the store says.
-    pub async fn note(&self) -> Result<(), Error> {
-        let Some((cursor, began, seen)) = self.place.get() else { return Ok(()) };
-        let access = &self.files.names().access;
-        let key = access.keys.scrub();
-        let mut found = self.report.borrow().noted();
-        // Whoever goes on looks at all behind the cursor again.
-        found.counts[..seen.len()].copy_from_slice(&seen);
-        let held = access.get::<ScrubPlace>(&key).await?;
-        let new = ScrubPlace { cursor, began, found, ..ScrubPlace::default() };
-        access.put(&key, held.as_ref(), new).await.map(drop)
+    pub fn note(&self) -> LocalFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let Some((cursor, began, seen)) = self.place.get() else { return Ok(()) };
+            let access = &self.files.names().access;
+            let key = access.keys.scrub();
+            let mut found = self.report.borrow().noted();
+            // Whoever goes on looks at all behind the cursor again.
+            found.counts[..seen.len()].copy_from_slice(&seen);
+            let held = access.get::<ScrubPlace>(&key).await?;
+            let new = ScrubPlace { cursor, began, found, ..ScrubPlace::default() };
+            access.put(&key, held.as_ref(), new).await.map(drop)
+        })
     }
 
     /// Writes anew what has a column missing, or one on a member that is to be empty, until nothing more can be done. Then such a
@@ -291,43 +298,45 @@ impl Mender {
     ///
     /// # Errors
     /// What the store says; it is begun anew then.
-    pub async fn rebuild(&self) -> Result<Rebuilt, Error> {
-        let mut rebuilt = Rebuilt::default();
-        // Clients that have not heard yet may put stripes there until they do, and settle later what they give back.
-        let mut waits = [HEARD_WITHIN, SETTLED_WITHIN].into_iter();
-        let mut again = 0;
-        loop {
-            self.files.refresh_members().await?;
-            // Before the walk: what comes to lie there later than it would be found by no walk.
-            self.files.roster().close_leaving().await?;
-            self.report.take();
-            self.job.begin("rebuild");
-            self.walk(Question::Rebuild, 0, &self.report, async |_| {}).await?;
-            self.files.contents().space().settle().await;
-            rebuilt.left = self.so_far();
-            rebuilt.walks += 1;
-            rebuilt.rewritten += rebuilt.left.rewritten;
-            if rebuilt.left.rewritten > 0 && rebuilt.walks < WALKS_MAX {
-                continue;
+    pub fn rebuild(&self) -> LocalFuture<'_, Result<Rebuilt, Error>> {
+        Box::pin(async move {
+            let mut rebuilt = Rebuilt::default();
+            // Clients that have not heard yet may put stripes there until they do, and settle later what they give back.
+            let mut waits = [HEARD_WITHIN, SETTLED_WITHIN].into_iter();
+            let mut again = 0;
+            loop {
+                self.files.refresh_members().await?;
+                // Before the walk: what comes to lie there later than it would be found by no walk.
+                self.files.roster().close_leaving().await?;
+                self.report.take();
+                self.job.begin("rebuild");
+                self.walk(Question::Rebuild, 0, &self.report, async |_| {}).await?;
+                self.files.contents().space().settle().await;
+                rebuilt.left = self.so_far();
+                rebuilt.walks += 1;
+                rebuilt.rewritten += rebuilt.left.rewritten;
+                if rebuilt.left.rewritten > 0 && rebuilt.walks < WALKS_MAX {
+                    continue;
+                }
+                // A member that has failed just now is shunned for some seconds.
+                if rebuilt.left.failed + rebuilt.left.unread > 0 && again < AGAIN_MAX {
+                    again += 1;
+                    time::sleep(AGAIN_AFTER).await;
+                    continue;
+                }
+                // Others may have begun to drain members since: nothing of those is tidied before they are closed.
+                self.files.roster().close_leaving().await?;
+                for index in self.files.roster().leaving() {
+                    self.files.roster().tidy(index).await?;
+                }
+                // Whatever else is lost or fails: what others put there until they hear of it is to be found.
+                let wait = waits.next().filter(|_| rebuilt.walks < WALKS_MAX);
+                rebuilt.taken = self.wait_until_empty(wait.unwrap_or_default()).await?;
+                if wait.is_none() || rebuilt.taken.is_empty() {
+                    return Ok(rebuilt);
+                }
             }
-            // A member that has failed just now is shunned for some seconds.
-            if rebuilt.left.failed + rebuilt.left.unread > 0 && again < AGAIN_MAX {
-                again += 1;
-                time::sleep(AGAIN_AFTER).await;
-                continue;
-            }
-            // Others may have begun to drain members since: nothing of those is tidied before they are closed.
-            self.files.roster().close_leaving().await?;
-            for index in self.files.roster().leaving() {
-                self.files.roster().tidy(index).await?;
-            }
-            // Whatever else is lost or fails: what others put there until they hear of it is to be found.
-            let wait = waits.next().filter(|_| rebuilt.walks < WALKS_MAX);
-            rebuilt.taken = self.wait_until_empty(wait.unwrap_or_default()).await?;
-            if wait.is_none() || rebuilt.taken.is_empty() {
-                return Ok(rebuilt);
-            }
-        }
+        })
     }
 
     /// Members that are to be empty, and how many of their regions are taken.

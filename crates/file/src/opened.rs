@@ -12,16 +12,16 @@ mod handle;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 use std::rc::Rc;
 
 use engine::sync::{Notify, Permit, Semaphore};
+use engine::task::LocalFuture;
 use engine::{Buf, task};
 
 use crate::access::Held;
 use crate::data::Contents;
 use crate::data::{FILE_BYTES_MAX, Inode as _, Rope};
-use crate::dirty::{BLOCK_BYTES, Dirty, Piece};
+use crate::dirty::{BLOCK_BYTES, Dirty, Piece, laid_over};
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::ops::Attributes;
@@ -154,58 +154,64 @@ impl OpenFile {
     ///
     /// # Errors
     /// [`Error::Lost`] where too many members are.
-    pub async fn read(&self, at: u64, length: usize) -> Result<Rope, Error> {
-        self.check_locks()?;
-        let asked = at..at.saturating_add(length as u64);
-        // First: what arrives in the stripes meanwhile is then in both, and not in neither.
-        let (dirty, dirty_end) = {
-            let dirty = self.dirty.borrow();
-            (dirty.pieces(asked.clone()), dirty.end().unwrap_or(0))
-        };
-        let (state, _) = self.inode.load(false).await?;
-        let end = state.size.max(dirty_end).min(asked.end);
-        let mut wanted = at.min(end)..end;
-        let stored = self.shared.contents.read(&self.inode, wanted.clone(), false).await?;
-        // Another may have made it shorter meanwhile: zeroes stand for holes below what is dirty, and for nothing else.
-        let stored_end = wanted.start + stored.len() as u64;
-        wanted.end = wanted.end.min(stored_end.max(dirty_end)).max(wanted.start);
-        self.shared.contents.figures.bytes_read.update(|sum| sum + (wanted.end - wanted.start));
-        if dirty.is_empty() && stored_end == wanted.end {
-            return Ok(stored);
-        }
-        Ok(laid_over(&stored, &dirty, wanted))
+    pub fn read(&self, at: u64, length: usize) -> LocalFuture<'_, Result<Rope, Error>> {
+        Box::pin(async move {
+            self.check_locks()?;
+            let asked = at..at.saturating_add(length as u64);
+            // First: what arrives in the stripes meanwhile is then in both, and not in neither.
+            let (dirty, dirty_end) = {
+                let dirty = self.dirty.borrow();
+                (dirty.pieces(asked.clone()), dirty.end().unwrap_or(0))
+            };
+            let (state, _) = self.inode.load(false).await?;
+            let end = state.size.max(dirty_end).min(asked.end);
+            let mut wanted = at.min(end)..end;
+            let stored = self.shared.contents.read(&self.inode, wanted.clone(), false).await?;
+            // Another may have made it shorter meanwhile: zeroes stand for holes below what is dirty, and for nothing else.
+            let stored_end = wanted.start + stored.len() as u64;
+            wanted.end = wanted.end.min(stored_end.max(dirty_end)).max(wanted.start);
+            self.shared.contents.figures.bytes_read.update(|sum| sum + (wanted.end - wanted.start));
+            if dirty.is_empty() && stored_end == wanted.end {
+                return Ok(stored);
+            }
+            Ok(laid_over(&stored, &dirty, wanted))
+        })
     }
 
     /// Writes bytes, which go out later; returns how many: all, or those before the first block that a quota has no room for.
     ///
     /// # Errors
     /// The file would be too long; there is no room in memory, as what was written before could not go out; a quota is used up.
-    pub async fn write(self: &Rc<Self>, at: u64, bytes: &[u8]) -> Result<usize, Error> {
-        if at.checked_add(bytes.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
-            return Err(Error::TooLong(FILE_BYTES_MAX));
-        }
-        let mut written = 0;
-        while written < bytes.len() {
-            match self.write_in_block(at + written as u64, &bytes[written..]).await {
-                Ok(more) => written += more,
-                // They are in the file: whoever writes the rest is told.
-                Err(Error::Quota(_)) if written > 0 => break,
-                Err(error) => return Err(error),
+    pub fn write<'a>(self: &'a Rc<Self>, at: u64, bytes: &'a [u8]) -> LocalFuture<'a, Result<usize, Error>> {
+        Box::pin(async move {
+            if at.checked_add(bytes.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
+                return Err(Error::TooLong(FILE_BYTES_MAX));
             }
-        }
-        Ok(written)
+            let mut written = 0;
+            while written < bytes.len() {
+                match self.write_in_block(at + written as u64, &bytes[written..]).await {
+                    Ok(more) => written += more,
+                    // They are in the file: whoever writes the rest is told.
+                    Err(Error::Quota(_)) if written > 0 => break,
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(written)
+        })
     }
 
     /// The same of all of them, whatever is written before there is an error: for those whom nobody tells how many were.
     ///
     /// # Errors
     /// The same, and a quota that has no room for some of them.
-    pub async fn write_all(self: &Rc<Self>, at: u64, bytes: &[u8]) -> Result<(), Error> {
-        let mut written = 0;
-        while written < bytes.len() {
-            written += self.write(at + written as u64, &bytes[written..]).await?;
-        }
-        Ok(())
+    pub fn write_all<'a>(self: &'a Rc<Self>, at: u64, bytes: &'a [u8]) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let mut written = 0;
+            while written < bytes.len() {
+                written += self.write(at + written as u64, &bytes[written..]).await?;
+            }
+            Ok(())
+        })
     }
 
     /// As [`OpenFile::write`], of those that lie in one block.
@@ -235,33 +241,37 @@ impl OpenFile {
     ///
     /// # Errors
     /// As a flush, and a write.
-    pub async fn write_through(self: &Rc<Self>, at: u64, bytes: Rope) -> Result<(), Error> {
-        if at.checked_add(bytes.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
-            return Err(Error::TooLong(FILE_BYTES_MAX));
-        }
-        if !self.is_clean() {
-            // What was written before must not come over it.
-            let _turn = self.turn.acquire(1).await;
-            self.go_out().await?;
-        }
-        self.check_there()?;
-        let _aside = self.set_aside_through(Some(at), bytes.len()).await?;
-        let (contents, length) = (&self.shared.contents, bytes.len());
-        contents.write(&self.inode, at, bytes).await.inspect(|()| contents.figures.add_written(length))
+    pub fn write_through<'a>(self: &'a Rc<Self>, at: u64, bytes: Rope) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            if at.checked_add(bytes.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
+                return Err(Error::TooLong(FILE_BYTES_MAX));
+            }
+            if !self.is_clean() {
+                // What was written before must not come over it.
+                let _turn = self.turn.acquire(1).await;
+                self.go_out().await?;
+            }
+            self.check_there()?;
+            let _aside = self.set_aside_through(Some(at), bytes.len()).await?;
+            let (contents, length) = (&self.shared.contents, bytes.len());
+            contents.write(&self.inode, at, bytes).await.inspect(|()| contents.figures.add_written(length))
+        })
     }
 
     /// Writes bytes at the file's end, wherever others have moved that: where they are. They are stable when it returns.
     ///
     /// # Errors
     /// As a flush, and a write.
-    pub async fn append(self: &Rc<Self>, bytes: &[u8]) -> Result<u64, Error> {
-        let _turn = self.turn.acquire(1).await;
-        self.go_out().await?;
-        let mut rope = Rope::default();
-        let _aside = self.set_aside_through(None, bytes.len()).await?;
-        bytes.chunks(BLOCK_BYTES).for_each(|part| rope.push(Buf::copy_from(part).freeze()));
-        let contents = &self.shared.contents;
-        contents.append(&self.inode, rope).await.inspect(|_| contents.figures.add_written(bytes.len()))
+    pub fn append<'a>(self: &'a Rc<Self>, bytes: &'a [u8]) -> LocalFuture<'a, Result<u64, Error>> {
+        Box::pin(async move {
+            let _turn = self.turn.acquire(1).await;
+            self.go_out().await?;
+            let mut rope = Rope::default();
+            let _aside = self.set_aside_through(None, bytes.len()).await?;
+            bytes.chunks(BLOCK_BYTES).for_each(|part| rope.push(Buf::copy_from(part).freeze()));
+            let contents = &self.shared.contents;
+            contents.append(&self.inode, rope).await.inspect(|_| contents.figures.add_written(bytes.len()))
+        })
     }
 
     /// Room for one more block: where there is none, blocks go out first, this file's and those of others.
@@ -402,9 +412,11 @@ impl OpenFile {
     ///
     /// # Errors
     /// Some of it could not be stored; it is tried again by the next flush.
-    pub async fn flush(self: &Rc<Self>) -> Result<(), Error> {
-        let _turn = self.turn.acquire(1).await;
-        self.go_out().await
+    pub fn flush<'a>(self: &'a Rc<Self>) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let _turn = self.turn.acquire(1).await;
+            self.go_out().await
+        })
     }
 
     /// Makes the file so long. What was written behind that and is in no stripe yet goes nowhere: a file is emptied also where
@@ -412,25 +424,29 @@ impl OpenFile {
     ///
     /// # Errors
     /// As a flush; a quota is used up, and bytes that lie in the inode would go into a stripe.
-    pub async fn truncate(self: &Rc<Self>, size: u64) -> Result<(), Error> {
-        let _turn = self.turn.acquire(1).await;
-        self.dirty.borrow_mut().cut(size);
-        self.settle_permits();
-        self.trim_aside();
-        if self.is_clean() {
-            // It was of bytes that are not wanted any more.
-            *self.fault.borrow_mut() = None;
-        }
-        self.go_out().await?;
-        let _aside = self.set_aside_for_end(size).await?;
-        self.shared.contents.truncate(&self.inode, size).await
+    pub fn truncate<'a>(self: &'a Rc<Self>, size: u64) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let _turn = self.turn.acquire(1).await;
+            self.dirty.borrow_mut().cut(size);
+            self.settle_permits();
+            self.trim_aside();
+            if self.is_clean() {
+                // It was of bytes that are not wanted any more.
+                *self.fault.borrow_mut() = None;
+            }
+            self.go_out().await?;
+            let _aside = self.set_aside_for_end(size).await?;
+            self.shared.contents.truncate(&self.inode, size).await
+        })
     }
 
     /// Makes a hole.
-    pub async fn punch(self: &Rc<Self>, from: u64, to: u64) -> Result<(), Error> {
-        let _turn = self.turn.acquire(1).await;
-        self.go_out().await?;
-        self.shared.contents.punch(&self.inode, from..to).await
+    pub fn punch<'a>(self: &'a Rc<Self>, from: u64, to: u64) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let _turn = self.turn.acquire(1).await;
+            self.go_out().await?;
+            self.shared.contents.punch(&self.inode, from..to).await
+        })
     }
 
     /// What is not in stripes yet goes nowhere, as this says. All that have the file open are to be told.
@@ -468,24 +484,4 @@ impl OpenFile {
     pub(crate) fn is_closed(&self) -> bool {
         self.handles.get() == 0
     }
-}
-
-/// What stripes hold of a range, which may end earlier, with what is dirty laid over it.
-fn laid_over(stored: &Rope, dirty: &[Piece], range: Range<u64>) -> Rope {
-    let (mut rope, length) = (Rope::default(), (range.end - range.start) as usize);
-    for from in (0..length).step_by(BLOCK_BYTES) {
-        let to = length.min(from + BLOCK_BYTES);
-        let mut buf = Buf::zeroed(to - from);
-        stored.slice(from.min(stored.len()), to.min(stored.len())).copy_to(&mut buf);
-        let here = range.start + from as u64..range.start + to as u64;
-        for Piece { at, view } in dirty {
-            let (first, end) = ((*at).max(here.start), (at + view.len() as u64).min(here.end));
-            if first < end {
-                let part = (first - at) as usize..(end - at) as usize;
-                buf[(first - here.start) as usize..(end - here.start) as usize].copy_from_slice(&view[part]);
-            }
-        }
-        rope.push(buf.freeze());
-    }
-    rope
 }

@@ -109,12 +109,14 @@ impl Roster {
     ///
     /// # Errors
     /// There is no such file system; the store does not answer.
-    pub async fn open(meta: Rc<dyn Meta>, name: &str) -> Result<Rc<Roster>, Error> {
-        check_fs_name(name)?;
-        let access = Access::new(Rc::clone(&meta), Keys([0; 16]));
-        let held = access.get::<RootRecord>(&key::root(name)).await?;
-        let held = held.ok_or_else(|| Error::NotFound(format!("file system {name}")))?;
-        Roster::of(meta, name, held)
+    pub fn open<'a>(meta: Rc<dyn Meta>, name: &'a str) -> LocalFuture<'a, Result<Rc<Roster>, Error>> {
+        Box::pin(async move {
+            check_fs_name(name)?;
+            let access = Access::new(Rc::clone(&meta), Keys([0; 16]));
+            let held = access.get::<RootRecord>(&key::root(name)).await?;
+            let held = held.ok_or_else(|| Error::NotFound(format!("file system {name}")))?;
+            Roster::of(meta, name, held)
+        })
     }
 
     /// Those of a root record that was just read.
@@ -182,19 +184,21 @@ impl Roster {
     ///
     /// # Errors
     /// What the store says.
-    pub async fn refresh(&self) -> Result<(), Error> {
-        let asked = time::now();
-        let _turn = self.turn.acquire(1).await;
-        // Whoever had the turn has read it since this was asked.
-        if self.read.get() > asked {
-            return Ok(());
-        }
-        let sent = time::now();
-        let held = self.access.get::<RootRecord>(&self.key).await?;
-        let held = held.ok_or_else(|| Error::Damaged("the file system's root record is gone".into()))?;
-        self.adopt(held).await?;
-        self.read.set(sent);
-        Ok(())
+    pub fn refresh(&self) -> LocalFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let asked = time::now();
+            let _turn = self.turn.acquire(1).await;
+            // Whoever had the turn has read it since this was asked.
+            if self.read.get() > asked {
+                return Ok(());
+            }
+            let sent = time::now();
+            let held = self.access.get::<RootRecord>(&self.key).await?;
+            let held = held.ok_or_else(|| Error::Damaged("the file system's root record is gone".into()))?;
+            self.adopt(held).await?;
+            self.read.set(sent);
+            Ok(())
+        })
     }
 
     /// What a root record says counts.
@@ -250,21 +254,28 @@ impl Roster {
     ///
     /// # Errors
     /// Another one is at its place, which would be two members then; there are too many; what the store says.
-    pub async fn add(&self, index: u16, member: &MemberRecord, instead_of: Option<u16>) -> Result<bool, RosterError> {
-        self.change(|root| {
-            if let Some(twin) = root.member_at(&member.place, instead_of) {
-                return Err(RosterError::Twice(twin));
-            }
-            if root.members.len() >= MEMBERS_MAX {
-                return Err(RosterError::TooMany);
-            }
-            let is_free = root.members.len() == usize::from(index);
-            if is_free {
-                root.members.push(member.clone());
-            }
-            Ok(is_free)
+    pub fn add<'a>(
+        &'a self,
+        index: u16,
+        member: &'a MemberRecord,
+        instead_of: Option<u16>,
+    ) -> LocalFuture<'a, Result<bool, RosterError>> {
+        Box::pin(async move {
+            self.change(|root| {
+                if let Some(twin) = root.member_at(&member.place, instead_of) {
+                    return Err(RosterError::Twice(twin));
+                }
+                if root.members.len() >= MEMBERS_MAX {
+                    return Err(RosterError::TooMany);
+                }
+                let is_free = root.members.len() == usize::from(index);
+                if is_free {
+                    root.members.push(member.clone());
+                }
+                Ok(is_free)
+            })
+            .await
         })
-        .await
     }
 
     /// From now on nothing new comes to lie on a member, by no client, and what it has is to be moved away; one that is `lost`
@@ -272,39 +283,41 @@ impl Roster {
     ///
     /// # Errors
     /// There is no such member; too few would be left; what the store says.
-    pub async fn drain(&self, index: u16, is_lost: bool) -> Result<(), RosterError> {
-        self.drain_all(&[index], is_lost).await
+    pub fn drain(&self, index: u16, is_lost: bool) -> LocalFuture<'_, Result<(), RosterError>> {
+        Box::pin(async move { self.drain_all(&[index], is_lost).await })
     }
 
     /// The same for several at once: all of them, or none.
     ///
     /// # Errors
     /// As for one.
-    pub async fn drain_all(&self, members: &[u16], is_lost: bool) -> Result<(), RosterError> {
-        self.change(|root| {
-            let mut was_active = false;
-            for index in members {
-                let member = root.members.get_mut(usize::from(*index));
-                let member = member.filter(|member| member.state != MemberState::Removed);
-                let member = member.ok_or(RosterError::None(*index))?;
-                was_active |= member.state == MemberState::Active;
-                let is_back = member.state == MemberState::Lost && !is_lost;
-                member.state = if is_lost { MemberState::Lost } else { MemberState::Leaving };
-                let place = member.place.clone();
-                if let Some(twin) = root.member_at(&place, Some(*index)).filter(|_| is_back) {
-                    return Err(RosterError::Twice(twin));
+    pub fn drain_all<'a>(&'a self, members: &'a [u16], is_lost: bool) -> LocalFuture<'a, Result<(), RosterError>> {
+        Box::pin(async move {
+            self.change(|root| {
+                let mut was_active = false;
+                for index in members {
+                    let member = root.members.get_mut(usize::from(*index));
+                    let member = member.filter(|member| member.state != MemberState::Removed);
+                    let member = member.ok_or(RosterError::None(*index))?;
+                    was_active |= member.state == MemberState::Active;
+                    let is_back = member.state == MemberState::Lost && !is_lost;
+                    member.state = if is_lost { MemberState::Lost } else { MemberState::Leaving };
+                    let place = member.place.clone();
+                    if let Some(twin) = root.member_at(&place, Some(*index)).filter(|_| is_back) {
+                        return Err(RosterError::Twice(twin));
+                    }
                 }
+                let active = root.members.iter().filter(|member| member.state == MemberState::Active);
+                let left = active.map(|member| &member.domain).collect::<BTreeSet<_>>().len();
+                let needed = usize::from(root.data) + usize::from(root.parity);
+                if was_active && left < needed { Err(RosterError::TooFewDomains { left, needed }) } else { Ok(()) }
+            })
+            .await?;
+            for index in members {
+                self.chunks.regions.close(*index).await?;
             }
-            let active = root.members.iter().filter(|member| member.state == MemberState::Active);
-            let left = active.map(|member| &member.domain).collect::<BTreeSet<_>>().len();
-            let needed = usize::from(root.data) + usize::from(root.parity);
-            if was_active && left < needed { Err(RosterError::TooFewDomains { left, needed }) } else { Ok(()) }
+            Ok(())
         })
-        .await?;
-        for index in members {
-            self.chunks.regions.close(*index).await?;
-        }
-        Ok(())
     }
 
     /// Whether what these members have, and those that leave already, fits on those that stay, about. Of members that leave already
@@ -312,25 +325,29 @@ impl Roster {
     ///
     /// # Errors
     /// It does not; what the store says.
-    pub async fn check_room(&self, members: &[u16]) -> Result<(), RosterError> {
-        self.refresh().await?;
-        let (all, mut going) = (self.members.all(), self.leaving());
-        let begins =
-            all.iter().map(|member| member.index()).filter(|index| members.contains(index) && !going.contains(index));
-        let begins: Vec<u16> = begins.collect();
-        if begins.is_empty() {
-            return Ok(());
-        }
-        going.extend(begins);
-        let (mut needed, mut free) = (0, 0);
-        for member in &all {
-            if going.contains(&member.index()) {
-                needed += self.chunks_on(member.index()).await?.len() as u64;
-            } else if !member.is_out() {
-                free += self.chunks.regions.free_of(member).await?;
+    pub fn check_room<'a>(&'a self, members: &'a [u16]) -> LocalFuture<'a, Result<(), RosterError>> {
+        Box::pin(async move {
+            self.refresh().await?;
+            let (all, mut going) = (self.members.all(), self.leaving());
+            let begins = all
+                .iter()
+                .map(|member| member.index())
+                .filter(|index| members.contains(index) && !going.contains(index));
+            let begins: Vec<u16> = begins.collect();
+            if begins.is_empty() {
+                return Ok(());
             }
-        }
-        if free < needed { Err(RosterError::NoRoom { needed, free }) } else { Ok(()) }
+            going.extend(begins);
+            let (mut needed, mut free) = (0, 0);
+            for member in &all {
+                if going.contains(&member.index()) {
+                    needed += self.chunks_on(member.index()).await?.len() as u64;
+                } else if !member.is_out() {
+                    free += self.chunks.regions.free_of(member).await?;
+                }
+            }
+            if free < needed { Err(RosterError::NoRoom { needed, free }) } else { Ok(()) }
+        })
     }
 
     /// Closes what members that are to be empty have open still: whoever drained them may have died half-way.
@@ -345,8 +362,8 @@ impl Roster {
     ///
     /// # Errors
     /// What the store says.
-    pub async fn chunks_on(&self, index: u16) -> Result<Vec<u32>, Error> {
-        self.chunks.regions.taken(index).await
+    pub fn chunks_on(&self, index: u16) -> LocalFuture<'_, Result<Vec<u32>, Error>> {
+        Box::pin(async move { self.chunks.regions.taken(index).await })
     }
 
     /// Gives regions of a member back, all pages of which are closed, where chunks are dying, and whoever was at that is gone, or
@@ -362,27 +379,29 @@ impl Roster {
     ///
     /// # Errors
     /// It is in use, or something lies on it; what the store says.
-    pub async fn remove(&self, index: u16) -> Result<(), RosterError> {
-        self.refresh().await?;
-        let state = self.held.borrow().record.members.get(usize::from(index)).map(|member| member.state);
-        match state {
-            None | Some(MemberState::Removed) => return Err(RosterError::None(index)),
-            Some(MemberState::Active) => return Err(RosterError::InUse(index)),
-            Some(MemberState::Leaving | MemberState::Lost) => {}
-        }
-        // Closed first: what is empty then stays so. Whoever drained it may have died before that.
-        // So are those of others that leave: what rests for the sake of any of them is cleared with it.
-        self.close_leaving().await?;
-        self.tidy(index).await?;
-        let regions = self.chunks.regions.taken(index).await?.len() as u64;
-        if regions > 0 {
-            return Err(RosterError::Held { member: index, regions });
-        }
-        self.change(|root| {
-            let member = root.members.get_mut(usize::from(index)).ok_or(RosterError::None(index))?;
-            member.state = MemberState::Removed;
-            Ok(())
+    pub fn remove(&self, index: u16) -> LocalFuture<'_, Result<(), RosterError>> {
+        Box::pin(async move {
+            self.refresh().await?;
+            let state = self.held.borrow().record.members.get(usize::from(index)).map(|member| member.state);
+            match state {
+                None | Some(MemberState::Removed) => return Err(RosterError::None(index)),
+                Some(MemberState::Active) => return Err(RosterError::InUse(index)),
+                Some(MemberState::Leaving | MemberState::Lost) => {}
+            }
+            // Closed first: what is empty then stays so. Whoever drained it may have died before that.
+            // So are those of others that leave: what rests for the sake of any of them is cleared with it.
+            self.close_leaving().await?;
+            self.tidy(index).await?;
+            let regions = self.chunks.regions.taken(index).await?.len() as u64;
+            if regions > 0 {
+                return Err(RosterError::Held { member: index, regions });
+            }
+            self.change(|root| {
+                let member = root.members.get_mut(usize::from(index)).ok_or(RosterError::None(index))?;
+                member.state = MemberState::Removed;
+                Ok(())
+            })
+            .await
         })
-        .await
     }
 }

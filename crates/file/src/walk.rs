@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::vec;
 
+use engine::task::LocalFuture;
+
 use crate::data::Few;
 use crate::error::Error;
 use crate::files::Files;
@@ -82,41 +84,43 @@ impl Walk {
     }
 
     /// What comes next; `None`: that was all.
-    pub async fn next(&mut self) -> Option<Visit> {
-        if let Some(start) = self.start.take() {
-            let dir = start.ino;
-            return Some(self.pass(dir, start).await);
-        }
-        loop {
-            let level = self.levels.last_mut()?;
-            self.path.truncate(level.path_len);
-            if let Some(error) = level.fault.take() {
-                let (dir, told) = (level.dir, level.told.clone());
-                return Some(Visit { pass: Pass::Fault(error), path: self.path.clone(), dir, told });
+    pub fn next(&mut self) -> LocalFuture<'_, Option<Visit>> {
+        Box::pin(async move {
+            if let Some(start) = self.start.take() {
+                let dir = start.ino;
+                return Some(self.pass(dir, start).await);
             }
-            if level.ready.is_empty() {
-                level.ready = read(&self.files, level.names.by_ref().take(INODES_AT_ONCE)).await;
-            }
-            let Some((name, told)) = level.ready.pop_front() else {
-                let Level { told, dir, .. } = self.levels.pop()?;
-                let path = self.path.clone();
-                self.path.truncate(self.levels.last().map_or(0, |level| level.path_len));
-                return Some(Visit { pass: Pass::Leave, path, dir, told });
-            };
-            let (dir, above) = (level.told.ino, level.told.clone());
-            if !self.path.is_empty() {
-                self.path.push(b'/');
-            }
-            self.path.extend(name);
-            match told {
-                Ok(told) => return Some(self.pass(dir, told).await),
-                // Removed since its name was read.
-                Err(Error::Stale | Error::NotFound(_)) => {}
-                Err(error) => {
-                    return Some(Visit { pass: Pass::Fault(error), path: self.path.clone(), dir, told: above });
+            loop {
+                let level = self.levels.last_mut()?;
+                self.path.truncate(level.path_len);
+                if let Some(error) = level.fault.take() {
+                    let (dir, told) = (level.dir, level.told.clone());
+                    return Some(Visit { pass: Pass::Fault(error), path: self.path.clone(), dir, told });
+                }
+                if level.ready.is_empty() {
+                    level.ready = read(&self.files, level.names.by_ref().take(INODES_AT_ONCE)).await;
+                }
+                let Some((name, told)) = level.ready.pop_front() else {
+                    let Level { told, dir, .. } = self.levels.pop()?;
+                    let path = self.path.clone();
+                    self.path.truncate(self.levels.last().map_or(0, |level| level.path_len));
+                    return Some(Visit { pass: Pass::Leave, path, dir, told });
+                };
+                let (dir, above) = (level.told.ino, level.told.clone());
+                if !self.path.is_empty() {
+                    self.path.push(b'/');
+                }
+                self.path.extend(name);
+                match told {
+                    Ok(told) => return Some(self.pass(dir, told).await),
+                    // Removed since its name was read.
+                    Err(Error::Stale | Error::NotFound(_)) => {}
+                    Err(error) => {
+                        return Some(Visit { pass: Pass::Fault(error), path: self.path.clone(), dir, told: above });
+                    }
                 }
             }
-        }
+        })
     }
 
     async fn pass(&mut self, dir: u64, told: Attributes) -> Visit {
@@ -179,17 +183,19 @@ impl Files {
     }
 
     /// What `stat` tells of these inodes, in their order; [`INODES_AT_ONCE`] are read at a time.
-    pub async fn getattr_all(&self, inodes: &[u64]) -> Vec<Result<Attributes, Error>> {
-        let mut told = Vec::with_capacity(inodes.len());
-        for some in inodes.chunks(INODES_AT_ONCE) {
-            let mut few = Few::new();
-            some.iter().enumerate().for_each(|(at, ino)| few.push(at, self.getattr(*ino)));
-            let first = told.len();
-            told.resize(first + some.len(), Err(Error::Stale));
-            while let Some((at, result)) = few.next().await {
-                told[first + at] = result;
+    pub fn getattr_all<'a>(&'a self, inodes: &'a [u64]) -> LocalFuture<'a, Vec<Result<Attributes, Error>>> {
+        Box::pin(async move {
+            let mut told = Vec::with_capacity(inodes.len());
+            for some in inodes.chunks(INODES_AT_ONCE) {
+                let mut few = Few::new();
+                some.iter().enumerate().for_each(|(at, ino)| few.push(at, self.getattr(*ino)));
+                let first = told.len();
+                told.resize(first + some.len(), Err(Error::Stale));
+                while let Some((at, result)) = few.next().await {
+                    told[first + at] = result;
+                }
             }
-        }
-        told
+            told
+        })
     }
 }

@@ -43,6 +43,12 @@ impl Metered {
         Metered { device, counts: Cell::default(), bad: RefCell::default() }
     }
 
+    /// As a device of any kind. Whoever makes it one itself compiles all of its commands.
+    #[inline(never)]
+    pub fn device(self: &Rc<Self>) -> Rc<dyn FlashDevice> {
+        self.clone()
+    }
+
     fn count(&self, change: impl FnOnce(&mut Counts)) {
         let mut counts = self.counts.get();
         change(&mut counts);

@@ -40,5 +40,5 @@ pub use self::manager::{
     CheckReport, Figures, FormatOptions, Heat, Manager, ManagerError, ManagerOptions, Policy, Room,
 };
 pub use self::namespace::FlashNamespace;
-pub use self::over_zones::{OverZones, ZoneLayout, ZonesError};
+pub use self::over_zones::{OverZones, ZoneLayout, ZonesError, zoned_device};
 pub use self::zones::Zones;

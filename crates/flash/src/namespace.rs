@@ -6,10 +6,11 @@
 //! - Attributes and marks of unreadable blocks are stable when they are acknowledged.
 
 use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use device::limits::{COMPARE_AND_WRITE_BYTES_MAX, TRANSFER_BYTES_MAX, check_halves, check_length, check_range};
-use device::{Durability, Error, Lba, Mode, Namespace, NamespaceInfo, RangeGuard, RangeLocks, Writability};
+use device::{Durability, Error, Lba, Mailed, Mode, Namespace, NamespaceInfo, RangeGuard, RangeLocks, Writability};
 use engine::file::Lifetime;
 use engine::{Buf, View};
 
@@ -62,6 +63,12 @@ impl FlashNamespace {
     pub async fn close(&self) -> Result<(), Error> {
         let _lock = self.lock(Lba(0), self.info.blocks, Mode::Exclusive).await;
         self.manager.end().await
+    }
+
+    /// For all threads of this process. Whoever mails it itself compiles all of a media manager.
+    #[inline(never)]
+    pub fn mailed(self: &Rc<Self>) -> Mailed {
+        Mailed::new(self.clone())
     }
 
     /// The media manager back, to be closed.

@@ -17,9 +17,10 @@ use std::sync::Arc;
 
 use device::limits::{TRANSFER_BYTES_MAX, check_length, check_range};
 use device::{
-    Durability, Error, Lba, Mode, Namespace, NamespaceInfo, RangeGuard, RangeLocks, Writability, Zone, ZoneAction,
-    ZoneError, ZoneState, ZonedInfo,
+    Durability, Error, Lba, Mailed, Mode, Namespace, NamespaceInfo, RangeGuard, RangeLocks, Writability, Zone,
+    ZoneAction, ZoneError, ZoneState, ZonedInfo,
 };
+use engine::task::LocalFuture;
 use engine::{Buf, View, task};
 
 use crate::address::{Chunk, Sector};
@@ -52,32 +53,41 @@ struct Shared {
 }
 
 impl Zones {
+    /// As [`crate::FlashNamespace::mailed`].
+    #[inline(never)]
+    pub fn mailed(self) -> Mailed {
+        Mailed::new(Rc::new(self))
+    }
+
     /// Takes the device for itself, until it is dropped.
     ///
     /// # Errors
     /// A write unit that no block can have ([`GeometryError::Block`]); the device is in use, or fails.
-    pub async fn open(device: Rc<dyn FlashDevice>) -> Result<Zones, FlashError> {
-        let geometry = device.geometry();
-        let block_bytes = geometry.write_unit as usize * SECTOR_BYTES;
-        if !geometry.write_unit.is_power_of_two() || block_bytes > device::BLOCK_SIZE_MAX as usize {
-            return Err(GeometryError::Block { write_unit: geometry.write_unit }.into());
-        }
-        device.claim()?;
-        // From here on the claim goes with it.
-        let shared = Shared {
-            geometry,
-            info: info(&*device, block_bytes as u32),
-            zoned: zoned(geometry),
-            capacity: u64::from(geometry.sectors / geometry.write_unit),
-            notes: RefCell::default(),
-            locks: Arc::new(RangeLocks::new(8)),
-            device,
-        };
-        let reports = shared.device.report().await?;
-        let notes = (0..geometry.chunks_total()).map(|zone| shared.note_of(&reports[shared.chunk(zone).0 as usize]));
-        let notes = RefCell::new(notes.collect());
-        shared.notes.swap(&notes);
-        Ok(Zones(Rc::new(shared)))
+    pub fn open(device: Rc<dyn FlashDevice>) -> LocalFuture<'static, Result<Zones, FlashError>> {
+        Box::pin(async move {
+            let geometry = device.geometry();
+            let block_bytes = geometry.write_unit as usize * SECTOR_BYTES;
+            if !geometry.write_unit.is_power_of_two() || block_bytes > device::BLOCK_SIZE_MAX as usize {
+                return Err(GeometryError::Block { write_unit: geometry.write_unit }.into());
+            }
+            device.claim()?;
+            // From here on the claim goes with it.
+            let shared = Shared {
+                geometry,
+                info: info(&*device, block_bytes as u32),
+                zoned: zoned(geometry),
+                capacity: u64::from(geometry.sectors / geometry.write_unit),
+                notes: RefCell::default(),
+                locks: Arc::new(RangeLocks::new(8)),
+                device,
+            };
+            let reports = shared.device.report().await?;
+            let notes =
+                (0..geometry.chunks_total()).map(|zone| shared.note_of(&reports[shared.chunk(zone).0 as usize]));
+            let notes = RefCell::new(notes.collect());
+            shared.notes.swap(&notes);
+            Ok(Zones(Rc::new(shared)))
+        })
     }
 
     /// A command that has its zone. It runs to its end, and the zone stays locked until then, also when the caller has gone.

@@ -167,9 +167,9 @@ impl<'a, N: Namespace> Proposer<'a, N> {
     pub async fn agree(
         &self,
         known: &Map,
-        change: impl FnMut(&Map) -> Result<Map, AgreeError>,
+        mut change: impl FnMut(&Map) -> Result<Map, AgreeError>,
     ) -> Result<Map, AgreeError> {
-        self.agree_by(&mut Seen::new(known), change).await
+        self.agree_by(&mut Seen::new(known), &mut change).await
     }
 
     /// The map in force, agreed on as it is by ballots that begin now. Those that `carried` names are asked too, in the lives and
@@ -182,19 +182,20 @@ impl<'a, N: Namespace> Proposer<'a, N> {
             seen.lives.learn(known);
             seen.asked.extend(voters(carried));
         }
-        self.agree_by(&mut seen, |map| Ok(map.clone())).await
+        self.agree_by(&mut seen, &mut |map| Ok(map.clone())).await
     }
 
+    /// Whatever the change is, one body for all of them.
     async fn agree_by(
         &self,
         seen: &mut Seen,
-        mut change: impl FnMut(&Map) -> Result<Map, AgreeError>,
+        change: &mut dyn FnMut(&Map) -> Result<Map, AgreeError>,
     ) -> Result<Map, AgreeError> {
         let (mut round, mut backoff) = (1, Backoff::new(PAUSE_FIRST, PAUSE_MAX));
         let mut may_be_accepted = false;
         for _ in 0..BALLOTS_MAX {
             let ballot = Ballot { round, host: self.host };
-            match self.ballot(ballot, seen, &mut change, &mut may_be_accepted).await? {
+            match self.ballot(ballot, seen, change, &mut may_be_accepted).await? {
                 Ended::Agreed(map) => return Ok(map),
                 Ended::Elsewhere | Ended::Settled => round += 1,
                 Ended::Outbid(highest) => {
@@ -213,7 +214,7 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         &self,
         ballot: Ballot,
         seen: &mut Seen,
-        change: &mut impl FnMut(&Map) -> Result<Map, AgreeError>,
+        change: &mut dyn FnMut(&Map) -> Result<Map, AgreeError>,
         may_be_accepted: &mut bool,
     ) -> Result<Ended, AgreeError> {
         let prepare = |member| self.acceptor(&seen.lives, seen.pool, member)?.prepare_within(ballot);
@@ -355,7 +356,7 @@ impl<'a, N: Namespace> Proposer<'a, N> {
     /// Raises the generation of every member that answers and notes it in the map: media that are rolled back to what they
     /// were before this are known by it, and have no vote.
     pub async fn roll_call(&self, known: &Map) -> Result<Map, AgreeError> {
-        self.mark(known, 1, |map, _unmarked| Ok(map)).await
+        self.mark(known, 1, &|map, _unmarked| Ok(map)).await
     }
 
     /// Raises the map's `epoch`, if it is at rest in that: no sweep up to then is noted any more. Nobody is marked, and the voters
@@ -368,14 +369,14 @@ impl<'a, N: Namespace> Proposer<'a, N> {
     /// is what is held from now on, and none of them is what it was before when the sweep is noted. Whoever sweeps asks for this,
     /// also where the epoch was raised by others: they need not have marked anybody.
     pub async fn begin_sweep(&self, known: &Map, epoch: Epoch) -> Result<Map, AgreeError> {
-        self.mark(known, MARK_TRIES, |map, unmarked| marked(unmarked).map(|()| raised(map, epoch))).await
+        self.mark(known, MARK_TRIES, &|map, unmarked| marked(unmarked).map(|()| raised(map, epoch))).await
     }
 
     /// Notes that the map's `epoch` was swept just now: every member holds what it is to hold of the epochs before. A medium that
     /// is rolled back to before that would bring back what the others forget because of it, so all of them are marked first; one
     /// that can't be, and was not given up, hinders it.
     pub async fn note_swept(&self, known: &Map, epoch: Epoch) -> Result<Map, AgreeError> {
-        self.mark(known, MARK_TRIES, |map, unmarked| marked(unmarked).map(|()| map.note_swept(epoch))).await
+        self.mark(known, MARK_TRIES, &|map, unmarked| marked(unmarked).map(|()| map.note_swept(epoch))).await
     }
 
     /// Raises the generation of every member that answers, and has `then` make the next map of the one that names the marks; it is
@@ -384,11 +385,11 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         &self,
         known: &Map,
         tries: u32,
-        then: impl Fn(Map, Option<MemberId>) -> Result<Map, AgreeError>,
+        then: &dyn Fn(Map, Option<MemberId>) -> Result<Map, AgreeError>,
     ) -> Result<Map, AgreeError> {
         let mut seen = Seen::new(known);
         // Who knew an old map alone would raise one that was rolled back, and above the mark by which that is known.
-        let known = self.agree_by(&mut seen, |map| Ok(map.clone())).await?;
+        let known = self.agree_by(&mut seen, &mut |map| Ok(map.clone())).await?;
         let members: BTreeSet<MemberId> = known.members.iter().map(|member| member.id).collect();
         let raise = |member| self.acceptor(&seen.lives, seen.pool, member)?.raise_within();
         let mut raised = self.ask(members, raise).await;
@@ -403,7 +404,7 @@ impl<'a, N: Namespace> Proposer<'a, N> {
             raised.extend(self.ask(failed, raise).await);
         }
         let lives = seen.lives.clone();
-        self.agree_by(&mut seen, |map| {
+        self.agree_by(&mut seen, &mut |map| {
             let (mut next, mut unmarked) = (map.clone(), None);
             for member in &mut next.members {
                 match raised.get(&member.id) {

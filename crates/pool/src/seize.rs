@@ -66,7 +66,7 @@ impl<N: Namespace> Proposer<'_, N> {
             match self.seize_by(ballot, &mut seen, word, &mut may_be_accepted).await? {
                 Seized::By(map) => return Ok(map),
                 // Of all that are left: those who vote in it need not carry it yet.
-                Seized::Needless => return self.agree_by(&mut seen, |map| Ok(map.clone())).await,
+                Seized::Needless => return self.agree_by(&mut seen, &mut |map| Ok(map.clone())).await,
                 Seized::More => round += 1,
                 Seized::Outbid(highest) => {
                     round = highest.max(round) + 1;

@@ -13,6 +13,7 @@ use device::{Durability, Error, Lba, Link, Mode, Namespace, NamespaceInfo, Range
 use engine::file::Lifetime;
 use engine::task::{LocalFuture, Task};
 use engine::{Buf, View, time};
+use fabric::host::AnyRemote;
 
 use crate::change::{Change, ZERO_REGIONS_MAX};
 use crate::clear::clear_idle;
@@ -47,6 +48,12 @@ impl Drop for Volume {
 }
 
 impl Volume {
+    /// As a namespace of any kind: whoever makes it one itself compiles all of a volume's commands.
+    #[inline(never)]
+    pub fn any(self: &Rc<Self>) -> AnyRemote {
+        AnyRemote::from(self.clone())
+    }
+
     pub(crate) fn new(shared: Rc<Shared>, tasks: Vec<Task<()>>) -> Volume {
         Volume { shared, _tasks: tasks }
     }

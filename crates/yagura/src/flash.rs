@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use device::{FileNamespace, FileOptions, Namespace};
-use flash::nand::{Nand, NandConfig, Powered, Timing};
+use flash::nand::{Nand, NandConfig, Timing};
 use flash::presets::Preset;
-use flash::{ChunkState, FlashError, FormatOptions, Manager, SECTOR_BYTES, Zones};
+use flash::{ChunkState, FlashDevice, FlashError, FormatOptions, Manager, SECTOR_BYTES, Zones};
 use serde::Serialize;
 
 use crate::cli::{FlashFileArgs, FlashFormatArgs, FlashVerb};
@@ -68,7 +68,7 @@ async fn format(args: &FlashFormatArgs) -> Result<(), Failure> {
     let options = FormatOptions { spare_percent: *spare, capacity: None };
     // First in memory: what can't work is refused before there is a file.
     let trial = Nand::in_memory(config.clone()).map_err(|error| nand_failure(path, error))?;
-    plan(path, trial.power_on(), used, &options).await?;
+    plan(path, trial.device(), used, &options).await?;
     drop(trial);
     // Whoever makes the file has it: another one who formats at the same time finds it, and removes nothing.
     let file = std::fs::File::create_new(path).map_err(|error| match error.kind() {
@@ -116,7 +116,7 @@ fn sidecar_of(path: &Path) -> PathBuf {
 }
 
 /// What can be said of a device before it is made. Zones need nothing but blocks that a namespace can have.
-async fn plan(path: &Path, device: Rc<Powered>, used: Use, options: &FormatOptions) -> Result<(), Failure> {
+async fn plan(path: &Path, device: Rc<dyn FlashDevice>, used: Use, options: &FormatOptions) -> Result<(), Failure> {
     match used {
         Use::Log => Manager::plan(&*device, options).await.map(drop).map_err(|error| manager_failure(path, error)),
         Use::Zones => Zones::open(device).await.map(drop).map_err(|error| manager_failure(path, error.into())),
@@ -140,7 +140,7 @@ async fn make(
     file.set_attribute(USE, used.attribute()).await.map_err(Failure::refused)?;
     let nand = Nand::create(file.into(), config).await.map_err(|error| nand_failure(path, error))?;
     match used {
-        Use::Log => Manager::format(nand.power_on(), options).await.map_err(|error| manager_failure(path, error)),
+        Use::Log => Manager::format(nand.device(), options).await.map_err(|error| manager_failure(path, error)),
         Use::Zones => Ok(()),
     }
 }

@@ -176,24 +176,32 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
     }
 
     /// Accepts TCP connections until the future is dropped; they go round this thread and `others`.
-    pub async fn accept(&self, listener: &TcpListener, others: &[MailSender<Accepted>]) {
-        let mut dealer = Dealer::new(others);
-        let address = listener.local_addr();
-        self.thread.shared.listens(Tcp(address).to_string(), Some(address.port()));
-        loop {
-            let (stream, _) = accept_next(|| listener.accept(), || self.note_pause()).await;
-            dealer.deal(Accepted::Tcp(stream.detach())).into_iter().for_each(|accepted| self.adopt(accepted));
-        }
+    pub fn accept<'a>(&'a self, listener: &'a TcpListener, others: &'a [MailSender<Accepted>]) -> LocalFuture<'a, ()> {
+        Box::pin(async move {
+            let mut dealer = Dealer::new(others);
+            let address = listener.local_addr();
+            self.thread.shared.listens(Tcp(address).to_string(), Some(address.port()));
+            loop {
+                let (stream, _) = accept_next(|| listener.accept(), || self.note_pause()).await;
+                dealer.deal(Accepted::Tcp(stream.detach())).into_iter().for_each(|accepted| self.adopt(accepted));
+            }
+        })
     }
 
     /// The same of connections over a path.
-    pub async fn accept_unix(&self, listener: &UnixListener, others: &[MailSender<Accepted>]) {
-        let mut dealer = Dealer::new(others);
-        self.thread.shared.listens(self.thread.shared.unix_address(), None);
-        loop {
-            let stream = accept_next(|| listener.accept(), || self.note_pause()).await;
-            dealer.deal(Accepted::Unix(stream)).into_iter().for_each(|accepted| self.adopt(accepted));
-        }
+    pub fn accept_unix<'a>(
+        &'a self,
+        listener: &'a UnixListener,
+        others: &'a [MailSender<Accepted>],
+    ) -> LocalFuture<'a, ()> {
+        Box::pin(async move {
+            let mut dealer = Dealer::new(others);
+            self.thread.shared.listens(self.thread.shared.unix_address(), None);
+            loop {
+                let stream = accept_next(|| listener.accept(), || self.note_pause()).await;
+                dealer.deal(Accepted::Unix(stream)).into_iter().for_each(|accepted| self.adopt(accepted));
+            }
+        })
     }
 
     fn note_pause(&self) {
@@ -201,10 +209,12 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
     }
 
     /// Serves the connections that another thread accepts, until that thread is gone.
-    pub async fn adopt_all(&self, mail: &MailReceiver<Accepted>) {
-        while let Some(accepted) = mail.recv().await {
-            self.adopt(accepted);
-        }
+    pub fn adopt_all<'a>(&'a self, mail: &'a MailReceiver<Accepted>) -> LocalFuture<'a, ()> {
+        Box::pin(async move {
+            while let Some(accepted) = mail.recv().await {
+                self.adopt(accepted);
+            }
+        })
     }
 
     /// Serves one connection in a task of its own.
@@ -228,12 +238,14 @@ impl<S: Slots + Holdings + 'static, V: Server + 'static> Worker<S, V> {
     }
 
     /// Lets every connection finish the commands that were received, then closes them; waits a bounded time.
-    pub async fn stop(&self) {
-        self.thread.stopping.set(true);
-        for open in self.thread.open.borrow().values() {
-            open.close_if_resting(Ending::Shutdown);
-        }
-        all_closed(|| self.thread.open.borrow().len(), &self.thread.ended).await;
+    pub fn stop(&self) -> LocalFuture<'_, ()> {
+        Box::pin(async move {
+            self.thread.stopping.set(true);
+            for open in self.thread.open.borrow().values() {
+                open.close_if_resting(Ending::Shutdown);
+            }
+            all_closed(|| self.thread.open.borrow().len(), &self.thread.ended).await;
+        })
     }
 }
 

@@ -120,7 +120,7 @@ impl Opened {
     pub fn namespace(&self) -> AnyRemote {
         match self {
             Opened::Namespace(remote) => remote.clone(),
-            Opened::Volume(volume) => AnyRemote::from(volume.clone()),
+            Opened::Volume(volume) => volume.any(),
         }
     }
 

@@ -6,6 +6,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use device::ErasedMethods;
+use engine::task::LocalFuture;
 use engine::{task, time};
 use fabric::host::AnyRemote;
 use file::{Files, Roster};
@@ -37,10 +38,11 @@ pub fn place_of(address: &str, nqn: &str, nsid: u32) -> String {
 
 /// Reaches all members that are to be reached; those that do not answer, and those that join, in the background for as long as
 /// the files are there. How many were reached at once.
-pub async fn connect_all(way: &Rc<Way>, files: &Rc<Files>) -> usize {
-    let roster = files.roster();
-    let (again, weak) = (Rc::clone(way), Rc::downgrade(roster));
-    roster.set_reach(Rc::new(move |index| {
+pub fn connect_all<'a>(way: &'a Rc<Way>, files: &'a Rc<Files>) -> LocalFuture<'a, usize> {
+    Box::pin(async move {
+        let roster = files.roster();
+        let (again, weak) = (Rc::clone(way), Rc::downgrade(roster));
+        roster.set_reach(Rc::new(move |index| {
         let (way, roster) = (Rc::clone(&again), weak.upgrade());
         Box::pin(async move {
             let Some(roster) = roster else { return };
@@ -49,16 +51,17 @@ pub async fn connect_all(way: &Rc<Way>, files: &Rc<Files>) -> usize {
             }
         })
     }));
-    let members = unconnected(roster);
-    let connected = together(members.iter().map(|member| connect(way, roster, *member))).await;
-    for (member, connected) in members.iter().zip(&connected) {
-        if let Err(reason) = connected {
-            tracing::warn!(member, %reason, "a member can't be reached; it is tried again");
+        let members = unconnected(roster);
+        let connected = together(members.iter().map(|member| connect(way, roster, *member))).await;
+        for (member, connected) in members.iter().zip(&connected) {
+            if let Err(reason) = connected {
+                tracing::warn!(member, %reason, "a member can't be reached; it is tried again");
+            }
         }
-    }
-    task::spawn(connect_others(Rc::clone(way), Rc::downgrade(roster))).detach();
-    task::spawn(recheck_all(Rc::downgrade(roster))).detach();
-    connected.iter().filter(|connected| connected.is_ok()).count()
+        task::spawn(connect_others(Rc::clone(way), Rc::downgrade(roster))).detach();
+        task::spawn(recheck_all(Rc::downgrade(roster))).detach();
+        connected.iter().filter(|connected| connected.is_ok()).count()
+    })
 }
 
 /// Members that are to be reached, and have not been.
@@ -112,13 +115,15 @@ async fn recheck_all(roster: Weak<Roster>) {
 ///
 /// # Errors
 /// In words.
-pub async fn connect(way: &Way, roster: &Roster, index: u16) -> Result<(), String> {
-    let namespace = reached(way, roster, index).await?;
-    // It may have been taken out meanwhile.
-    if roster.place_of(index).is_some() {
-        roster.members().connect(index, Some(namespace));
-    }
-    Ok(())
+pub fn connect<'a>(way: &'a Way, roster: &'a Roster, index: u16) -> LocalFuture<'a, Result<(), String>> {
+    Box::pin(async move {
+        let namespace = reached(way, roster, index).await?;
+        // It may have been taken out meanwhile.
+        if roster.place_of(index).is_some() {
+            roster.members().connect(index, Some(namespace));
+        }
+        Ok(())
+    })
 }
 
 /// Whether a member answers, whatever is said of it, with the label that it should have.
@@ -143,18 +148,20 @@ async fn reached(way: &Way, roster: &Roster, index: u16) -> Result<Rc<dyn Erased
 ///
 /// # Errors
 /// In words.
-pub async fn find_at(way: &Way, place: &str) -> Result<Found, String> {
-    let strange = || format!("`{place}` is no place of a member");
-    let mut parts = place.split(',');
-    let (address, mut nqn, mut nsid) = (parts.next().ok_or_else(strange)?, None, None);
-    for part in parts {
-        match part.split_once('=').ok_or_else(strange)? {
-            ("nqn", text) => nqn = Some(text.parse().map_err(|_| strange())?),
-            ("nsid", text) => nsid = Some(text.parse().map_err(|_| strange())?),
-            _ => return Err(strange()),
+pub fn find_at<'a>(way: &'a Way, place: &'a str) -> LocalFuture<'a, Result<Found, String>> {
+    Box::pin(async move {
+        let strange = || format!("`{place}` is no place of a member");
+        let mut parts = place.split(',');
+        let (address, mut nqn, mut nsid) = (parts.next().ok_or_else(strange)?, None, None);
+        for part in parts {
+            match part.split_once('=').ok_or_else(strange)? {
+                ("nqn", text) => nqn = Some(text.parse().map_err(|_| strange())?),
+                ("nsid", text) => nsid = Some(text.parse().map_err(|_| strange())?),
+                _ => return Err(strange()),
+            }
         }
-    }
-    let found = find(way, address, nqn, nsid).await.map_err(|error| error.to_string())?.found;
-    let [found] = <[_; 1]>::try_from(found).map_err(|found| format!("{} namespaces at {place}", found.len()))?;
-    Ok(found)
+        let found = find(way, address, nqn, nsid).await.map_err(|error| error.to_string())?.found;
+        let [found] = <[_; 1]>::try_from(found).map_err(|found| format!("{} namespaces at {place}", found.len()))?;
+        Ok(found)
+    })
 }

@@ -138,20 +138,22 @@ impl Target {
 ///
 /// # Errors
 /// What the system says; `AddrInUse` when the port stayed busy.
-pub async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let (begun, mut said) = (time::now(), false);
-    loop {
-        match TcpListener::bind(address) {
-            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && begun.elapsed() < LISTEN_TIME_MAX => {
-                if !said && begun.elapsed() > LISTEN_SILENCE_MAX {
-                    tracing::warn!(%address, "the port is in use: waiting up to {} s for it", LISTEN_TIME_MAX.as_secs());
-                    said = true;
+pub fn listen(address: SocketAddr) -> LocalFuture<'static, std::io::Result<TcpListener>> {
+    Box::pin(async move {
+        let (begun, mut said) = (time::now(), false);
+        loop {
+            match TcpListener::bind(address) {
+                Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && begun.elapsed() < LISTEN_TIME_MAX => {
+                    if !said && begun.elapsed() > LISTEN_SILENCE_MAX {
+                        tracing::warn!(%address, "the port is in use: waiting up to {} s for it", LISTEN_TIME_MAX.as_secs());
+                        said = true;
+                    }
+                    time::sleep(LISTEN_PAUSE).await;
                 }
-                time::sleep(LISTEN_PAUSE).await;
+                result => return result,
             }
-            result => return result,
         }
-    }
+    })
 }
 
 /// One of the connections that may be open at a time; dropping it makes room for the next.

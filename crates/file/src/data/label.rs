@@ -16,6 +16,7 @@
 
 use device::{Durability, ErasedMethods, Lba, sealed};
 use engine::Buf;
+use engine::task::LocalFuture;
 
 use super::key::FsId;
 use super::shape::ROW_BYTES;
@@ -136,67 +137,77 @@ impl Label {
     ///
     /// # Errors
     /// [`LabelError`]; nothing is written but where writing failed.
-    pub async fn format(&self, namespace: &dyn ErasedMethods, force: bool) -> Result<(), LabelError> {
-        let block = fits(namespace)?;
-        let info = namespace.info();
-        if !is_region(self.region_bytes) {
-            return Err(LabelError::Unfit("a region is a power of two of 1 MiB to 64 MiB"));
-        }
-        if info.bytes() < LABEL_BYTES + u64::from(self.region_bytes) {
-            return Err(LabelError::Unfit("it has no room for one region"));
-        }
-        if info.bytes() < self.bytes {
-            return Err(LabelError::Smaller { found: info.bytes(), expected: self.bytes });
-        }
-        if !force {
-            let end = info.bytes() / PAGE_BYTES as u64 * PAGE_BYTES as u64;
-            for from in [0, end.saturating_sub(ENDS_BYTES)] {
-                is_blank(namespace, from, ENDS_BYTES.min(end - from)).await?;
+    pub fn format<'a>(
+        &'a self,
+        namespace: &'a dyn ErasedMethods,
+        force: bool,
+    ) -> LocalFuture<'a, Result<(), LabelError>> {
+        Box::pin(async move {
+            let block = fits(namespace)?;
+            let info = namespace.info();
+            if !is_region(self.region_bytes) {
+                return Err(LabelError::Unfit("a region is a power of two of 1 MiB to 64 MiB"));
             }
-        }
-        let page = self.encode().freeze();
-        for copy in COPIES {
-            namespace.write(Lba(copy / block), page.clone(), Durability::Stable).await?;
-        }
-        Ok(())
+            if info.bytes() < LABEL_BYTES + u64::from(self.region_bytes) {
+                return Err(LabelError::Unfit("it has no room for one region"));
+            }
+            if info.bytes() < self.bytes {
+                return Err(LabelError::Smaller { found: info.bytes(), expected: self.bytes });
+            }
+            if !force {
+                let end = info.bytes() / PAGE_BYTES as u64 * PAGE_BYTES as u64;
+                for from in [0, end.saturating_sub(ENDS_BYTES)] {
+                    is_blank(namespace, from, ENDS_BYTES.min(end - from)).await?;
+                }
+            }
+            let page = self.encode().freeze();
+            for copy in COPIES {
+                namespace.write(Lba(copy / block), page.clone(), Durability::Stable).await?;
+            }
+            Ok(())
+        })
     }
 
     /// Whether a namespace is the member that this label says, of whatever size.
     ///
     /// # Errors
     /// [`LabelError`]: what it is instead. [`Label::bytes`] of what is found is what the namespace was formatted with.
-    pub async fn check(&self, namespace: &dyn ErasedMethods) -> Result<Label, LabelError> {
-        let found = Label::read(namespace).await?;
-        if found.fs != self.fs {
-            return Err(LabelError::OtherFileSystem(found.fs));
-        }
-        if found.index != self.index {
-            return Err(LabelError::OtherMember { found: found.index, expected: self.index });
-        }
-        if found.region_bytes != self.region_bytes {
-            return Err(LabelError::Regions { found: found.region_bytes, expected: self.region_bytes });
-        }
-        let bytes = namespace.info().bytes();
-        let expected = found.bytes.max(self.bytes);
-        if bytes < expected { Err(LabelError::Smaller { found: bytes, expected }) } else { Ok(found) }
+    pub fn check<'a>(&'a self, namespace: &'a dyn ErasedMethods) -> LocalFuture<'a, Result<Label, LabelError>> {
+        Box::pin(async move {
+            let found = Label::read(namespace).await?;
+            if found.fs != self.fs {
+                return Err(LabelError::OtherFileSystem(found.fs));
+            }
+            if found.index != self.index {
+                return Err(LabelError::OtherMember { found: found.index, expected: self.index });
+            }
+            if found.region_bytes != self.region_bytes {
+                return Err(LabelError::Regions { found: found.region_bytes, expected: self.region_bytes });
+            }
+            let bytes = namespace.info().bytes();
+            let expected = found.bytes.max(self.bytes);
+            if bytes < expected { Err(LabelError::Smaller { found: bytes, expected }) } else { Ok(found) }
+        })
     }
 
     /// The label of a namespace.
     ///
     /// # Errors
     /// [`LabelError::None`], [`LabelError::Newer`], [`LabelError::Device`].
-    pub async fn read(namespace: &dyn ErasedMethods) -> Result<Label, LabelError> {
-        let block = fits(namespace)?;
-        let mut fault = LabelError::None;
-        for copy in COPIES.into_iter().rev() {
-            let (result, page) = namespace.read(Lba(copy / block), Buf::with_len(PAGE_BYTES)).await;
-            match result.map_err(LabelError::Device).and_then(|()| Label::decode(&page)) {
-                Ok(label) => return Ok(label),
-                Err(LabelError::None) => {}
-                Err(error) => fault = error,
+    pub fn read<'a>(namespace: &'a dyn ErasedMethods) -> LocalFuture<'a, Result<Label, LabelError>> {
+        Box::pin(async move {
+            let block = fits(namespace)?;
+            let mut fault = LabelError::None;
+            for copy in COPIES.into_iter().rev() {
+                let (result, page) = namespace.read(Lba(copy / block), Buf::with_len(PAGE_BYTES)).await;
+                match result.map_err(LabelError::Device).and_then(|()| Label::decode(&page)) {
+                    Ok(label) => return Ok(label),
+                    Err(LabelError::None) => {}
+                    Err(error) => fault = error,
+                }
             }
-        }
-        Err(fault)
+            Err(fault)
+        })
     }
 }
 

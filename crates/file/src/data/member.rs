@@ -251,21 +251,23 @@ impl Members {
     ///
     /// # Errors
     /// It is another one; it does not answer, and is to be asked again.
-    pub async fn recheck(&self, index: u16) -> Result<(), LabelError> {
-        let Some(member) = self.get(index) else { return Ok(()) };
-        let Some(namespace) = member.namespace.borrow().clone() else { return Ok(()) };
-        let epoch = namespace.link().epoch;
-        let checked = self.layout.label(index, member.spec().bytes).check(&*namespace).await;
-        let is_current = member.namespace.borrow().as_ref().is_some_and(|current| Rc::ptr_eq(current, &namespace));
-        match checked {
-            Ok(_) if is_current => member.epoch.set(epoch),
-            Err(error) if is_current && !matches!(error, LabelError::Device(_)) => {
-                *member.namespace.borrow_mut() = None;
-                return Err(error);
+    pub fn recheck(&self, index: u16) -> LocalFuture<'_, Result<(), LabelError>> {
+        Box::pin(async move {
+            let Some(member) = self.get(index) else { return Ok(()) };
+            let Some(namespace) = member.namespace.borrow().clone() else { return Ok(()) };
+            let epoch = namespace.link().epoch;
+            let checked = self.layout.label(index, member.spec().bytes).check(&*namespace).await;
+            let is_current = member.namespace.borrow().as_ref().is_some_and(|current| Rc::ptr_eq(current, &namespace));
+            match checked {
+                Ok(_) if is_current => member.epoch.set(epoch),
+                Err(error) if is_current && !matches!(error, LabelError::Device(_)) => {
+                    *member.namespace.borrow_mut() = None;
+                    return Err(error);
+                }
+                checked => return checked.map(drop),
             }
-            checked => return checked.map(drop),
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// A member, if there is one.

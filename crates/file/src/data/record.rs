@@ -20,6 +20,7 @@
 use std::time::Duration;
 
 use engine::backoff::{Backoff, jittered};
+use engine::task::LocalFuture;
 use engine::{task, time};
 
 use crate::bytes::Reader;
@@ -96,11 +97,10 @@ pub(crate) async fn load(meta: &dyn Meta, key: &[u8]) -> Result<Option<Stands>, 
 }
 
 /// A change that was sent.
-struct Attempt<T> {
+struct Attempt {
     number: u64,
     before: Option<(Version, Vec<u64>)>,
     new: Option<Vec<u8>>,
-    outcome: T,
     /// No answer came, once at least: it may have been made, or may yet be.
     is_in_doubt: bool,
 }
@@ -113,7 +113,7 @@ enum Verdict {
     Unknown,
 }
 
-impl<T> Attempt<T> {
+impl Attempt {
     fn version(&self) -> Option<Version> {
         self.before.as_ref().map(|(version, _)| *version)
     }
@@ -135,15 +135,16 @@ impl<T> Attempt<T> {
     }
 }
 
-fn begin<T>(now: Option<&Stands>, next: Next<T>) -> Result<Attempt<T>, T> {
+/// `None`: there is nothing to be sent.
+fn begin(now: Option<&Stands>, next: Next<()>) -> Option<Attempt> {
     let number = task::random_u64();
-    let (new, outcome) = match next {
-        Next::Keep(outcome) => return Err(outcome),
-        Next::Remove(outcome) => (None, outcome),
-        Next::Put(body, outcome) => (Some(sealed(now, number, &body)), outcome),
+    let new = match next {
+        Next::Keep(()) => return None,
+        Next::Remove(()) => None,
+        Next::Put(body, ()) => Some(sealed(now, number, &body)),
     };
     let before = now.map(|now| (now.version, now.recent.clone()));
-    Ok(Attempt { number, before, new, outcome, is_in_doubt: false })
+    Some(Attempt { number, before, new, is_in_doubt: false })
 }
 
 /// Changes a record as `apply` says, which is asked anew for each try that begins anew, and given the body that is there.
@@ -207,44 +208,61 @@ async fn settle<T>(
     may: &dyn Fn() -> Result<(), Error>,
     mut apply: impl FnMut(Option<&Stands>) -> Result<Next<T>, Error>,
 ) -> Result<T, Failed> {
-    let mut doubtful: Option<Attempt<T>> = None;
-    let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_LAST);
-    for _ in 0..TRIES_MAX {
-        let may_be_done = doubtful.is_some();
-        let now = load(meta, key).await.map_err(|error| Failed { error, may_be_done, is_past: false })?;
-        let again = match doubtful.take() {
-            None => None,
-            Some(attempt) => match attempt.judge(now.as_ref()) {
-                Verdict::Made => return Ok(attempt.outcome),
-                // The very same again: whichever of the two is made, it is this one.
-                Verdict::Open => Some(attempt),
-                Verdict::Never => None,
-                Verdict::Unknown if may_repeat => None,
-                Verdict::Unknown => {
-                    let error = Error::Unavailable("nobody can tell whether a change of a record was made".into());
-                    return Err(Failed { error, may_be_done: true, is_past: true });
-                }
-            },
-        };
-        let mut attempt = match again {
-            Some(attempt) => attempt,
-            None => match begin(now.as_ref(), apply(now.as_ref())?) {
-                Ok(attempt) => attempt,
-                Err(outcome) => return Ok(outcome),
-            },
-        };
-        may().map_err(|error| Failed { error, may_be_done, is_past: false })?;
-        let told = meta.swap(key, attempt.version(), attempt.new.clone()).await;
-        match told.map_err(|error| Failed { error, may_be_done: true, is_past: false })? {
-            Swapped::Done(_) => return Ok(attempt.outcome),
-            Swapped::Changed => {}
-            Swapped::Unknown => attempt.is_in_doubt = true,
+    // What was made last is what was sent: only a change that begins anew is asked for.
+    let mut outcome = None;
+    let mut apply = |now: Option<&Stands>| Ok(apply(now)?.map(|told| outcome = Some(told)));
+    settle_as(meta, key, may_repeat, may, &mut apply).await?;
+    Ok(outcome.expect("asked for at least once"))
+}
+
+/// The same, whatever is told of the change: one body for all of them.
+fn settle_as<'a>(
+    meta: &'a dyn Meta,
+    key: &'a [u8],
+    may_repeat: bool,
+    may: &'a dyn Fn() -> Result<(), Error>,
+    apply: &'a mut dyn FnMut(Option<&Stands>) -> Result<Next<()>, Error>,
+) -> LocalFuture<'a, Result<(), Failed>> {
+    Box::pin(async move {
+        let mut doubtful: Option<Attempt> = None;
+        let mut backoff = Backoff::new(PAUSE_FIRST, PAUSE_LAST);
+        for _ in 0..TRIES_MAX {
+            let may_be_done = doubtful.is_some();
+            let now = load(meta, key).await.map_err(|error| Failed { error, may_be_done, is_past: false })?;
+            let again = match doubtful.take() {
+                None => None,
+                Some(attempt) => match attempt.judge(now.as_ref()) {
+                    Verdict::Made => return Ok(()),
+                    // The very same again: whichever of the two is made, it is this one.
+                    Verdict::Open => Some(attempt),
+                    Verdict::Never => None,
+                    Verdict::Unknown if may_repeat => None,
+                    Verdict::Unknown => {
+                        let error = Error::Unavailable("nobody can tell whether a change of a record was made".into());
+                        return Err(Failed { error, may_be_done: true, is_past: true });
+                    }
+                },
+            };
+            let mut attempt = match again {
+                Some(attempt) => attempt,
+                None => match begin(now.as_ref(), apply(now.as_ref())?) {
+                    Some(attempt) => attempt,
+                    None => return Ok(()),
+                },
+            };
+            may().map_err(|error| Failed { error, may_be_done, is_past: false })?;
+            let told = meta.swap(key, attempt.version(), attempt.new.clone()).await;
+            match told.map_err(|error| Failed { error, may_be_done: true, is_past: false })? {
+                Swapped::Done(_) => return Ok(()),
+                Swapped::Changed => {}
+                Swapped::Unknown => attempt.is_in_doubt = true,
+            }
+            doubtful = Some(attempt).filter(|attempt| attempt.is_in_doubt);
+            time::sleep(jittered(backoff.pause())).await;
         }
-        doubtful = Some(attempt).filter(|attempt| attempt.is_in_doubt);
-        time::sleep(jittered(backoff.pause())).await;
-    }
-    let error = Error::Unavailable("others change a record all the time".into());
-    Err(Failed { error, may_be_done: doubtful.is_some(), is_past: false })
+        let error = Error::Unavailable("others change a record all the time".into());
+        Err(Failed { error, may_be_done: doubtful.is_some(), is_past: false })
+    })
 }
 
 /// A value: the numbers that are there with this one, and the body.

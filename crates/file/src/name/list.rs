@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use engine::task::LocalFuture;
+
 use super::close::NODES_AT_ONCE;
 use super::find::Seen;
 use crate::access::Tries;
@@ -47,32 +49,39 @@ struct Ahead {
 impl FileSystem {
     /// Names of a directory behind `from`, at least one and about `limit` of them (whole leaves); none: that was all. A name that
     /// is there throughout comes once, whatever else changes; one that is not there throughout may come or not.
-    pub async fn readdir(&self, dir: u64, from: Cursor, limit: usize) -> Result<Vec<DirEntry>, Error> {
-        let mut found = Vec::new();
-        if from < BEHIND_SELF {
-            found.push(DirEntry { name: b".".to_vec(), ino: dir, kind: Kind::Directory, cursor: BEHIND_SELF });
-        }
-        if from < BEHIND_PARENT {
-            let parent = self.parent(dir).await?;
-            found.push(DirEntry { name: b"..".to_vec(), ino: parent, kind: Kind::Directory, cursor: BEHIND_PARENT });
-        }
-        // The least hash that has not been seen wholly.
-        let mut next = match from {
-            ..=BEHIND_PARENT => Some(0),
-            _ => from.checked_add(1).filter(|next| next >> 63 == 0).map(|next| next << 1),
-        };
-        let mut ahead = Ahead::default();
-        while let Some(hash) = next.filter(|_| found.len() < limit.max(1)) {
-            let seen = match ahead.leaves.remove(&hash) {
-                Some(seen) => seen,
-                None => self.read_ahead(dir, hash, limit.saturating_sub(found.len()), &mut ahead).await?,
+    pub fn readdir(&self, dir: u64, from: Cursor, limit: usize) -> LocalFuture<'_, Result<Vec<DirEntry>, Error>> {
+        Box::pin(async move {
+            let mut found = Vec::new();
+            if from < BEHIND_SELF {
+                found.push(DirEntry { name: b".".to_vec(), ino: dir, kind: Kind::Directory, cursor: BEHIND_SELF });
+            }
+            if from < BEHIND_PARENT {
+                let parent = self.parent(dir).await?;
+                found.push(DirEntry {
+                    name: b"..".to_vec(),
+                    ino: parent,
+                    kind: Kind::Directory,
+                    cursor: BEHIND_PARENT,
+                });
+            }
+            // The least hash that has not been seen wholly.
+            let mut next = match from {
+                ..=BEHIND_PARENT => Some(0),
+                _ => from.checked_add(1).filter(|next| next >> 63 == 0).map(|next| next << 1),
             };
-            next = seen.path.last().checked_add(1);
-            let before = found.len();
-            self.add_names(dir, hash, seen, &mut found).await?;
-            (ahead.read, ahead.names) = (ahead.read + 1, ahead.names + found.len() - before);
-        }
-        Ok(found)
+            let mut ahead = Ahead::default();
+            while let Some(hash) = next.filter(|_| found.len() < limit.max(1)) {
+                let seen = match ahead.leaves.remove(&hash) {
+                    Some(seen) => seen,
+                    None => self.read_ahead(dir, hash, limit.saturating_sub(found.len()), &mut ahead).await?,
+                };
+                next = seen.path.last().checked_add(1);
+                let before = found.len();
+                self.add_names(dir, hash, seen, &mut found).await?;
+                (ahead.read, ahead.names) = (ahead.read + 1, ahead.names + found.len() - before);
+            }
+            Ok(found)
+        })
     }
 
     /// The leaf of `hash`; and those behind it at once, as far as they are known: as many as `wanted` names take by what leaves
@@ -154,22 +163,24 @@ impl FileSystem {
 
     /// Finishes whatever others have left in a directory: intents on names, links that are gone, splits. For checks; nothing
     /// needs it.
-    pub async fn tidy(&self, dir: u64) -> Result<(), Error> {
-        let (mut next, mut tries) = (Some(0), Tries::new());
-        while let Some(hash) = next {
-            let seen = self.see(dir, hash).await?;
-            if let Some((intent, name)) = seen.entries.iter().find_map(|entry| Some((entry.intent?, &entry.name))) {
-                self.resolve_on_name(intent, dir, name).await?;
-                tries.again("other clients change the directory").await?;
-                continue;
+    pub fn tidy(&self, dir: u64) -> LocalFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let (mut next, mut tries) = (Some(0), Tries::new());
+            while let Some(hash) = next {
+                let seen = self.see(dir, hash).await?;
+                if let Some((intent, name)) = seen.entries.iter().find_map(|entry| Some((entry.intent?, &entry.name))) {
+                    self.resolve_on_name(intent, dir, name).await?;
+                    tries.again("other clients change the directory").await?;
+                    continue;
+                }
+                if self.tidy_leaf(dir, hash).await? {
+                    tries.again("other clients change the directory").await?;
+                    continue;
+                }
+                next = seen.path.last().checked_add(1);
             }
-            if self.tidy_leaf(dir, hash).await? {
-                tries.again("other clients change the directory").await?;
-                continue;
-            }
-            next = seen.path.last().checked_add(1);
-        }
-        Ok(())
+            Ok(())
+        })
     }
 }
 

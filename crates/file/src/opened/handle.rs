@@ -3,6 +3,8 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use engine::task::LocalFuture;
+
 use super::OpenFile;
 use crate::error::Error;
 
@@ -28,9 +30,11 @@ impl Handle {
     ///
     /// # Errors
     /// The same, and bytes that were dropped before.
-    pub async fn flush(&self, file: &Rc<OpenFile>) -> Result<(), Error> {
-        let flushed = file.flush().await;
-        flushed.and(self.told(file))
+    pub fn flush<'a>(&'a self, file: &'a Rc<OpenFile>) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let flushed = file.flush().await;
+            flushed.and(self.told(file))
+        })
     }
 }
 

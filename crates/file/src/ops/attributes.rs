@@ -4,6 +4,8 @@
 //! with a split root, other clients see them late by about a second. All directories have one link: what counts subdirectories
 //! by links (`find`, `fts`) takes one for "not counted".
 
+use engine::task::LocalFuture;
+
 use super::told::Attributes;
 use crate::access::Tries;
 use crate::error::Error;
@@ -36,26 +38,30 @@ pub struct Change {
 
 impl FileSystem {
     /// Before bytes of a file are written by somebody who may not keep what it gains by its owner.
-    pub async fn drop_rights(&self, ino: u64) -> Result<(), Error> {
-        let drop = |inode: &mut Inode| {
-            drop_set_ids(inode);
-            inode.attributes.remove(&b"security.capability"[..]);
+    pub fn drop_rights(&self, ino: u64) -> LocalFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let drop = |inode: &mut Inode| {
+                drop_set_ids(inode);
+                inode.attributes.remove(&b"security.capability"[..]);
+                Ok(())
+            };
+            self.change_inode(ino, drop).await?;
             Ok(())
-        };
-        self.change_inode(ino, drop).await?;
-        Ok(())
+        })
     }
 
     /// What `stat` tells.
-    pub async fn getattr(&self, ino: u64) -> Result<Attributes, Error> {
-        let told = match self.get_inode(ino).await {
-            Ok(inode) => self.attributes_of(ino, &inode).await,
-            Err(error) => Err(error),
-        };
-        match told {
-            Err(Error::Stale) => self.attributes_of_removed(ino),
-            told => told,
-        }
+    pub fn getattr(&self, ino: u64) -> LocalFuture<'_, Result<Attributes, Error>> {
+        Box::pin(async move {
+            let told = match self.get_inode(ino).await {
+                Ok(inode) => self.attributes_of(ino, &inode).await,
+                Err(error) => Err(error),
+            };
+            match told {
+                Err(Error::Stale) => self.attributes_of_removed(ino),
+                told => told,
+            }
+        })
     }
 
     pub(super) async fn attributes_of(&self, ino: u64, inode: &Inode) -> Result<Attributes, Error> {
@@ -75,15 +81,17 @@ impl FileSystem {
     }
 
     /// Changes attributes. Of a file, owner and group without a mode take the bits away that would run it as them.
-    pub async fn setattr(&self, ino: u64, change: &Change) -> Result<Attributes, Error> {
-        let now = Time::now();
-        let (inode, ()) = self.change_inode(ino, |inode| apply(inode, change, now)).await?;
-        if inode.kind == Kind::Directory
-            && let Some(modified) = change.modified
-        {
-            self.set_directory_time(ino, modified, now).await?;
-        }
-        self.attributes_of(ino, &inode).await
+    pub fn setattr<'a>(&'a self, ino: u64, change: &'a Change) -> LocalFuture<'a, Result<Attributes, Error>> {
+        Box::pin(async move {
+            let now = Time::now();
+            let (inode, ()) = self.change_inode(ino, |inode| apply(inode, change, now)).await?;
+            if inode.kind == Kind::Directory
+                && let Some(modified) = change.modified
+            {
+                self.set_directory_time(ino, modified, now).await?;
+            }
+            self.attributes_of(ino, &inode).await
+        })
     }
 
     async fn set_directory_time(&self, dir: u64, modified: Time, now: Time) -> Result<(), Error> {

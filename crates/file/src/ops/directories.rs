@@ -1,6 +1,8 @@
 //! Open directories. One that is removed is gone, whoever has it open: what `stat` tells of it then is what it was when this client
 //! last saw it, with no links.
 
+use engine::task::LocalFuture;
+
 use super::told::{Attributes, OpenDir};
 use crate::error::Error;
 use crate::fs::FileSystem;
@@ -8,14 +10,16 @@ use crate::record::Kind;
 
 impl FileSystem {
     /// Opens a directory, once more if it is open: each takes a [`FileSystem::release_dir`].
-    pub async fn open_dir(&self, ino: u64) -> Result<Attributes, Error> {
-        let told = self.getattr(ino).await?;
-        if told.kind != Kind::Directory {
-            return Err(Error::NotDirectory(format!("inode {ino}")));
-        }
-        let mut open = self.open_dirs.borrow_mut();
-        open.entry(ino).or_insert_with(|| OpenDir { count: 0, seen: told.clone() }).count += 1;
-        Ok(told)
+    pub fn open_dir(&self, ino: u64) -> LocalFuture<'_, Result<Attributes, Error>> {
+        Box::pin(async move {
+            let told = self.getattr(ino).await?;
+            if told.kind != Kind::Directory {
+                return Err(Error::NotDirectory(format!("inode {ino}")));
+            }
+            let mut open = self.open_dirs.borrow_mut();
+            open.entry(ino).or_insert_with(|| OpenDir { count: 0, seen: told.clone() }).count += 1;
+            Ok(told)
+        })
     }
 
     /// Closes a directory.

@@ -1,5 +1,7 @@
 //! Extended attributes, in the inode. There are no access control lists: `system.` attributes are refused.
 
+use engine::task::LocalFuture;
+
 use super::shown;
 use crate::error::Error;
 use crate::fs::FileSystem;
@@ -19,47 +21,59 @@ pub enum SetMode {
 
 impl FileSystem {
     /// The value of an attribute.
-    pub async fn get_xattr(&self, ino: u64, name: &[u8]) -> Result<Vec<u8>, Error> {
-        check_attribute(name)?;
-        let mut inode = self.get_inode(ino).await?;
-        inode.attributes.remove(name).ok_or_else(|| Error::NoAttribute(shown(name)))
+    pub fn get_xattr<'a>(&'a self, ino: u64, name: &'a [u8]) -> LocalFuture<'a, Result<Vec<u8>, Error>> {
+        Box::pin(async move {
+            check_attribute(name)?;
+            let mut inode = self.get_inode(ino).await?;
+            inode.attributes.remove(name).ok_or_else(|| Error::NoAttribute(shown(name)))
+        })
     }
 
     /// The names of all attributes, in order.
-    pub async fn list_xattrs(&self, ino: u64) -> Result<Vec<Vec<u8>>, Error> {
-        Ok(self.get_inode(ino).await?.attributes.into_keys().collect())
+    pub fn list_xattrs(&self, ino: u64) -> LocalFuture<'_, Result<Vec<Vec<u8>>, Error>> {
+        Box::pin(async move { Ok(self.get_inode(ino).await?.attributes.into_keys().collect()) })
     }
 
     /// Sets an attribute.
-    pub async fn set_xattr(&self, ino: u64, name: &[u8], value: &[u8], mode: SetMode) -> Result<(), Error> {
-        check_attribute(name)?;
-        self.change_inode(ino, |inode| {
-            match (mode, inode.attributes.contains_key(name)) {
-                (SetMode::Create, true) => return Err(Error::Exists(shown(name))),
-                (SetMode::Replace, false) => return Err(Error::NoAttribute(shown(name))),
-                _ => {}
-            }
-            inode.attributes.insert(name.to_vec(), value.to_vec());
-            if inode.attributes_bytes() > ATTRIBUTES_BYTES_MAX {
-                return Err(Error::NoSpace(format!("an inode holds {ATTRIBUTES_BYTES_MAX} bytes of attributes")));
-            }
-            inode.changed = Time::now();
+    pub fn set_xattr<'a>(
+        &'a self,
+        ino: u64,
+        name: &'a [u8],
+        value: &'a [u8],
+        mode: SetMode,
+    ) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            check_attribute(name)?;
+            self.change_inode(ino, |inode| {
+                match (mode, inode.attributes.contains_key(name)) {
+                    (SetMode::Create, true) => return Err(Error::Exists(shown(name))),
+                    (SetMode::Replace, false) => return Err(Error::NoAttribute(shown(name))),
+                    _ => {}
+                }
+                inode.attributes.insert(name.to_vec(), value.to_vec());
+                if inode.attributes_bytes() > ATTRIBUTES_BYTES_MAX {
+                    return Err(Error::NoSpace(format!("an inode holds {ATTRIBUTES_BYTES_MAX} bytes of attributes")));
+                }
+                inode.changed = Time::now();
+                Ok(())
+            })
+            .await?;
             Ok(())
         })
-        .await?;
-        Ok(())
     }
 
     /// Removes an attribute.
-    pub async fn remove_xattr(&self, ino: u64, name: &[u8]) -> Result<(), Error> {
-        check_attribute(name)?;
-        self.change_inode(ino, |inode| {
-            inode.attributes.remove(name).ok_or_else(|| Error::NoAttribute(shown(name)))?;
-            inode.changed = Time::now();
+    pub fn remove_xattr<'a>(&'a self, ino: u64, name: &'a [u8]) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            check_attribute(name)?;
+            self.change_inode(ino, |inode| {
+                inode.attributes.remove(name).ok_or_else(|| Error::NoAttribute(shown(name)))?;
+                inode.changed = Time::now();
+                Ok(())
+            })
+            .await?;
             Ok(())
         })
-        .await?;
-        Ok(())
     }
 }
 

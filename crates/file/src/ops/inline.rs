@@ -1,5 +1,7 @@
 //! Content in the inode: of files up to 2 KiB.
 
+use engine::task::LocalFuture;
+
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::record::inode::{Content, INLINE_BYTES_MAX, Inode};
@@ -7,28 +9,37 @@ use crate::record::{Kind, Time};
 
 impl FileSystem {
     /// Up to `len` bytes of a file from `offset` on; `None`: its content is not in the inode.
-    pub async fn read_inline(&self, ino: u64, offset: u64, len: usize) -> Result<Option<Vec<u8>>, Error> {
-        let inode = self.get_inode(ino).await?;
-        check_file(ino, &inode)?;
-        let Content::Inline(bytes) = &inode.content else { return Ok(None) };
-        let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
-        let to = from.saturating_add(len).min(bytes.len());
-        Ok(Some(bytes[from..to].to_vec()))
+    pub fn read_inline(&self, ino: u64, offset: u64, len: usize) -> LocalFuture<'_, Result<Option<Vec<u8>>, Error>> {
+        Box::pin(async move {
+            let inode = self.get_inode(ino).await?;
+            check_file(ino, &inode)?;
+            let Content::Inline(bytes) = &inode.content else { return Ok(None) };
+            let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+            let to = from.saturating_add(len).min(bytes.len());
+            Ok(Some(bytes[from..to].to_vec()))
+        })
     }
 
     /// Writes bytes of a file and returns its size; `None`: nothing was written, as its content is not in the inode or would not
     /// fit there. Bits to run it as others are the kernel's to clear.
-    pub async fn write_inline(&self, ino: u64, offset: u64, data: &[u8]) -> Result<Option<u64>, Error> {
-        let now = Time::now();
-        let (_, size) = self
-            .change_inode(ino, |inode| {
-                check_file(ino, inode)?;
-                let Some(size) = overwrite(inode, offset, data) else { return Ok(None) };
-                (inode.accessed, inode.modified, inode.changed) = (now, now, now);
-                Ok(Some(size))
-            })
-            .await?;
-        Ok(size)
+    pub fn write_inline<'a>(
+        &'a self,
+        ino: u64,
+        offset: u64,
+        data: &'a [u8],
+    ) -> LocalFuture<'a, Result<Option<u64>, Error>> {
+        Box::pin(async move {
+            let now = Time::now();
+            let (_, size) = self
+                .change_inode(ino, |inode| {
+                    check_file(ino, inode)?;
+                    let Some(size) = overwrite(inode, offset, data) else { return Ok(None) };
+                    (inode.accessed, inode.modified, inode.changed) = (now, now, now);
+                    Ok(Some(size))
+                })
+                .await?;
+            Ok(size)
+        })
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use engine::task::LocalFuture;
 use engine::time::{self, Instant};
 
 use super::shown;
@@ -65,68 +66,94 @@ impl New {
 
 impl FileSystem {
     /// Makes a file of this name, or finds what has it, unless that is refused (`exclusive`, as O_EXCL). Whether it was there.
-    pub async fn create(&self, dir: u64, name: &[u8], new: &New, exclusive: bool) -> Result<(Attributes, bool), Error> {
-        match self.make(dir, name, new).await {
-            Err(Error::Exists(_)) if !exclusive => {}
-            made => return made.map(|told| (told, false)),
-        }
-        match self.lookup(dir, name).await {
-            // Removed meanwhile; one more time is enough to be fair, and has an end.
-            Err(Error::NotFound(_)) => self.make(dir, name, new).await.map(|told| (told, false)),
-            found => found.map(|told| (told, true)),
-        }
+    pub fn create<'a>(
+        &'a self,
+        dir: u64,
+        name: &'a [u8],
+        new: &'a New,
+        exclusive: bool,
+    ) -> LocalFuture<'a, Result<(Attributes, bool), Error>> {
+        Box::pin(async move {
+            match self.make(dir, name, new).await {
+                Err(Error::Exists(_)) if !exclusive => {}
+                made => return made.map(|told| (told, false)),
+            }
+            match self.lookup(dir, name).await {
+                // Removed meanwhile; one more time is enough to be fair, and has an end.
+                Err(Error::NotFound(_)) => self.make(dir, name, new).await.map(|told| (told, false)),
+                found => found.map(|told| (told, true)),
+            }
+        })
     }
 
     /// Makes a directory.
-    pub async fn mkdir(&self, dir: u64, name: &[u8], mode: u16, uid: u32, gid: u32) -> Result<Attributes, Error> {
-        self.make(dir, name, &New::of(Kind::Directory, mode, uid, gid)).await
+    pub fn mkdir<'a>(
+        &'a self,
+        dir: u64,
+        name: &'a [u8],
+        mode: u16,
+        uid: u32,
+        gid: u32,
+    ) -> LocalFuture<'a, Result<Attributes, Error>> {
+        Box::pin(async move { self.make(dir, name, &New::of(Kind::Directory, mode, uid, gid)).await })
     }
 
     /// Makes a symbolic link that leads to `path`.
-    pub async fn symlink(&self, dir: u64, name: &[u8], path: &[u8], uid: u32, gid: u32) -> Result<Attributes, Error> {
-        let new = New { path: path.to_vec(), ..New::of(Kind::Symlink, 0o777, uid, gid) };
-        self.make(dir, name, &new).await
+    pub fn symlink<'a>(
+        &'a self,
+        dir: u64,
+        name: &'a [u8],
+        path: &'a [u8],
+        uid: u32,
+        gid: u32,
+    ) -> LocalFuture<'a, Result<Attributes, Error>> {
+        Box::pin(async move {
+            let new = New { path: path.to_vec(), ..New::of(Kind::Symlink, 0o777, uid, gid) };
+            self.make(dir, name, &new).await
+        })
     }
 
     /// Makes a file, directory, symbolic link, or a device's, pipe's or socket's name. The name must be free.
-    pub async fn make(&self, dir: u64, name: &[u8], new: &New) -> Result<Attributes, Error> {
-        check_name(name)?;
-        // Of a directory that is gone since its names are gone, too: this one can't be put.
-        let parent = match self.guess_inode(dir) {
-            Some(held) => held.record,
-            None => self.inode(dir).await?.ok_or_else(|| Error::NotFound(format!("directory {dir}")))?.record,
-        };
-        if parent.kind != Kind::Directory {
-            return Err(Error::NotDirectory(format!("inode {dir}")));
-        }
-        let (inode, link) = inode_of(new, dir, &parent)?;
-        // Often it is taken, and then nothing is to be made and removed again.
-        if self.recall(dir, name) != Some(None) && self.find(dir, name).await?.is_some() {
-            return Err(Error::Exists(shown(name)));
-        }
-        let mut charge = self.count_file(inode.quota, false).await?;
-        let ino = self.next_ino().await?;
-        let made = Made::now();
-        if new.kind == Kind::Directory {
-            self.access.put(&self.access.keys.node(ino, Path::ROOT), None, empty_directory(inode.created)).await?;
-        }
-        self.put_counted(ino, &inode, &mut charge).await?;
-        if made.is_unsafe() && inode.quota != 0 {
-            // What it was counted by may be lost, and counted anew without it: rather twice than not at all.
-            let mut again = self.count_file(inode.quota, true).await?;
-            again.offer();
-            again.named();
-        }
-        let target = Target { ino, kind: new.kind, link };
-        match self.put_name_of(dir, name, target, &made).await {
-            // Perhaps it is there, or will be: then the inode must be.
-            Err(error @ (Error::Unavailable(_) | Error::Damaged(_))) => Err(error),
-            Err(error) => {
-                self.unmake(target).await;
-                Err(error)
+    pub fn make<'a>(&'a self, dir: u64, name: &'a [u8], new: &'a New) -> LocalFuture<'a, Result<Attributes, Error>> {
+        Box::pin(async move {
+            check_name(name)?;
+            // Of a directory that is gone since its names are gone, too: this one can't be put.
+            let parent = match self.guess_inode(dir) {
+                Some(held) => held.record,
+                None => self.inode(dir).await?.ok_or_else(|| Error::NotFound(format!("directory {dir}")))?.record,
+            };
+            if parent.kind != Kind::Directory {
+                return Err(Error::NotDirectory(format!("inode {dir}")));
             }
-            Ok(()) => Ok(Attributes::of(ino, &inode)),
-        }
+            let (inode, link) = inode_of(new, dir, &parent)?;
+            // Often it is taken, and then nothing is to be made and removed again.
+            if self.recall(dir, name) != Some(None) && self.find(dir, name).await?.is_some() {
+                return Err(Error::Exists(shown(name)));
+            }
+            let mut charge = self.count_file(inode.quota, false).await?;
+            let ino = self.next_ino().await?;
+            let made = Made::now();
+            if new.kind == Kind::Directory {
+                self.access.put(&self.access.keys.node(ino, Path::ROOT), None, empty_directory(inode.created)).await?;
+            }
+            self.put_counted(ino, &inode, &mut charge).await?;
+            if made.is_unsafe() && inode.quota != 0 {
+                // What it was counted by may be lost, and counted anew without it: rather twice than not at all.
+                let mut again = self.count_file(inode.quota, true).await?;
+                again.offer();
+                again.named();
+            }
+            let target = Target { ino, kind: new.kind, link };
+            match self.put_name_of(dir, name, target, &made).await {
+                // Perhaps it is there, or will be: then the inode must be.
+                Err(error @ (Error::Unavailable(_) | Error::Damaged(_))) => Err(error),
+                Err(error) => {
+                    self.unmake(target).await;
+                    Err(error)
+                }
+                Ok(()) => Ok(Attributes::of(ino, &inode)),
+            }
+        })
     }
 
     /// Puts an inode, and has it count.
@@ -232,40 +259,42 @@ impl FileSystem {
     }
 
     /// Gives an inode one more name.
-    pub async fn link(&self, ino: u64, dir: u64, name: &[u8]) -> Result<Attributes, Error> {
-        check_name(name)?;
-        if self.recall(dir, name) != Some(None) && self.find(dir, name).await?.is_some() {
-            return Err(Error::Exists(shown(name)));
-        }
-        let (link, made, quota) = (draw(), Made::now(), self.quota_within(dir).await?);
-        let (inode, ()) = self
-            .change_inode(ino, |inode| {
-                if inode.kind == Kind::Directory {
-                    return Err(Error::NotPermitted("a directory has one name"));
-                }
-                if inode.quota != quota {
-                    return Err(Error::Across(format!("inode {ino}")));
-                }
-                if inode.links.is_empty() {
-                    return Err(Error::NotFound(format!("a name of inode {ino}"))); // it is going, and so would the name
-                }
-                if inode.links.len() >= LINKS_MAX {
-                    return Err(Error::TooManyLinks(format!("inode {ino}")));
-                }
-                inode.add_link(link);
-                inode.changed = Time::now();
-                Ok(())
-            })
-            .await?;
-        let target = Target { ino, kind: inode.kind, link };
-        match self.put_name_of(dir, name, target, &made).await {
-            Err(error @ (Error::Unavailable(_) | Error::Damaged(_))) => Err(error),
-            Err(error) => {
-                self.unmake(target).await;
-                Err(error)
+    pub fn link<'a>(&'a self, ino: u64, dir: u64, name: &'a [u8]) -> LocalFuture<'a, Result<Attributes, Error>> {
+        Box::pin(async move {
+            check_name(name)?;
+            if self.recall(dir, name) != Some(None) && self.find(dir, name).await?.is_some() {
+                return Err(Error::Exists(shown(name)));
             }
-            Ok(()) => Ok(Attributes::of(ino, &inode)),
-        }
+            let (link, made, quota) = (draw(), Made::now(), self.quota_within(dir).await?);
+            let (inode, ()) = self
+                .change_inode(ino, |inode| {
+                    if inode.kind == Kind::Directory {
+                        return Err(Error::NotPermitted("a directory has one name"));
+                    }
+                    if inode.quota != quota {
+                        return Err(Error::Across(format!("inode {ino}")));
+                    }
+                    if inode.links.is_empty() {
+                        return Err(Error::NotFound(format!("a name of inode {ino}"))); // it is going, and so would the name
+                    }
+                    if inode.links.len() >= LINKS_MAX {
+                        return Err(Error::TooManyLinks(format!("inode {ino}")));
+                    }
+                    inode.add_link(link);
+                    inode.changed = Time::now();
+                    Ok(())
+                })
+                .await?;
+            let target = Target { ino, kind: inode.kind, link };
+            match self.put_name_of(dir, name, target, &made).await {
+                Err(error @ (Error::Unavailable(_) | Error::Damaged(_))) => Err(error),
+                Err(error) => {
+                    self.unmake(target).await;
+                    Err(error)
+                }
+                Ok(()) => Ok(Attributes::of(ino, &inode)),
+            }
+        })
     }
 }
 

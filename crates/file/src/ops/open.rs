@@ -5,6 +5,8 @@
 //! links nor keepers. A client's record lists what it keeps, so that others find it when the client is no more; it lists an inode
 //! before that has the keeper, and until it has it no longer.
 
+use engine::task::LocalFuture;
+
 use super::renew::NAMING;
 use super::turns::Turn;
 use crate::access::{Held, Tries};
@@ -15,8 +17,8 @@ use crate::record::small::{ClientRecord, ORPHANS_MAX};
 
 impl FileSystem {
     /// Opens an inode, once more if it is open: each takes a [`FileSystem::release`].
-    pub async fn open_inode(&self, ino: u64) -> Result<Inode, Error> {
-        Ok(self.open_held(ino, false).await?.record)
+    pub fn open_inode(&self, ino: u64) -> LocalFuture<'_, Result<Inode, Error>> {
+        Box::pin(async move { Ok(self.open_held(ino, false).await?.record) })
     }
 
     /// The same, for who is to change it. Of what this client has just made (`is_new`) it is told what that was then: nobody else
@@ -46,20 +48,22 @@ impl FileSystem {
     }
 
     /// Closes an inode; with the last close goes one that has no name any more.
-    pub async fn release(&self, ino: u64) -> Result<(), Error> {
-        self.uncount(ino);
-        // A removal that runs and found it open has it among the orphans already.
-        if self.is_open(ino) || !self.orphans.borrow().contains(&ino) {
-            return Ok(());
-        }
-        let turn = self.turns.alone(ino).await;
-        // Opened again meanwhile: that one's close does it. Or it is done.
-        if self.is_open(ino) || !self.orphans.borrow().contains(&ino) {
-            return Ok(());
-        }
-        let _named = self.named().await?;
-        self.drop_keeper(ino, self.client.get()).await?;
-        self.unlist(&turn).await
+    pub fn release(&self, ino: u64) -> LocalFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            self.uncount(ino);
+            // A removal that runs and found it open has it among the orphans already.
+            if self.is_open(ino) || !self.orphans.borrow().contains(&ino) {
+                return Ok(());
+            }
+            let turn = self.turns.alone(ino).await;
+            // Opened again meanwhile: that one's close does it. Or it is done.
+            if self.is_open(ino) || !self.orphans.borrow().contains(&ino) {
+                return Ok(());
+            }
+            let _named = self.named().await?;
+            self.drop_keeper(ino, self.client.get()).await?;
+            self.unlist(&turn).await
+        })
     }
 
     /// Whether this client has it open.
@@ -129,21 +133,23 @@ impl FileSystem {
     }
 
     /// Ends this client: notes times, frees what it had open without a name, removes its record.
-    pub async fn close(&self) -> Result<(), Error> {
-        self.note_all_times().await;
-        self.opened.borrow_mut().clear();
-        self.open_dirs.borrow_mut().clear();
-        let _named = self.turns.alone(NAMING).await;
-        if self.locks.has_any_failed() {
-            // What could not be stored under locks may yet come: others have these when the record was silent for long enough, and
-            // collect it as that of one who died.
+    pub fn close(&self) -> LocalFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            self.note_all_times().await;
+            self.opened.borrow_mut().clear();
+            self.open_dirs.borrow_mut().clear();
+            let _named = self.turns.alone(NAMING).await;
+            if self.locks.has_any_failed() {
+                // What could not be stored under locks may yet come: others have these when the record was silent for long
+                // enough, and collect it as that of one who died.
+                self.quotas.settle(true).await;
+                return Ok(());
+            }
+            let let_go = self.let_go_all().await;
             self.quotas.settle(true).await;
-            return Ok(());
-        }
-        let let_go = self.let_go_all().await;
-        self.quotas.settle(true).await;
-        let_go?;
-        self.collect_client(self.client.get()).await
+            let_go?;
+            self.collect_client(self.client.get()).await
+        })
     }
 
     /// Keeps nothing any more: before what is used of quotas is told for the last time.
@@ -156,18 +162,20 @@ impl FileSystem {
     }
 
     /// Frees what a client that is no more had open without a name, and removes its record.
-    pub async fn collect_client(&self, client: u64) -> Result<(), Error> {
-        let key = self.access.keys.client(client);
-        let mut tries = Tries::new();
-        while let Some(held) = self.access.get::<ClientRecord>(&key).await? {
-            for &ino in &held.record.orphans {
-                self.drop_keeper(ino, client).await?;
+    pub fn collect_client(&self, client: u64) -> LocalFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let key = self.access.keys.client(client);
+            let mut tries = Tries::new();
+            while let Some(held) = self.access.get::<ClientRecord>(&key).await? {
+                for &ino in &held.record.orphans {
+                    self.drop_keeper(ino, client).await?;
+                }
+                if self.access.remove(&key, &held).await? {
+                    break;
+                }
+                tries.again("the client's record changes").await?;
             }
-            if self.access.remove(&key, &held).await? {
-                break;
-            }
-            tries.again("the client's record changes").await?;
-        }
-        Ok(())
+            Ok(())
+        })
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use engine::task::LocalFuture;
 use engine::time;
 
 use super::shown;
@@ -58,39 +59,42 @@ impl FileSystem {
     /// # Errors
     /// [`Error::HasNames`]: it has none yet, and has names. What others made there at the same moment does not count for it, and is
     /// named ([`Error::Across`]).
-    pub async fn set_quota(&self, dir: u64, limits: Limits) -> Result<(), Error> {
-        let inode = self.get_inode(dir).await?;
-        if inode.kind != Kind::Directory {
-            return Err(Error::NotDirectory(format!("inode {dir}")));
-        }
-        if !inode.has_quota && !self.readdir(dir, 0, 3).await?.iter().all(|entry| is_dots(&entry.name)) {
-            return Err(Error::HasNames(format!("directory {dir}")));
-        }
-        // First: a directory that has one has a record. **That of one that has none yet is put anew, whatever it says**: else it is
-        // as old as whoever died here before, and who is about to remove it as left over does, once the directory has a quota.
-        self.put_limits(dir, limits, !inode.has_quota).await?;
-        if inode.has_quota {
-            return Ok(());
-        }
-        self.change_inode(dir, |inode| {
-            inode.has_quota = true;
+    pub fn set_quota(&self, dir: u64, limits: Limits) -> LocalFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let inode = self.get_inode(dir).await?;
+            if inode.kind != Kind::Directory {
+                return Err(Error::NotDirectory(format!("inode {dir}")));
+            }
+            if !inode.has_quota && !self.readdir(dir, 0, 3).await?.iter().all(|entry| is_dots(&entry.name)) {
+                return Err(Error::HasNames(format!("directory {dir}")));
+            }
+            // First: a directory that has one has a record. **That of one that has none yet is put anew, whatever it says**: else
+            // it is as old as whoever died here before, and who is about to remove it as left over does, once the directory has a
+            // quota.
+            self.put_limits(dir, limits, !inode.has_quota).await?;
+            if inode.has_quota {
+                return Ok(());
+            }
+            self.change_inode(dir, |inode| {
+                inode.has_quota = true;
+                Ok(())
+            })
+            .await?;
+            // Whoever came so late with this that the record was taken for left over puts it once more.
+            self.put_limits(dir, limits, false).await?;
+            time::sleep(HEARD_AFTER).await;
+            for entry in self.readdir(dir, 0, NAMES_LOOKED_AT).await? {
+                let counts =
+                    is_dots(&entry.name) || self.inode(entry.ino).await?.is_none_or(|held| held.record.quota == dir);
+                if !counts {
+                    return Err(Error::Across(format!(
+                        "the quota is set; {}, which was made meanwhile,",
+                        shown(&entry.name)
+                    )));
+                }
+            }
             Ok(())
         })
-        .await?;
-        // Whoever came so late with this that the record was taken for left over puts it once more.
-        self.put_limits(dir, limits, false).await?;
-        time::sleep(HEARD_AFTER).await;
-        for entry in self.readdir(dir, 0, NAMES_LOOKED_AT).await? {
-            let counts =
-                is_dots(&entry.name) || self.inode(entry.ino).await?.is_none_or(|held| held.record.quota == dir);
-            if !counts {
-                return Err(Error::Across(format!(
-                    "the quota is set; {}, which was made meanwhile,",
-                    shown(&entry.name)
-                )));
-            }
-        }
-        Ok(())
     }
 
     async fn put_limits(&self, dir: u64, limits: Limits, is_anew: bool) -> Result<(), Error> {
@@ -114,15 +118,17 @@ impl FileSystem {
     ///
     /// # Errors
     /// What the store says; its record is not there.
-    pub async fn quota_of(&self, ino: u64) -> Result<Option<Quota>, Error> {
-        let inode = self.get_inode(ino).await?;
-        match inode.quota_within(ino) {
-            0 => Ok(None),
-            dir => {
-                let quota = self.quota(dir).await?;
-                quota.map(Some).ok_or_else(|| Error::Damaged(format!("the quota of directory {dir} is not there")))
+    pub fn quota_of(&self, ino: u64) -> LocalFuture<'_, Result<Option<Quota>, Error>> {
+        Box::pin(async move {
+            let inode = self.get_inode(ino).await?;
+            match inode.quota_within(ino) {
+                0 => Ok(None),
+                dir => {
+                    let quota = self.quota(dir).await?;
+                    quota.map(Some).ok_or_else(|| Error::Damaged(format!("the quota of directory {dir} is not there")))
+                }
             }
-        }
+        })
     }
 
     async fn quota(&self, dir: u64) -> Result<Option<Quota>, Error> {
@@ -138,33 +144,37 @@ impl FileSystem {
 
     /// Tells what this client has used of quotas, and gives back what it does not want. Whoever mounts calls this about every ten
     /// seconds.
-    pub async fn settle_quotas(&self) {
-        self.quotas.settle(false).await;
+    pub fn settle_quotas(&self) -> LocalFuture<'_, ()> {
+        Box::pin(async move {
+            self.quotas.settle(false).await;
+        })
     }
 
     /// All quotas of the file system whose records can be read; of the others the log is told.
     ///
     /// # Errors
     /// What the store says.
-    pub async fn quotas(&self) -> Result<Vec<Quota>, Error> {
-        let mut numbers = self.quota_numbers().await?.into_iter();
-        let (mut few, mut found) = (Few::new(), Vec::new());
-        loop {
-            while few.keys().count() < TOGETHER
-                && let Some(dir) = numbers.next()
-            {
-                few.push(dir, self.quota(dir));
-            }
-            match few.next().await {
-                None => break,
-                Some((dir, Err(error @ Error::Damaged(_)))) => {
-                    tracing::warn!(dir, %error, "a quota is passed over, as its record can't be read");
+    pub fn quotas(&self) -> LocalFuture<'_, Result<Vec<Quota>, Error>> {
+        Box::pin(async move {
+            let mut numbers = self.quota_numbers().await?.into_iter();
+            let (mut few, mut found) = (Few::new(), Vec::new());
+            loop {
+                while few.keys().count() < TOGETHER
+                    && let Some(dir) = numbers.next()
+                {
+                    few.push(dir, self.quota(dir));
                 }
-                Some((_, quota)) => found.extend(quota?),
+                match few.next().await {
+                    None => break,
+                    Some((dir, Err(error @ Error::Damaged(_)))) => {
+                        tracing::warn!(dir, %error, "a quota is passed over, as its record can't be read");
+                    }
+                    Some((_, quota)) => found.extend(quota?),
+                }
             }
-        }
-        found.sort_by_key(|quota: &Quota| quota.dir);
-        Ok(found)
+            found.sort_by_key(|quota: &Quota| quota.dir);
+            Ok(found)
+        })
     }
 
     /// The directories of which there are records of quotas, whatever these say.

@@ -1,6 +1,8 @@
 //! Removing names.
 
-use super::{not_found, shown};
+use engine::task::LocalFuture;
+
+use super::shown;
 use crate::access::Tries;
 use crate::across::Outcome;
 use crate::error::Error;
@@ -12,60 +14,64 @@ use crate::record::node::{Gone, Target, check_name};
 
 impl FileSystem {
     /// Removes a name of what is no directory. The inode goes with its last name; if this client has it open, at its last close.
-    pub async fn unlink(&self, dir: u64, name: &[u8]) -> Result<(), Error> {
-        check_name(name)?;
-        let mut tries = Tries::new();
-        let mut guess = self.recall(dir, name).flatten().filter(|target| target.kind != Kind::Directory);
-        loop {
-            let target = match guess.take() {
-                Some(target) => target,
-                None => self.find(dir, name).await?.ok_or_else(|| not_found(name))?,
-            };
-            if target.kind == Kind::Directory {
-                return Err(Error::IsDirectory(shown(name)));
-            }
-            let turn = self.turns.alone(target.ino).await;
-            self.keep(&turn).await?;
-            let gone = Gone { ino: target.ino, link: target.link };
-            let is_removed = self.change_leaf(dir, name, |leaf, _| {
-                match leaf.get(name).map(|entry| (entry.target, entry.intent)) {
-                    Some((_, Some(intent))) => return Ok(Step::Resolve(intent)),
-                    Some((Some(there), None)) if there == target => {}
-                    _ => return Ok(Step::Keep(false)),
+    pub fn unlink<'a>(&'a self, dir: u64, name: &'a [u8]) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            check_name(name)?;
+            let mut tries = Tries::new();
+            let mut guess = self.recall(dir, name).flatten().filter(|target| target.kind != Kind::Directory);
+            loop {
+                let target = match guess.take() {
+                    Some(target) => target,
+                    None => self.found(dir, name).await?,
+                };
+                if target.kind == Kind::Directory {
+                    return Err(Error::IsDirectory(shown(name)));
                 }
-                leaf.set(name, None, None);
-                leaf.gone.push(gone);
-                Ok(Step::Put(true, true))
-            });
-            if is_removed.await? {
-                // The name is gone whatever comes of this: who changes the leaf next does it if it fails.
-                self.finish_gone(&[gone]).await;
-                return Ok(());
+                let turn = self.turns.alone(target.ino).await;
+                self.keep(&turn).await?;
+                let gone = Gone { ino: target.ino, link: target.link };
+                let is_removed = self.change_leaf(dir, name, |leaf, _| {
+                    match leaf.get(name).map(|entry| (entry.target, entry.intent)) {
+                        Some((_, Some(intent))) => return Ok(Step::Resolve(intent)),
+                        Some((Some(there), None)) if there == target => {}
+                        _ => return Ok(Step::Keep(false)),
+                    }
+                    leaf.set(name, None, None);
+                    leaf.gone.push(gone);
+                    Ok(Step::Put(true, true))
+                });
+                if is_removed.await? {
+                    // The name is gone whatever comes of this: who changes the leaf next does it if it fails.
+                    self.finish_gone(&[gone]).await;
+                    return Ok(());
+                }
+                drop(turn);
+                tries.again("other clients change the name").await?;
             }
-            drop(turn);
-            tries.again("other clients change the name").await?;
-        }
+        })
     }
 
     /// Removes an empty directory.
-    pub async fn rmdir(&self, dir: u64, name: &[u8]) -> Result<(), Error> {
-        check_name(name)?;
-        let mut tries = Tries::new();
-        loop {
-            let target = self.find(dir, name).await?.ok_or_else(|| not_found(name))?;
-            if target.kind != Kind::Directory {
-                return Err(Error::NotDirectory(shown(name)));
+    pub fn rmdir<'a>(&'a self, dir: u64, name: &'a [u8]) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            check_name(name)?;
+            let mut tries = Tries::new();
+            loop {
+                let target = self.found(dir, name).await?;
+                if target.kind != Kind::Directory {
+                    return Err(Error::NotDirectory(shown(name)));
+                }
+                self.look_empty(target, (dir, name)).await?;
+                let sides = vec![Side { dir, name: name.to_vec(), before: Some(target), after: None }];
+                match self.carry_out(Intent::new(sides)).await {
+                    Ok(Outcome::Done) => return Ok(()),
+                    Ok(Outcome::Again) => {}
+                    Err(Error::NotEmpty(_)) => return Err(Error::NotEmpty(shown(name))),
+                    Err(error) => return Err(error),
+                }
+                tries.again("other clients change the name").await?;
             }
-            self.look_empty(target, (dir, name)).await?;
-            let sides = vec![Side { dir, name: name.to_vec(), before: Some(target), after: None }];
-            match self.carry_out(Intent::new(sides)).await {
-                Ok(Outcome::Done) => return Ok(()),
-                Ok(Outcome::Again) => {}
-                Err(Error::NotEmpty(_)) => return Err(Error::NotEmpty(shown(name))),
-                Err(error) => return Err(error),
-            }
-            tries.again("other clients change the name").await?;
-        }
+        })
     }
 
     /// Says at little cost that a directory has names; that it has none is found out when it is removed.

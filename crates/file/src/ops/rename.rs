@@ -1,6 +1,8 @@
 //! Renaming.
 
-use super::{not_found, shown};
+use engine::task::LocalFuture;
+
+use super::shown;
 use crate::access::Tries;
 use crate::across::Outcome;
 use crate::error::Error;
@@ -24,75 +26,74 @@ type Place<'a> = (u64, &'a [u8]);
 
 impl FileSystem {
     /// Gives what one name leads to another name, at once; what that led to is removed.
-    pub async fn rename(
-        &self,
-        (dir, name): Place<'_>,
-        (new_dir, new_name): Place<'_>,
+    pub fn rename<'a>(
+        &'a self,
+        (dir, name): Place<'a>,
+        (new_dir, new_name): Place<'a>,
         flags: RenameFlags,
-    ) -> Result<(), Error> {
-        check_name(name)?;
-        check_name(new_name)?;
-        if flags.no_replace && flags.exchange {
-            return Err(Error::Invalid("a rename that may not replace can't exchange"));
-        }
-        let mut tries = Tries::new();
-        let mut guess = self.guess_targets((dir, name), (new_dir, new_name), flags);
-        loop {
-            let (target, other) = match guess.take() {
-                Some(guess) => guess,
-                None => {
-                    let target = self.find(dir, name).await?.ok_or_else(|| not_found(name))?;
-                    (target, self.find(new_dir, new_name).await?)
-                }
-            };
-            match check_targets(target, other, (dir, name), (new_dir, new_name), flags) {
-                Ok(true) => {}
-                // The names were read one after the other: what they seem to be together holds if the first is still so.
-                _ if self.find(dir, name).await? != Some(target) => {
-                    tries.again("other clients change the names").await?;
-                    continue;
-                }
-                refused => return refused.map(drop),
+    ) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            check_name(name)?;
+            check_name(new_name)?;
+            if flags.no_replace && flags.exchange {
+                return Err(Error::Invalid("a rename that may not replace can't exchange"));
             }
-            if let Some(other) = other.filter(|other| other.kind == Kind::Directory && !flags.exchange) {
-                self.look_empty(other, (new_dir, new_name)).await?;
-            }
-            self.check_quotas(dir, new_dir, name).await?;
-            let replaced = other.filter(|other| !flags.exchange && other.kind != Kind::Directory);
-            let turn = match replaced {
-                Some(replaced) => Some(self.turns.alone(replaced.ino).await),
-                None => None,
-            };
-            if let Some(turn) = &turn {
-                self.keep(turn).await?;
-            }
-            let sides = vec![
-                Side { dir, name: name.to_vec(), before: Some(target), after: other.filter(|_| flags.exchange) },
-                Side { dir: new_dir, name: new_name.to_vec(), before: other, after: Some(target) },
-            ];
-            let intent = Intent::new(sides);
-            let is_done = match self.rename_in_leaf(&intent.sides).await? {
-                Some(true) => {
-                    let exchanged = other.filter(|_| flags.exchange);
-                    for target in [Some(target), exchanged].into_iter().flatten() {
-                        self.note_rename(target.ino).await;
+            let mut tries = Tries::new();
+            let mut guess = self.guess_targets((dir, name), (new_dir, new_name), flags);
+            loop {
+                let (target, other) = match guess.take() {
+                    Some(guess) => guess,
+                    None => (self.found(dir, name).await?, self.find(new_dir, new_name).await?),
+                };
+                match check_targets(target, other, (dir, name), (new_dir, new_name), flags) {
+                    Ok(true) => {}
+                    // The names were read one after the other: what they seem to be together holds if the first is still so.
+                    _ if self.find(dir, name).await? != Some(target) => {
+                        tries.again("other clients change the names").await?;
+                        continue;
                     }
-                    true
+                    refused => return refused.map(drop),
                 }
-                Some(false) => false,
-                // Whoever finishes it notes the times.
-                None => match self.carry_out(intent).await {
-                    Ok(outcome) => matches!(outcome, Outcome::Done),
-                    Err(Error::NotEmpty(_)) => return Err(Error::NotEmpty(shown(new_name))),
-                    Err(error) => return Err(error),
-                },
-            };
-            if is_done {
-                return Ok(());
+                if let Some(other) = other.filter(|other| other.kind == Kind::Directory && !flags.exchange) {
+                    self.look_empty(other, (new_dir, new_name)).await?;
+                }
+                self.check_quotas(dir, new_dir, name).await?;
+                let replaced = other.filter(|other| !flags.exchange && other.kind != Kind::Directory);
+                let turn = match replaced {
+                    Some(replaced) => Some(self.turns.alone(replaced.ino).await),
+                    None => None,
+                };
+                if let Some(turn) = &turn {
+                    self.keep(turn).await?;
+                }
+                let sides = vec![
+                    Side { dir, name: name.to_vec(), before: Some(target), after: other.filter(|_| flags.exchange) },
+                    Side { dir: new_dir, name: new_name.to_vec(), before: other, after: Some(target) },
+                ];
+                let intent = Intent::new(sides);
+                let is_done = match self.rename_in_leaf(&intent.sides).await? {
+                    Some(true) => {
+                        let exchanged = other.filter(|_| flags.exchange);
+                        for target in [Some(target), exchanged].into_iter().flatten() {
+                            self.note_rename(target.ino).await;
+                        }
+                        true
+                    }
+                    Some(false) => false,
+                    // Whoever finishes it notes the times.
+                    None => match self.carry_out(intent).await {
+                        Ok(outcome) => matches!(outcome, Outcome::Done),
+                        Err(Error::NotEmpty(_)) => return Err(Error::NotEmpty(shown(new_name))),
+                        Err(error) => return Err(error),
+                    },
+                };
+                if is_done {
+                    return Ok(());
+                }
+                drop(turn);
+                tries.again("other clients change the names").await?;
             }
-            drop(turn);
-            tries.again("other clients change the names").await?;
-        }
+        })
     }
 
     /// What counts for one quota does not come into a directory in which other things count for another. Asked before what would be

@@ -9,6 +9,7 @@
 
 use std::cell::Cell;
 
+use engine::task::LocalFuture;
 use engine::time::{self, Instant};
 
 use super::turns::Turn;
@@ -52,23 +53,25 @@ impl FileSystem {
 
     /// Says that this client is there; about every minute, and every ten seconds while it has locks. One that could not for too
     /// long gets another number.
-    pub async fn renew(&self) -> Result<(), Error> {
-        let named = self.named().await?;
-        let (sent, now, term) = (time::now(), Time::now(), Cell::new(0));
-        let is_there = self.change_client(|record| {
-            // With each try: of two renewals the one that comes later must not bring an older term back.
-            term.set(self.standing.term_to_tell());
-            (record.renewed, record.term) = (now, term.get());
+    pub fn renew(&self) -> LocalFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let named = self.named().await?;
+            let (sent, now, term) = (time::now(), Time::now(), Cell::new(0));
+            let is_there = self.change_client(|record| {
+                // With each try: of two renewals the one that comes later must not bring an older term back.
+                term.set(self.standing.term_to_tell());
+                (record.renewed, record.term) = (now, term.get());
+                Ok(())
+            });
+            if !is_there.await? {
+                drop(named);
+                return self.begin_anew().await;
+            }
+            // What was lost before this came is lost.
+            self.notice_loss();
+            self.standing.renew(sent, term.get());
             Ok(())
-        });
-        if !is_there.await? {
-            drop(named);
-            return self.begin_anew().await;
-        }
-        // What was lost before this came is lost.
-        self.notice_loss();
-        self.standing.renew(sent, term.get());
-        Ok(())
+        })
     }
 
     /// Before a lock is taken: the record is young enough, and says which of this client's locks count.

@@ -29,7 +29,7 @@ use std::rc::Rc;
 
 use device::Error;
 use engine::View;
-use engine::task::{self, Task};
+use engine::task::{self, LocalFuture, Task};
 
 use self::buffer::{Range, Stream};
 use self::core::Core;
@@ -119,26 +119,37 @@ impl Manager {
     ///
     /// # Errors
     /// A device that can't be used, or fails.
-    pub async fn format(device: Rc<dyn FlashDevice>, options: &FormatOptions) -> Result<(), ManagerError> {
-        format::format(device, options).await
+    pub fn format<'a>(
+        device: Rc<dyn FlashDevice>,
+        options: &'a FormatOptions,
+    ) -> LocalFuture<'a, Result<(), ManagerError>> {
+        Box::pin(async move { format::format(device, options).await })
     }
 
     /// Sectors of the namespace that a format would make of a device, which is left as it is.
     ///
     /// # Errors
     /// A device that can't be used.
-    pub async fn plan(device: &dyn FlashDevice, options: &FormatOptions) -> Result<u32, ManagerError> {
-        format::plan(device, options).await
+    pub fn plan<'a>(
+        device: &'a dyn FlashDevice,
+        options: &'a FormatOptions,
+    ) -> LocalFuture<'a, Result<u32, ManagerError>> {
+        Box::pin(async move { format::plan(device, options).await })
     }
 
     /// Opens a device that was formatted, after a crash as well as after a close.
     ///
     /// # Errors
     /// A device that was not formatted, is another one than what is on it says, is damaged or fails.
-    pub async fn open(device: Rc<dyn FlashDevice>, options: ManagerOptions) -> Result<Manager, ManagerError> {
-        let core = recover::open(device, options, Purpose::Use).await?;
-        let task = task::spawn(core.clone().maintain());
-        Ok(Manager { core, task: RefCell::new(Some(task)) })
+    pub fn open(
+        device: Rc<dyn FlashDevice>,
+        options: ManagerOptions,
+    ) -> LocalFuture<'static, Result<Manager, ManagerError>> {
+        Box::pin(async move {
+            let core = recover::open(device, options, Purpose::Use).await?;
+            let task = task::spawn(core.clone().maintain());
+            Ok(Manager { core, task: RefCell::new(Some(task)) })
+        })
     }
 
     /// Opens a device to be looked at: nothing is written to it, and no write is taken. After a crash, what recovery finds is in
@@ -146,9 +157,11 @@ impl Manager {
     ///
     /// # Errors
     /// As [`Manager::open`].
-    pub async fn look(device: Rc<dyn FlashDevice>) -> Result<Manager, ManagerError> {
-        let core = recover::open(device, ManagerOptions::default(), Purpose::Look).await?;
-        Ok(Manager { core, task: RefCell::new(None) })
+    pub fn look(device: Rc<dyn FlashDevice>) -> LocalFuture<'static, Result<Manager, ManagerError>> {
+        Box::pin(async move {
+            let core = recover::open(device, ManagerOptions::default(), Purpose::Look).await?;
+            Ok(Manager { core, task: RefCell::new(None) })
+        })
     }
 
     /// Sectors of the namespace.
@@ -210,13 +223,15 @@ impl Manager {
     ///
     /// # Errors
     /// As [`Manager::write`].
-    pub async fn deallocate(&self, first: u32, count: u32, is_spoilt: bool) -> Result<u64, Error> {
-        let mut ticket = 0;
-        for at in (0..count).step_by(RANGE_SECTORS_MAX as usize) {
-            let range = Range { first: first + at, count: (count - at).min(RANGE_SECTORS_MAX), is_spoilt };
-            ticket = self.core.record(range).await?;
-        }
-        Ok(ticket)
+    pub fn deallocate(&self, first: u32, count: u32, is_spoilt: bool) -> LocalFuture<'_, Result<u64, Error>> {
+        Box::pin(async move {
+            let mut ticket = 0;
+            for at in (0..count).step_by(RANGE_SECTORS_MAX as usize) {
+                let range = Range { first: first + at, count: (count - at).min(RANGE_SECTORS_MAX), is_spoilt };
+                ticket = self.core.record(range).await?;
+            }
+            Ok(ticket)
+        })
     }
 
     /// Ends when what entered up to a ticket is stable.
@@ -264,8 +279,8 @@ impl Manager {
     }
 
     /// Holds the map against the tags on flash. To be called while nobody writes.
-    pub async fn check(&self) -> CheckReport {
-        self.core.check_log().await
+    pub fn check(&self) -> LocalFuture<'_, CheckReport> {
+        Box::pin(async move { self.core.check_log().await })
     }
 
     /// Figures, at the moment.
@@ -311,8 +326,8 @@ impl Manager {
     ///
     /// # Errors
     /// The device has failed. It is given up in any case.
-    pub async fn close(self) -> Result<(), Error> {
-        self.end().await
+    pub fn close(self) -> LocalFuture<'static, Result<(), Error>> {
+        Box::pin(async move { self.end().await })
     }
 
     /// The same where others have the media manager too. The caller sees to it that no command changes anything meanwhile; what
@@ -320,10 +335,12 @@ impl Manager {
     ///
     /// # Errors
     /// As [`Manager::close`].
-    pub async fn end(&self) -> Result<(), Error> {
-        let result = self.settle().await;
-        self.core.state.borrow_mut().failure.get_or_insert_with(|| Error::WriteFault(CLOSED.into()));
-        result
+    pub fn end(&self) -> LocalFuture<'_, Result<(), Error>> {
+        Box::pin(async move {
+            let result = self.settle().await;
+            self.core.state.borrow_mut().failure.get_or_insert_with(|| Error::WriteFault(CLOSED.into()));
+            result
+        })
     }
 
     async fn settle(&self) -> Result<(), Error> {

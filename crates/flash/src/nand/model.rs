@@ -144,20 +144,24 @@ impl Nand {
     ///
     /// # Errors
     /// A geometry that can't work, a namespace that is too small or fails.
-    pub async fn create(namespace: AnyNamespace, config: NandConfig) -> Result<Rc<Nand>, NandError> {
-        let geometry = config.geometry.checked()?;
-        let serial = device::random_nguid();
-        let (content, reports) = content::lay_out(namespace, geometry, serial, &factory_bad(&config)).await?;
-        Ok(Nand::new(config, serial, content, reports))
+    pub fn create(namespace: AnyNamespace, config: NandConfig) -> LocalFuture<'static, Result<Rc<Nand>, NandError>> {
+        Box::pin(async move {
+            let geometry = config.geometry.checked()?;
+            let serial = device::random_nguid();
+            let (content, reports) = content::lay_out(namespace, geometry, serial, &factory_bad(&config)).await?;
+            Ok(Nand::new(config, serial, content, reports))
+        })
     }
 
     /// The medium on a namespace. Of the configuration the geometry is what it was made with.
     ///
     /// # Errors
     /// Where there is none, or it is damaged.
-    pub async fn open(namespace: AnyNamespace, config: NandConfig) -> Result<Rc<Nand>, NandError> {
-        let (geometry, serial, content, reports) = content::open(namespace).await?.ok_or(NandError::NoDevice)?;
-        Ok(Nand::new(NandConfig { geometry, ..config }, serial, content, reports))
+    pub fn open(namespace: AnyNamespace, config: NandConfig) -> LocalFuture<'static, Result<Rc<Nand>, NandError>> {
+        Box::pin(async move {
+            let (geometry, serial, content, reports) = content::open(namespace).await?.ok_or(NandError::NoDevice)?;
+            Ok(Nand::new(NandConfig { geometry, ..config }, serial, content, reports))
+        })
     }
 
     /// What it is made of.
@@ -173,6 +177,12 @@ impl Nand {
         self.is_claimed.set(false);
         *self.lanes.borrow_mut() = Rc::new(Lanes::new(self.config.timing.clone(), self.config.geometry));
         Rc::new(Powered { nand: self.clone(), life: self.life.get() })
+    }
+
+    /// The device with power on, as one of any kind. Whoever makes it one itself compiles all of the model.
+    #[inline(never)]
+    pub fn device(self: &Rc<Nand>) -> Rc<dyn FlashDevice> {
+        self.power_on()
     }
 
     /// Power goes.
@@ -209,12 +219,14 @@ impl Nand {
     }
 
     /// A sector as it is, with its out-of-band bytes, for tests: `None` where it can't be read.
-    pub async fn peek(&self, sector: Sector) -> Option<(Buf, Buf)> {
-        let checked = self.chunks.borrow().check_read(sector, SECTOR_BYTES);
-        let (chunk, offset, _) = checked.ok()?;
-        let oob = Buf::with_len(self.config.geometry.oob_bytes as usize);
-        let (result, data, oob) = self.content.read(chunk, offset, Buf::with_len(SECTOR_BYTES), oob).await;
-        result.is_ok().then_some((data, oob))
+    pub fn peek(&self, sector: Sector) -> LocalFuture<'_, Option<(Buf, Buf)>> {
+        Box::pin(async move {
+            let checked = self.chunks.borrow().check_read(sector, SECTOR_BYTES);
+            let (chunk, offset, _) = checked.ok()?;
+            let oob = Buf::with_len(self.config.geometry.oob_bytes as usize);
+            let (result, data, oob) = self.content.read(chunk, offset, Buf::with_len(SECTOR_BYTES), oob).await;
+            result.is_ok().then_some((data, oob))
+        })
     }
 
     /// What is left of a program: of each sector something.

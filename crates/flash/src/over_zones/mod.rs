@@ -19,11 +19,12 @@
 mod plan;
 
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use device::{
     Durability, Error, Lba, Mode, Namespace, RangeGuard, RangeLocks, Writability, Zone, ZoneAction, ZoneError,
-    ZoneState,
+    ZoneState, ZonedFile,
 };
 use engine::task::LocalFuture;
 use engine::{Buf, View};
@@ -49,6 +50,14 @@ pub struct OverZones<N> {
     /// By chunk.
     locks: Arc<RangeLocks>,
     is_claimed: Cell<bool>,
+}
+
+/// [`OverZones::open`] on a zoned block device, as a device of any kind.
+pub fn zoned_device(
+    file: ZonedFile,
+    layout: ZoneLayout,
+) -> LocalFuture<'static, Result<Rc<dyn FlashDevice>, ZonesError>> {
+    Box::pin(async move { Ok(Rc::new(OverZones::open(file, layout).await?) as Rc<dyn FlashDevice>) })
 }
 
 impl<N: Namespace> OverZones<N> {

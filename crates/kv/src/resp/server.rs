@@ -104,21 +104,29 @@ impl<B: Backend> Gateway<B> {
     }
 
     /// Accepts until the future is dropped. Connections go round this thread and `others`.
-    pub async fn accept(&self, listener: &TcpListener, others: &[MailSender<DetachedStream>]) {
-        let mut dealer = Dealer::new(others);
-        loop {
-            let (stream, _) = accept_next(|| listener.accept(), || ()).await;
-            if let Some(stream) = dealer.deal(stream.detach()) {
-                self.adopt(stream.attach());
+    pub fn accept<'a>(
+        &'a self,
+        listener: &'a TcpListener,
+        others: &'a [MailSender<DetachedStream>],
+    ) -> LocalFuture<'a, ()> {
+        Box::pin(async move {
+            let mut dealer = Dealer::new(others);
+            loop {
+                let (stream, _) = accept_next(|| listener.accept(), || ()).await;
+                if let Some(stream) = dealer.deal(stream.detach()) {
+                    self.adopt(stream.attach());
+                }
             }
-        }
+        })
     }
 
     /// Serves the connections that another thread accepts, until that thread is gone.
-    pub async fn adopt_all(&self, mail: &MailReceiver<DetachedStream>) {
-        while let Some(stream) = mail.recv().await {
-            self.adopt(stream.attach());
-        }
+    pub fn adopt_all<'a>(&'a self, mail: &'a MailReceiver<DetachedStream>) -> LocalFuture<'a, ()> {
+        Box::pin(async move {
+            while let Some(stream) = mail.recv().await {
+                self.adopt(stream.attach());
+            }
+        })
     }
 
     /// Serves one connection in a task of its own.
@@ -156,10 +164,12 @@ impl<B: Backend> Gateway<B> {
     }
 
     /// Lets every connection finish what was received, then closes them; waits a bounded time.
-    pub async fn stop(&self) {
-        self.stopping.set(true);
-        self.stop.notify_all();
-        all_closed(|| self.connections.get(), &self.ended).await;
+    pub fn stop(&self) -> LocalFuture<'_, ()> {
+        Box::pin(async move {
+            self.stopping.set(true);
+            self.stop.notify_all();
+            all_closed(|| self.connections.get(), &self.ended).await;
+        })
     }
 }
 

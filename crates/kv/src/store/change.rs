@@ -11,6 +11,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use engine::task::LocalFuture;
 use engine::time;
 use pool::Map;
 use pool::change::{Phase, Side, State};
@@ -30,40 +31,49 @@ impl Mover for Store {
     /// first phase only gives hosts that are awake the time of a lease to learn of the joint map, so that they need not
     /// meet a seal in the middle of an operation.
     async fn step(&self, map: &Map, phase: Phase, cursor: u64) -> Result<Step, String> {
-        let inner = &self.inner;
-        inner.adopt(map.clone()).await;
-        if map.goes_back() {
-            return Ok(Step::DONE);
-        }
-        let topology = inner.topology();
-        if topology.map.epoch != map.epoch {
-            return Err(format!(
-                "the map of epoch {} is in force already: somebody else is further",
-                topology.map.epoch
-            ));
-        }
-        let (stretch, moved_bytes) = (topology.stretch(cursor), &inner.stats.moved_bytes);
-        let before = moved_bytes.load(Ordering::Relaxed);
-        let mut unequal = false;
-        match (phase, topology.map.state) {
-            (Phase::Seal, State::Joint) => {
-                time::sleep(inner.lease()).await;
+        // Boxed: whoever carries changes out would compile all that a step is.
+        self.piece(map, phase, cursor).await
+    }
+}
+
+impl Store {
+    fn piece<'a>(&'a self, map: &'a Map, phase: Phase, cursor: u64) -> LocalFuture<'a, Result<Step, String>> {
+        Box::pin(async move {
+            let inner = &self.inner;
+            inner.adopt(map.clone()).await;
+            if map.goes_back() {
                 return Ok(Step::DONE);
             }
-            (Phase::Migrate, State::Joint) => super::migrate::migrate(inner, &topology, stretch).await?,
-            (Phase::Clean, State::Unclean) => {
-                let since = time::now();
-                let seen = super::clean::clean(inner, &topology, stretch).await?;
-                if topology.map.half_may_know(Side::New) {
-                    // What was read too far apart is no look.
-                    let seen = Some(seen).filter(|_| since.elapsed() <= OPERATION_TIME_MAX);
-                    unequal = !super::repair::make_equal(inner, &topology, stretch, seen).await;
-                }
+            let topology = inner.topology();
+            if topology.map.epoch != map.epoch {
+                return Err(format!(
+                    "the map of epoch {} is in force already: somebody else is further",
+                    topology.map.epoch
+                ));
             }
-            (phase, state) => return Err(format!("a {state} map has no phase {phase}")),
-        }
-        let done = stretch.to.map_or(1000, |to| (to as f64 / 2f64.powi(64) * 1000.0) as u16);
-        Ok(Step { cursor: stretch.to, done, moved_bytes: moved_bytes.load(Ordering::Relaxed) - before, unequal })
+            let (stretch, moved_bytes) = (topology.stretch(cursor), &inner.stats.moved_bytes);
+            let before = moved_bytes.load(Ordering::Relaxed);
+            let mut unequal = false;
+            match (phase, topology.map.state) {
+                (Phase::Seal, State::Joint) => {
+                    time::sleep(inner.lease()).await;
+                    return Ok(Step::DONE);
+                }
+                (Phase::Migrate, State::Joint) => super::migrate::migrate(inner, &topology, stretch).await?,
+                (Phase::Clean, State::Unclean) => {
+                    let since = time::now();
+                    let seen = super::clean::clean(inner, &topology, stretch).await?;
+                    if topology.map.half_may_know(Side::New) {
+                        // What was read too far apart is no look.
+                        let seen = Some(seen).filter(|_| since.elapsed() <= OPERATION_TIME_MAX);
+                        unequal = !super::repair::make_equal(inner, &topology, stretch, seen).await;
+                    }
+                }
+                (phase, state) => return Err(format!("a {state} map has no phase {phase}")),
+            }
+            let done = stretch.to.map_or(1000, |to| (to as f64 / 2f64.powi(64) * 1000.0) as u16);
+            Ok(Step { cursor: stretch.to, done, moved_bytes: moved_bytes.load(Ordering::Relaxed) - before, unequal })
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use device::{IdentityError, OpenError, ZonedFile};
-use flash::{FlashDevice, OverZones, ZoneLayout};
+use flash::{FlashDevice, ZoneLayout};
 
 use crate::exit::Failure;
 
@@ -23,7 +23,6 @@ pub async fn open(path: &Path, read_only: bool) -> Result<Rc<dyn FlashDevice>, F
         }
         opened => opened,
     };
-    let device = OverZones::open(file.map_err(Failure::refused)?, ZoneLayout::default()).await;
-    let device = device.map_err(|error| Failure::refused(format!("{}: {error}", path.display())))?;
-    Ok(Rc::new(device))
+    let device = flash::zoned_device(file.map_err(Failure::refused)?, ZoneLayout::default()).await;
+    device.map_err(|error| Failure::refused(format!("{}: {error}", path.display())))
 }

@@ -153,7 +153,7 @@ pub async fn power_on(path: &Path, access: Access) -> Result<On, Failure> {
         let mend = format!("bring back the file {}.yagura, which belongs to it", path.display());
         return Err(Failure::refused(format!("{}: {text}; {mend}", path.display())));
     }
-    Ok(On { preset: Some(preset), used, device: nand.power_on() })
+    Ok(On { preset: Some(preset), used, device: nand.device() })
 }
 
 /// A device with its media manager.
@@ -223,9 +223,9 @@ pub async fn serve(path: &Path) -> Result<AnyNamespace, Failure> {
     let on = power_on(path, Access::Serve).await?;
     on.check_use(Use::Log, path)?;
     let metered = Rc::new(Metered::new(on.device));
-    let manager = Manager::open(metered.clone(), ManagerOptions::default()).await;
+    let manager = Manager::open(metered.device(), ManagerOptions::default()).await;
     let namespace = Rc::new(FlashNamespace::new(manager.map_err(|error| manager_failure(path, error))?));
-    let mailed = Mailed::new(namespace.clone());
+    let mailed = namespace.mailed();
     Ok(begin(key, metered, Some(namespace), mailed))
 }
 
@@ -235,8 +235,8 @@ pub async fn serve_zones(path: &Path) -> Result<AnyNamespace, Failure> {
     let on = power_on(path, Access::Serve).await?;
     on.check_use(Use::Zones, path)?;
     let metered = Rc::new(Metered::new(on.device));
-    let zones = Zones::open(metered.clone()).await.map_err(|error| manager_failure(path, error.into()))?;
-    Ok(begin(key, metered, None, Mailed::new(Rc::new(zones))))
+    let zones = Zones::open(metered.device()).await.map_err(|error| manager_failure(path, error.into()))?;
+    Ok(begin(key, metered, None, zones.mailed()))
 }
 
 /// Looks at what this thread serves each second, as long as the task is kept.

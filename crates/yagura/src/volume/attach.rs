@@ -98,7 +98,7 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
     }
     let limits = attachment.as_ref().map_or_else(Limits::default, |attachment| attachment.limits);
     let limiter = Rc::new(Limiter::new(limits));
-    let served = Mailed::new(Rc::new(Limited::new(volume.clone(), limiter.clone())));
+    let served = Mailed::new(Rc::new(Limited::new(volume.any(), limiter.clone())));
     let holding = Holding { host: args.of.host.clone(), uids: found.uids };
     let by_name = attachment.as_ref().map(|attachment| (attachment, holding));
     let result = serve_it(args, (&volume, &limiter, by_name), &served, &used, &letter).await;

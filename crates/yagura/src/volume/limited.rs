@@ -17,6 +17,7 @@ use engine::figures;
 use engine::pace::Pace;
 use engine::time;
 use engine::{Buf, View};
+use fabric::host::AnyRemote;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
@@ -99,19 +100,19 @@ impl Limiter {
 }
 
 /// A namespace that is used as much as its limiter says.
-pub struct Limited<N> {
-    inner: Rc<N>,
+pub struct Limited {
+    inner: AnyRemote,
     limiter: Rc<Limiter>,
 }
 
-impl<N: Namespace> Limited<N> {
+impl Limited {
     /// In front of that namespace.
-    pub fn new(inner: Rc<N>, limiter: Rc<Limiter>) -> Limited<N> {
+    pub fn new(inner: AnyRemote, limiter: Rc<Limiter>) -> Limited {
         Limited { inner, limiter }
     }
 }
 
-impl<N: Namespace> Namespace for Limited<N> {
+impl Namespace for Limited {
     device::delegate_namespace!(this => { Limited { inner, .. } => inner };
         info, flush, hint_lifetime, writability, used_blocks, link, attribute, set_attribute);
     // No volume has any.
@@ -171,7 +172,7 @@ mod tests {
     }
 
     /// Seconds that so many reads of a MiB take, begun all at once.
-    async fn take(limited: &Limited<device::Memory>, reads: usize) -> f64 {
+    async fn take(limited: &Limited, reads: usize) -> f64 {
         let began = time::now();
         for _ in 0..reads {
             let (read, _) = limited.read(Lba(0), Buf::with_len(1 << 20)).await;
@@ -180,12 +181,12 @@ mod tests {
         (time::now() - began).as_secs_f64()
     }
 
-    fn run(work: impl AsyncFnOnce(Limited<device::Memory>, Rc<Limiter>) + 'static) {
+    fn run(work: impl AsyncFnOnce(Limited, Rc<Limiter>) + 'static) {
         let world = World::new(1, SimConfig::default());
         let ran = world.run_until(async move {
             let memory = device::Memory::new(4 << 20, 4096, [1; 16]).expect("it fits");
             let limiter = Rc::new(Limiter::default());
-            work(Limited::new(Rc::new(memory), limiter.clone()), limiter).await;
+            work(Limited::new(Rc::new(memory).into(), limiter.clone()), limiter).await;
         });
         ran.expect("it ends");
     }
