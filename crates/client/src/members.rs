@@ -32,7 +32,7 @@ pub fn admit<'a>(
 
 /// [`pool::check_member`].
 pub fn check<'a>(namespace: &'a AnyRemote, map: &'a Map, index: usize) -> LocalFuture<'a, Result<(), Error>> {
-    Box::pin(pool::check_member(namespace, map, index))
+    Box::pin(async move { pool::check_member(namespace, map, index).await.map(|_epoch| ()) })
 }
 
 /// [`pool::check_returned`].

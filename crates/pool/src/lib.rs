@@ -58,7 +58,7 @@ pub use geometry::{Geometry, HeapGroup, HeapPage, Layout, TablePage, member_byte
 pub use lost::HalfLeft;
 pub use map::{Map, MapError, Member, MemberId};
 pub use new_member::NewMember;
-pub use open::{Label, Opened, Presence, Report, carried_epoch, check_member, check_returned, inspect, open};
+pub use open::{Label, Opened, Presence, Report, check_member, check_returned, inspect, open};
 pub use plan::{PlanError, Request};
 pub use rebalance::{Mover, RebalanceError, Step};
 pub use renew::renew;

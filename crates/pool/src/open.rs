@@ -193,8 +193,9 @@ fn told(report: &Report, lives: &Lives) -> String {
     }
 }
 
-/// Whether a member of `map` that was away may vote again: still the same life of the same member of the same pool.
-pub async fn check_member<N: Namespace>(namespace: &N, map: &Map, index: usize) -> Result<(), Error> {
+/// Whether a member of `map` that was away may vote again: still the same life of the same member of the same pool. Returns the
+/// epoch of the map that its superblock names.
+pub async fn check_member<N: Namespace>(namespace: &N, map: &Map, index: usize) -> Result<u64, Error> {
     let member = &map.members[index];
     let label = format!("member {}", member.id);
     let newest = newest_copy(namespace, &label).await;
@@ -208,27 +209,15 @@ pub async fn check_member<N: Namespace>(namespace: &N, map: &Map, index: usize) 
         return Err(Error::OtherPool { member: label, found: superblock.pool, expected: map.pool });
     }
     vote(map, (member, (member.incarnation, member.mark)), namespace, &superblock)
-        .map_err(|reason| Error::Unfit { member: label, reason })
+        .map_err(|reason| Error::Unfit { member: label, reason })?;
+    Ok(superblock.epoch)
 }
 
 /// Whether a member that was given up as lost is back with what it held.
 pub async fn check_returned<N: Namespace>(namespace: &N, map: &Map, index: usize) -> Result<(), Error> {
     let mut with = map.clone();
     with.members[index].lost = false;
-    check_member(namespace, &with, index).await
-}
-
-/// The epoch of the map that the superblock of a member of this map's pool names.
-pub async fn carried_epoch<N: Namespace>(namespace: &N, map: &Map, index: usize) -> Result<u64, Error> {
-    let member = format!("member {}", map.members[index].id);
-    let (superblock, ..) = newest_copy(namespace, &member).await?;
-    if superblock.pool != map.pool {
-        return Err(Error::OtherPool { member, found: superblock.pool, expected: map.pool });
-    }
-    if superblock.map_length == 0 {
-        return Err(Error::Claimed { member, pool: superblock.pool });
-    }
-    Ok(superblock.epoch)
+    check_member(namespace, &with, index).await.map(|_epoch| ())
 }
 
 /// Reads a namespace's superblock and the map it names. `label` names it in errors.

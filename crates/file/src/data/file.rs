@@ -278,7 +278,7 @@ impl Contents {
                 }
             }
             // A chunk whose record came an hour late may be in regions that are another's by now.
-            taken.check()?;
+            taken.begin()?;
             let written = self.stripes.write(data, &taken.place, taken.row(), task::random_u64() as u32).await;
             match written {
                 Ok(stripe) => {

@@ -54,8 +54,8 @@ pub struct Space {
 /// Has the client say that it lives, under another number if it must.
 pub type Renew = Rc<dyn Fn() -> LocalFuture<'static, ()>>;
 
-/// Rows to be written. Dropped, they are taken for written by commands that may come late; from when a map is changed to name them
-/// on, also one whose caller goes away meanwhile, they are left to the map.
+/// Rows to be written. Dropped, they go back; once they were begun with, they are taken for written by commands that may come late;
+/// from when a map is changed to name them on, also one whose caller goes away meanwhile, they are left to the map.
 pub(crate) struct Taken {
     space: Rc<Space>,
     client: u64,
@@ -64,6 +64,8 @@ pub(crate) struct Taken {
     pub(crate) at: Instant,
     /// What they count.
     charge: Charge,
+    /// Commands may have been sent that write them.
+    is_begun: bool,
     /// False: a map names them, or may yet.
     is_ours: bool,
 }
@@ -71,6 +73,15 @@ pub(crate) struct Taken {
 impl Taken {
     pub(crate) fn row(&self) -> u32 {
         self.run.row
+    }
+
+    /// They are written from now on.
+    ///
+    /// # Errors
+    /// None may: others can have taken them for lost.
+    pub(crate) fn begin(&mut self) -> Result<(), Error> {
+        self.is_begun = true;
+        self.check()
     }
 
     /// A map is changed to name them from now on.
@@ -122,8 +133,15 @@ impl Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        if self.is_ours && self.client == self.space.client.get() {
-            self.space.rows.borrow_mut().put_aside(self.place.number, self.run, u32::MAX, time::now());
+        if !self.is_ours || self.client != self.space.client.get() {
+            return;
+        }
+        // What may still be written may be taken for that once more.
+        let may_be_used = !self.is_begun && self.check().is_ok();
+        let mut rows = self.space.rows.borrow_mut();
+        match may_be_used {
+            true => rows.put(self.place.number, self.run, time::now()),
+            false => rows.put_aside(self.place.number, self.run, u32::MAX, time::now()),
         }
     }
 }
@@ -266,7 +284,7 @@ impl Space {
         let mut owned = state.owned.values_mut().filter(|owned| self.will_do(&owned.place, well));
         let (run, place) = owned.find_map(|owned| Some((owned.take(rows)?, Rc::clone(&owned.place))))?;
         let (space, client, charge) = (Rc::clone(self), self.client.get(), Charge::none());
-        Some(Taken { space, client, place, run, at: time::now(), charge, is_ours: true })
+        Some(Taken { space, client, place, run, at: time::now(), charge, is_begun: false, is_ours: true })
     }
 
     /// Marks rows of a chunk that is ours; with `claims`, of one that is nobody's and becomes it, if its members are all well, or,

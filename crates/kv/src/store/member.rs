@@ -241,10 +241,13 @@ impl Member {
         self.voting().await.map(|(_, epoch)| epoch)
     }
 
-    /// Reads the superblock again, though it was good on this connection: others may have begun the member anew meanwhile.
-    pub(super) async fn check_again(&self) -> Result<(), MemberError> {
+    /// Reads the superblock again, though it was good on this connection: others may have begun the member anew meanwhile. Returns
+    /// the epoch of the map that it names, whoever else has learnt of that. (Who votes may carry a later one than this host knows:
+    /// else none would have a vote while a map is on its way to it.)
+    pub(super) async fn check_again(&self) -> Result<u64, MemberError> {
+        let table = self.table.as_ref().ok_or(MemberError::Away)?;
         self.checked.set(None);
-        self.voting().await.map(|_voting| ())
+        self.check(table, table.namespace().link().epoch).await
     }
 
     /// Which member it is, under any map.
@@ -253,18 +256,8 @@ impl Member {
         (member.id, member.incarnation)
     }
 
-    /// The epoch of the map that its superblock names, whoever else has learnt of that. Not asked of each member that votes, or
-    /// none would have a vote while a map is on its way to this host.
-    pub(super) async fn carried_epoch(&self) -> Result<u64, MemberError> {
-        let table = self.table.as_ref().ok_or(MemberError::Away)?;
-        match pool::carried_epoch(table.namespace(), &self.map, self.index).await {
-            Ok(epoch) => Ok(epoch),
-            Err(pool::Error::Device { source, .. }) => Err(TableError::Device(source).into()),
-            Err(error) => Err(MemberError::NoVote(error.to_string())),
-        }
-    }
-
-    async fn check(&self, table: &Table, epoch: u64) -> Result<(), MemberError> {
+    /// Reads the superblock on this connection, and returns the epoch of the map that it names if it is good.
+    async fn check(&self, table: &Table, epoch: u64) -> Result<u64, MemberError> {
         if let Some(refusal) = &*self.refused.borrow()
             && refusal.epoch == epoch
             && refusal.seen.elapsed() < REFUSAL_BELIEVED
@@ -275,8 +268,8 @@ impl Member {
         let member = &self.map.members[self.index];
         let same = newest.index_of(member.id).filter(|&index| newest.members[index].incarnation == member.incarnation);
         let (map, index) = same.map_or((&self.map, self.index), |index| (&newest, index));
-        match pool::check_member(table.namespace(), map, index).await {
-            Ok(()) => {}
+        let carried = match pool::check_member(table.namespace(), map, index).await {
+            Ok(carried) => carried,
             Err(pool::Error::Device { source, .. }) => return Err(TableError::Device(source).into()),
             Err(error) => {
                 let reason = error.to_string();
@@ -286,7 +279,7 @@ impl Member {
                 }
                 return Err(MemberError::NoVote(reason));
             }
-        }
+        };
         self.counts(epoch)?;
         *self.refused.borrow_mut() = None;
         self.checked.set(Some(epoch));
@@ -294,7 +287,7 @@ impl Member {
             // It was away, and others may have written meanwhile.
             self.set_stale(true);
         }
-        Ok(())
+        Ok(carried)
     }
 
     /// The newest map that this host knows, which it has asked for since it has this connection.

@@ -416,3 +416,5 @@ mod scrub_tests;
 mod tests;
 #[cfg(test)]
 mod voters;
+#[cfg(test)]
+mod withdrawn_tests;

@@ -384,6 +384,10 @@ impl Part {
                     }
                     self.pause(turn).await;
                     if self.shared.turn.get() != turn || self.shared.withdrawn.get() {
+                        // It is not marked stale: the next request to store brings it up to date, or marks it. Where none
+                        // follows, as the operation ends in its pause, the attempt's outcome is told as unknown: a member that
+                        // lacks it is as one that has refused it, and nobody marks that. Who reads both makes the key equal, or
+                        // the next repair.
                         return;
                     }
                 }

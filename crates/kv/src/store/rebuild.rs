@@ -95,8 +95,7 @@ async fn look(inner: &Rc<Inner>, damaged: &DamagedPage) -> Result<Option<Sight>,
         let Some(index) = damaged.index_in(&topology) else { return Ok(None) };
         let member = &topology.members[index];
         let (_, connection) = member.voting().await?;
-        let Some(image) = look_at(inner, member, damaged.page).await? else { return Ok(None) };
-        let carried = member.carried_epoch().await?;
+        let Some((image, carried)) = look_at(inner, member, damaged.page).await? else { return Ok(None) };
         if carried <= topology.map.epoch {
             return Ok(Some(Sight { topology, index, connection, image }));
         }
@@ -113,13 +112,14 @@ async fn look(inner: &Rc<Inner>, damaged: &DamagedPage) -> Result<Option<Sight>,
     }
 }
 
-/// A page as it is, if it is damaged. One of another life of the member is, too, unless it is this host that has slept: a member
-/// begins a new life with its superblock, so one that is read after the page tells. Then the newest map is learned.
-async fn look_at(inner: &Rc<Inner>, member: &Member, page: TablePage) -> Result<Option<Damaged>, MemberError> {
+/// A page as it is, if it is damaged, and the epoch of the map that its member carries. One of another life of the member is, too,
+/// unless it is this host that has slept: a member begins a new life with its superblock, so one that is read after the page tells.
+/// Then the newest map is learned.
+async fn look_at(inner: &Rc<Inner>, member: &Member, page: TablePage) -> Result<Option<(Damaged, u64)>, MemberError> {
     let (table, _) = member.voting().await?;
     let Some(image) = table.damaged_page(page).await? else { return Ok(None) };
     match member.check_again().await {
-        Ok(()) => Ok(Some(image)),
+        Ok(carried) => Ok(Some((image, carried))),
         Err(error) => {
             inner.look_for_newer_map().await;
             Err(error)

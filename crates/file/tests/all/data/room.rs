@@ -312,3 +312,71 @@ fn what_was_claimed_is_used_though_it_stays_in_the_list() {
         assert_eq!((chunks.len(), &chunks[0].unnamed[..]), (1, &[][..]), "its rows are lost to everybody");
     });
 }
+
+/// Nothing was sent to the rows of a write whose caller went away while it claimed the chunk: they rested for half an hour.
+#[test]
+fn rows_of_a_write_that_goes_away_before_it_begins_are_there_at_once() {
+    in_world(10, async {
+        let bed = Rc::new(Bed::new(10, (2, 1), 3, 4).await);
+        let first = bed.host();
+        let node = Node::new(&first, 1);
+        node.create().await;
+        first.contents.write(&*node, 0, rope(&[1; 5000])).await.unwrap();
+        let row = first.contents.stripes_of(&*node).await.unwrap().remove(0).1.id.row;
+        first.contents.space().close().await;
+        let gate = Gate::at(None);
+        bed.store.set_fates({
+            let (bed, gate) = (Rc::clone(&bed), Rc::clone(&gate));
+            move |key, _| {
+                if key.starts_with(&bed.keys_of(b'a')) {
+                    gate.stop_next();
+                }
+                None
+            }
+        });
+        let host = bed.host_at(Rc::clone(&gate));
+        let node = Node::new(&host, 2);
+        node.create().await;
+        let goes = task::spawn({
+            let (contents, node) = (Rc::clone(&host.contents), Rc::clone(&node));
+            async move { contents.write(&*node, 0, rope(&[2; 5000])).await }
+        });
+        time::sleep(Duration::from_secs(1)).await;
+        assert!(!goes.is_finished(), "it takes the chunk from the list");
+        drop(goes);
+        bed.store.set_fates(|_, _| None);
+        gate.go_on();
+        time::sleep(Duration::from_secs(1)).await;
+        host.contents.write(&*node, 0, rope(&[3; 5000])).await.unwrap();
+        assert_eq!(host.contents.stripes_of(&*node).await.unwrap().remove(0).1.id.row, row + 1);
+        host.contents.space().close().await;
+        audit(&bed, &[1, 2]).await;
+    });
+}
+
+/// Its columns may come yet.
+#[test]
+fn rows_of_a_write_that_goes_away_under_way_rest() {
+    in_world(11, async {
+        let bed = Bed::new(11, (2, 1), 3, 4).await;
+        let host = bed.host();
+        let node = Node::new(&host, 1);
+        node.create().await;
+        host.contents.write(&*node, 0, rope(&[1; 5000])).await.unwrap();
+        let row = host.contents.stripes_of(&*node).await.unwrap().remove(0).1.id.row;
+        let all_hang = |hang| bed.shelves.iter().for_each(|shelf| shelf.hangs.set(hang));
+        all_hang(true);
+        let goes = task::spawn({
+            let (contents, node) = (Rc::clone(&host.contents), Rc::clone(&node));
+            async move { contents.write(&*node, 5000, rope(&[2; 5000])).await }
+        });
+        time::sleep(Duration::from_secs(1)).await;
+        assert!(!goes.is_finished(), "it writes");
+        drop(goes);
+        all_hang(false);
+        time::sleep(Duration::from_secs(1)).await;
+        host.contents.write(&*node, 5000, rope(&[3; 5000])).await.unwrap();
+        let last = host.contents.stripes_of(&*node).await.unwrap().pop().unwrap().1;
+        assert_eq!(last.id.row, row + 2);
+    });
+}

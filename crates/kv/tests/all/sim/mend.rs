@@ -48,7 +48,7 @@ impl Operator {
     async fn has_lost(&self, map: &Map) -> bool {
         let Some(index) = map.index_of(MemberId(self.directory.nguid(VICTIM))) else { return false };
         let checked = pool::check_member(&self.host.voters.namespaces()[VICTIM], map, index).await;
-        !matches!(checked, Ok(()) | Err(pool::Error::Device { .. }))
+        !matches!(checked, Ok(_) | Err(pool::Error::Device { .. }))
     }
 
     /// Begins it anew, as `yagura kv repair` does.
