@@ -221,8 +221,8 @@ fn a_host_that_replaces_an_extent_for_ever_does_not_hold_a_scrub_up() {
     });
 }
 
-/// What held an extent's number when that was verified is not what holds it now: an extent was passed over that had been freed since,
-/// and taken for what a host moved out of a damaged one. Of the damage nothing was told.
+/// What held an extent's number when that was verified is not what holds it now: an extent was passed over that had been freed
+/// since, and taken for what a host moved out of a damaged one. Of the damage nothing was told.
 #[test]
 fn an_extent_that_is_taken_for_something_else_is_verified_anew() {
     let found = scrubbed_beside((EXTENT_BYTES, false), &[NEXT + 2], |drive, namespace| async move {

@@ -16,11 +16,11 @@ use super::ServedNamespace;
 use super::control::choose;
 use super::request::DriveAction;
 use super::scrub::DriveScrub;
-use super::spec::{Plan, parse_nqn};
+use super::spec::Plan;
 use crate::drive::{self, Listed, Used};
 use crate::exit::Failure;
 use crate::size::Size;
-use crate::spec::{once, pairs};
+use crate::spec::{once, pairs, parse_nqn};
 
 /// `--drive PATH[,subsystem=NQN]`
 #[derive(Clone, PartialEq, Eq, Debug)]
