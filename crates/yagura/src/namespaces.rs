@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::exit::Failure;
 use crate::size::Size;
-use crate::spec::{once, pairs, text};
-use crate::subsystem::spec::{parse_group, parse_nqn};
+use crate::spec::{once, pairs, parse_group, parse_nqn, text};
 
 /// One namespace as the command line says it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -1,5 +1,8 @@
 //! `key=value,key=value`: how a flag says something with parts.
 
+use fabric::subsystem::ANA_GROUPS_MAX;
+use nvme::Nqn;
+
 use crate::config::nearest;
 
 /// The parts of `text`: each a known key and its value, in order.
@@ -26,6 +29,17 @@ pub fn once<T>(place: &mut Option<T>, key: &str, value: T) -> Result<(), String>
         None => Ok(()),
         Some(_) => Err(format!("{key} is given twice")),
     }
+}
+
+/// An NQN from the value of a key.
+pub fn parse_nqn(text: &str) -> Result<Nqn, String> {
+    text.parse().map_err(|error: nvme::nqn::NqnError| error.to_string())
+}
+
+/// An ANA group.
+pub fn parse_group(text: &str) -> Result<u32, String> {
+    let group = text.parse().ok().filter(|group| (1..=ANA_GROUPS_MAX).contains(group));
+    group.ok_or_else(|| format!("ANA group `{text}`: must be a number from 1 to {ANA_GROUPS_MAX}"))
 }
 
 /// Fields of a request that are written as their text.

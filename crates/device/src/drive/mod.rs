@@ -41,6 +41,7 @@ mod registry;
 mod reserve;
 mod resolve;
 mod scrub;
+mod seen;
 mod span;
 mod state;
 mod window;

@@ -29,6 +29,8 @@ use crate::limits::TRANSFER_BYTES_MAX;
 struct Copying {
     reserved: Reservation,
     _admission: Admission,
+    /// Units of a block.
+    block_units: u32,
 }
 
 impl Copying {
@@ -65,7 +67,8 @@ impl Inner {
         let whole = u64::from(piece.index) * u64::from(units);
         self.reserve_copies(&mut reserved, &[*piece]).await?;
         let target = reserved.for_index(piece.index);
-        let mut copying = Copying { reserved, _admission: admission };
+        let block_units = self.registry.get(namespace).map_or(1, |shared| shared.block_size / self.layout.unit);
+        let mut copying = Copying { reserved, _admission: admission, block_units };
         let mut values = Vec::with_capacity(units as usize * 8);
         let chunk = (TRANSFER_BYTES_MAX as u32 / self.layout.unit).min(units);
         for at in (0..units).step_by(chunk as usize) {
@@ -127,7 +130,7 @@ impl Inner {
             content = read;
         }
         let target_unit = u64::from(target) * u64::from(self.layout.extent_units()) + u64::from(source.first);
-        let mut written = false;
+        let (mut written, mut counted) = (false, None);
         for step in 0..span.units {
             let unit = &mut content[step as usize * unit_bytes..][..unit_bytes];
             let old = value(values, step as usize);
@@ -140,7 +143,9 @@ impl Inner {
                 (None, _) if old < CHECKSUM_MIN => Some(old),
                 (None, _) if self.matches(&source, step, old, unit) => None,
                 (None, _) => {
-                    self.mismatches.fetch_add(1, Ordering::Relaxed);
+                    let block = Some((source.first + step) / copying.block_units);
+                    let is_new = std::mem::replace(&mut counted, block) != block;
+                    self.mismatches.fetch_add(is_new.into(), Ordering::Relaxed);
                     Some(UNCORRECTABLE)
                 }
             };

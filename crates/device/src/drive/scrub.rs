@@ -6,9 +6,11 @@
 //! Invariant: an extent that is mapped when the scrub begins, and still is when it ends, was verified. It is taken for seen when
 //! all of it was read while it was where it had been found; until then it stands, in other maps, behind the scrub's place: an
 //! extent gets into a second map only as that is made, at the same index, and maps are walked from the oldest to the youngest.
+//! What is moved out of an extent that was not seen yet is not seen where it is then either: see `seen`.
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use engine::Buf;
 use engine::job::Job;
@@ -16,6 +18,7 @@ use engine::task::LocalFuture;
 
 use super::Drive;
 use super::bytes::value;
+use super::core::Inner;
 use super::pages::{CHECKSUM_MIN, UNCORRECTABLE};
 use super::registry::Shared;
 use super::span::Span;
@@ -25,8 +28,9 @@ use crate::{Error, Lba};
 
 /// Damage listed; behind it only the count goes on. Guessed.
 const DAMAGE_MAX: usize = 1000;
-/// How often a place is looked at again whose extent was replaced while it was read. What is there then is younger than the scrub,
-/// which a host that replaces it for ever must not hold up for ever. Guessed.
+/// How often a place is looked at again whose extent was replaced while it was read: a host that replaces it for ever must not hold
+/// the scrub up for ever. What is there then is younger than the scrub, or was moved there, out of an extent that a snapshot kept,
+/// for the fourth time. Guessed.
 const AGAIN_MAX: u32 = 3;
 /// Extents passed over, as they were seen in other namespaces, before others of the thread have their turn. Chosen: well below a
 /// millisecond; a drive of many snapshots has millions of them.
@@ -76,13 +80,53 @@ impl Scrub {
     }
 }
 
+/// The marks of a scrub, which end with it: see `seen`.
+struct Marks<'a> {
+    inner: &'a Inner,
+    scrub: u64,
+}
+
+impl Drop for Marks<'_> {
+    fn drop(&mut self) {
+        self.inner.with(|core| core.state.seen.end(self.scrub));
+    }
+}
+
+impl<'a> Marks<'a> {
+    /// A scrub begins, and has seen nothing.
+    fn new(inner: &'a Inner) -> Marks<'a> {
+        let scrub = inner.with(|core| core.state.seen.begin(core.state.references.len()));
+        Marks { inner, scrub }
+    }
+
+    /// The next extent in a namespace's map from index `next` on: where it is, its number, and whether it has been seen. It is
+    /// marked: what takes its number while it is looked at takes the mark with it.
+    fn next(&self, namespace: u32, next: u32) -> Option<(u32, u32, bool)> {
+        self.inner.with(|core| {
+            let (index, extent) = core.state.space(namespace).ok()?.map.range(next, u32::MAX).next()?;
+            let seen = std::mem::replace(core.state.seen.mark(self.scrub, extent), true);
+            Some((index, extent, seen))
+        })
+    }
+
+    /// Whether it holds still what it held when it was marked.
+    fn holds(&self, extent: u32) -> bool {
+        self.inner.with(|core| *core.state.seen.mark(self.scrub, extent))
+    }
+
+    /// It has not been seen after all.
+    fn forget(&self, extent: u32) {
+        self.inner.with(|core| *core.state.seen.mark(self.scrub, extent) = false);
+    }
+}
+
 /// A scrub that goes on.
 struct Walk<'a> {
     job: &'a Job,
     found: &'a RefCell<Scrub>,
     /// Which extents it has verified.
-    seen: Vec<bool>,
-    /// How many those are.
+    seen: Marks<'a>,
+    /// How many it has verified; a number that was taken for something else since counts again.
     done: u64,
     /// How many there are to verify, as far as is known.
     total: u64,
@@ -103,8 +147,7 @@ impl Drive {
     /// The same for who may drop it half-way: `found` is what it has found so far.
     pub fn scrub_into<'a>(&'a self, job: &'a Job, found: &'a RefCell<Scrub>) -> LocalFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            let seen = self.inner.with(|core| vec![false; core.state.references.len()]);
-            let mut walk = Walk { job, found, seen, done: 0, total: 0, passed: 0 };
+            let mut walk = Walk { job, found, seen: Marks::new(&self.inner), done: 0, total: 0, passed: 0 };
             job.begin("scrub");
             let mut after = 0;
             while let Some(number) =
@@ -123,22 +166,20 @@ impl Drive {
     async fn scrub_namespace(&self, shared: &Arc<Shared>, walk: &mut Walk<'_>) -> Result<(), Error> {
         let (mut next, mut again) = (0, 0);
         // One at a time: the map may change between any two.
-        while let Some((index, extent)) =
-            self.inner.with(|core| core.state.space(shared.number).ok()?.map.range(next, u32::MAX).next())
-        {
-            if walk.seen[extent as usize] {
+        while let Some((index, extent, seen)) = walk.seen.next(shared.number, next) {
+            if seen {
                 walk.passed += 1;
                 if walk.passed.is_multiple_of(PASSED_AT_ONCE) {
                     engine::task::yield_now().await;
                 }
             } else {
                 let before = walk.found.borrow().figures();
-                if self.scrub_extent(shared, (index, extent), walk).await? {
-                    walk.seen[extent as usize] = true;
+                if self.scrub_extent(shared, (index, extent), walk).await? && walk.seen.holds(extent) {
                     walk.done += 1;
                     walk.total = walk.total.max(self.inner.with(|core| core.state.used())).max(walk.done);
                     walk.job.reached(walk.done as f64 / walk.total as f64);
                 } else {
+                    walk.seen.forget(extent);
                     walk.found.borrow_mut().back_to(before);
                     again += 1;
                     if again <= AGAIN_MAX {
@@ -165,6 +206,8 @@ impl Drive {
         let chunk = (TRANSFER_BYTES_MAX as u64 / u64::from(layout.unit)).min(extent_units);
         for at in (0..extent_units).step_by(chunk as usize) {
             walk.job.turn().await;
+            // What was never written is looked at without waiting for anything.
+            engine::task::yield_now().await;
             let first = u64::from(index) * extent_units + at;
             if !self.scrub_chunk(shared, (first, chunk), extent, walk).await? {
                 return Ok(false);
@@ -198,25 +241,33 @@ impl Drive {
             }
             result => result?,
         }
+        // Namespaces have blocks, of one checksum or several: what is told and counted is blocks.
+        let blocks = || (0..piece.units).step_by(per_block as usize).map(|at| at..at + per_block as u32);
         let state = |step: u32| value(&values, step as usize);
-        found.borrow_mut().uncorrectable +=
-            (0..piece.units).filter(|&step| state(step) == UNCORRECTABLE).count() as u64;
-        if (0..piece.units).all(|step| state(step) < CHECKSUM_MIN) {
+        let marked = blocks().filter(|block| block.clone().any(|step| state(step) == UNCORRECTABLE));
+        found.borrow_mut().uncorrectable += marked.count() as u64;
+        let written = (0..piece.units).filter(|&step| state(step) >= CHECKSUM_MIN).count() as u64;
+        if written == 0 {
             return Ok(true);
         }
         let buf = Buf::with_len(piece.units as usize * layout.unit as usize);
         job.take(buf.len() as u64).await;
         let (result, content) = self.inner.file.read_at(layout.unit_at(piece.unit(layout.extent_units())), buf).await;
         let mut found = found.borrow_mut();
-        for (step, unit) in (0..piece.units).zip(content.chunks_exact(layout.unit as usize)) {
-            if state(step) < CHECKSUM_MIN {
-                continue;
-            }
-            found.bytes += unit.len() as u64;
+        found.bytes += written * u64::from(layout.unit);
+        let unit = |step: u32| &content[step as usize * layout.unit as usize..][..layout.unit as usize];
+        let bad = |&step: &u32| {
+            state(step) >= CHECKSUM_MIN
+                && (result.is_err() || !self.inner.matches(&piece, step, state(step), unit(step)))
+        };
+        for block in blocks() {
+            let Some(step) = block.clone().find(bad) else { continue };
             let what = match &result {
                 Err(error) => error.to_string(),
-                Ok(()) if self.inner.matches(&piece, step, state(step), unit) => continue,
-                Ok(()) => "does not match its checksum".to_owned(),
+                Ok(()) => {
+                    self.inner.mismatches.fetch_add(1, Ordering::Relaxed);
+                    "does not match its checksum".to_owned()
+                }
             };
             found.damage(shared, Lba((first + u64::from(step)) / per_block), what, 1);
         }

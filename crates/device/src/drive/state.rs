@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use super::layout::Layout;
 use super::map::{ExtentMap, Free, NONE};
 use super::record::Record;
+use super::seen::Seen;
 
 /// Namespaces of a drive, snapshots among them. Chosen: what one looks through by eye.
 pub const NAMESPACES_MAX: usize = 1024;
@@ -61,6 +62,8 @@ pub(super) struct State {
     pub(super) entries: u64,
     /// Entries that commands under way are about to add: with them, too, the maps fit their place in a checkpoint.
     pub(super) entries_promised: u64,
+    /// What scrubs under way have seen.
+    pub(super) seen: Seen,
     entries_max: u64,
     extent_bytes: u32,
     unit: u32,
@@ -79,6 +82,7 @@ impl State {
             next_namespace: 1,
             entries: 0,
             entries_promised: 0,
+            seen: Seen::default(),
             entries_max: layout.entries_max(),
             extent_bytes: layout.extent_bytes,
             unit: layout.unit,
@@ -140,6 +144,7 @@ impl State {
         *references += 1;
         if *references == 1 {
             self.free.take(extent);
+            self.seen.taken(extent);
         }
         self.entries += 1;
         old.map_or(Ok(()), |old| self.unrefer(old, sequence))

@@ -9,8 +9,9 @@ use fabric::subsystem::Profile;
 use super::{Common, Serving, TargetDriveVerb};
 use crate::namespaces::NamespaceSpec;
 use crate::size::Size;
+use crate::spec::parse_group;
 use crate::subsystem::DriveSpec;
-use crate::subsystem::spec::{HostSpec, PortSpec, SubsystemSpec, parse_group, parse_profile};
+use crate::subsystem::spec::{HostSpec, PortSpec, SubsystemSpec, parse_profile};
 
 /// `yagura target`: serve, or with a verb talk to one that serves.
 #[derive(Args, Debug)]

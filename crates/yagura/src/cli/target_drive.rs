@@ -6,7 +6,6 @@ use clap::{Args, Subcommand};
 
 use super::{TargetControl, TargetSubsystem};
 use crate::size::Size;
-use crate::subsystem::SCRUB_BYTES_PER_SECOND;
 
 /// `yagura target drive VERB`: as `yagura drive`, on a drive that a target serves.
 #[derive(Subcommand, Debug)]
@@ -87,10 +86,10 @@ pub struct TargetDriveGrowArgs {
 pub struct TargetDriveScrubArgs {
     #[command(flatten)]
     pub at: TargetDriveArgs,
-    /// Bytes a second that it reads, at most, so that hosts have the rest; 0: as fast as it goes. One that is under way keeps
-    /// its own.
-    #[arg(long, value_name = "SIZE", default_value_t = Size(SCRUB_BYTES_PER_SECOND))]
-    pub rate: Size,
+    /// Bytes a second that it reads, at most, so that hosts have the rest; 0: as fast as it goes; default: 64MiB. One that is
+    /// under way keeps its own.
+    #[arg(long, value_name = "SIZE")]
+    pub rate: Option<Size>,
 }
 
 /// `yagura target drive snapshot`, `yagura target drive clone`

@@ -9,9 +9,9 @@ use fabric::subsystem::SubsystemReport;
 use serde_json::Value;
 use tokio::net::UnixStream;
 
-use super::control::{ROUTE, Refusal, Request};
-use super::drives::DriveAction;
+use super::control::ROUTE;
 use super::jobs::StatusReport;
+use super::request::{DriveAction, NO_REQUEST, Refusal, Request, not_understood};
 use super::scrub::ScrubState;
 use crate::cli::{
     TargetAllowHostArgs, TargetControl, TargetDriveArgs, TargetDriveScrubArgs, TargetDriveVerb, TargetHostArgs,
@@ -34,7 +34,7 @@ const WATCH_PAUSE: Duration = Duration::from_millis(100);
 pub fn run(verb: &TargetVerb) -> Result<(), Failure> {
     match verb {
         TargetVerb::Status(args) => {
-            let answer = ask(&args.control.control, &Request::Status)?;
+            let answer = ask(&args.control.control, &Request::Status {})?;
             let report: StatusReport = serde_json::from_value(answer).map_err(foreign)?;
             output::report(args.control.common.json, &report, describe)
         }
@@ -91,12 +91,12 @@ fn drive(verb: &TargetDriveVerb) -> Result<(), Failure> {
     let changed = |at: &TargetDriveArgs, action| change(&at.control, &request(at, action));
     match verb {
         TargetDriveVerb::List(at) => {
-            let answer = ask(&at.control.control, &request(at, DriveAction::List))?;
+            let answer = ask(&at.control.control, &request(at, DriveAction::List {}))?;
             let listed: Vec<Listed> = serde_json::from_value(answer).map_err(foreign)?;
             output::report(at.control.common.json, &listed, |all| describe_list(all))
         }
         TargetDriveVerb::Usage(at) => {
-            let answer = ask(&at.control.control, &request(at, DriveAction::Usage))?;
+            let answer = ask(&at.control.control, &request(at, DriveAction::Usage {}))?;
             let used: Used = serde_json::from_value(answer).map_err(foreign)?;
             output::report(at.control.common.json, &used, Used::describe)
         }
@@ -118,7 +118,7 @@ fn drive(verb: &TargetDriveVerb) -> Result<(), Failure> {
         }
         TargetDriveVerb::Scrub(args) => scrub(args),
         TargetDriveVerb::StopScrub(at) => {
-            let answer = ask(&at.control.control, &request(at, DriveAction::StopScrub))?;
+            let answer = ask(&at.control.control, &request(at, DriveAction::StopScrub {}))?;
             let found: Scrubbed = serde_json::from_value(answer).map_err(foreign)?;
             found_by_scrub(at.control.common.json, &found, None)
         }
@@ -131,7 +131,8 @@ fn scrub(TargetDriveScrubArgs { at, rate }: &TargetDriveScrubArgs) -> Result<(),
     let bar = output::progress_share("scrub", json);
     let mut begin = true;
     loop {
-        let action = DriveAction::Scrub { begin, bytes_per_second: rate.0 };
+        let bytes_per_second = rate.filter(|_| begin).map(|rate| rate.0);
+        let action = DriveAction::Scrub { begin, bytes_per_second };
         let request = Request::Drive { drive: at.drive.clone(), action };
         let state: ScrubState = serde_json::from_value(ask(&at.control.control, &request)?).map_err(foreign)?;
         if let Some(job) = &state.job {
@@ -159,8 +160,9 @@ fn change(control: &TargetControl, request: &Request) -> Result<(), Failure> {
 }
 
 fn foreign(error: impl std::fmt::Display) -> Failure {
+    let mend = "update the target, or ask it with a yagura of its version";
     Failure::refused(format!(
-        "the answer at the control socket is not that of a yagura target of this version: {error}"
+        "the answer at the control socket is not that of a yagura target of this version: {error} ({mend})"
     ))
 }
 
@@ -173,11 +175,18 @@ fn ask(path: &Path, request: &Request) -> Result<Value, Failure> {
         let mend = "is the target running, with --control and this path?";
         Failure::unavailable(format!("control socket {}: {error} ({mend})", path.display()))
     })?;
+    answered(status, &answer)
+}
+
+fn answered(status: StatusCode, answer: &[u8]) -> Result<Value, Failure> {
     if status == StatusCode::OK {
-        return serde_json::from_slice(&answer).map_err(foreign);
+        return serde_json::from_slice(answer).map_err(foreign);
     }
-    let refusal: Refusal = serde_json::from_slice(&answer).map_err(|_| foreign(String::from_utf8_lossy(&answer)))?;
-    Err(Failure::with_status(refusal.exit, refusal.error))
+    let refusal: Refusal = serde_json::from_slice(answer).map_err(|_| foreign(String::from_utf8_lossy(answer)))?;
+    Err(match refusal.error.strip_prefix(NO_REQUEST) {
+        Some(why) => not_understood(why),
+        None => Failure::with_status(refusal.exit, refusal.error),
+    })
 }
 
 fn describe(StatusReport { target: report, jobs }: &StatusReport) -> String {
@@ -231,4 +240,114 @@ fn describe_subsystem(subsystem: &SubsystemReport) -> String {
         text += &format!("  controller {id}: {host}, by port {port}, {queues} I/O queues\n");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use fabric::subsystem::{
+        AnaReport, ControllerReport, HostReport, NamespaceReport, PortReport, SubsystemReport, TargetReport,
+    };
+    use serde::Serialize;
+    use serde::de::DeserializeOwned;
+    use serde_json::json;
+
+    use super::super::jobs::JobReport;
+    use super::*;
+
+    /// Puts a field that this version does not know into every object.
+    fn put_later_fields(value: &mut Value) {
+        match value {
+            Value::Array(all) => all.iter_mut().for_each(put_later_fields),
+            Value::Object(fields) => {
+                fields.values_mut().for_each(put_later_fields);
+                fields.insert("later".into(), json!({ "than": "this" }));
+            }
+            _ => {}
+        }
+    }
+
+    fn is_read_from_a_newer_target<T: Serialize + DeserializeOwned>(answer: &T) {
+        let before = serde_json::to_value(answer).expect("written");
+        let mut later = before.clone();
+        put_later_fields(&mut later);
+        assert_ne!(later, before);
+        let read: T = serde_json::from_value(later).unwrap_or_else(|error| panic!("{before}: {error}"));
+        assert_eq!(serde_json::to_value(read).expect("written"), before);
+    }
+
+    fn job() -> JobReport {
+        JobReport {
+            kind: "scrub".into(),
+            of: "/a".into(),
+            done: 0.5,
+            bytes: 1,
+            bytes_per_second: None,
+            begun_seconds_ago: 1,
+        }
+    }
+
+    fn report() -> TargetReport {
+        let (name, address) = (|| "a".to_owned(), "127.0.0.1:4420".parse().expect("an address"));
+        let subsystem = SubsystemReport {
+            nqn: name(),
+            serial: name(),
+            ports: None,
+            any_host: true,
+            hosts: vec![HostReport { nqn: name(), manages: true, authenticates: false, tls: false }],
+            namespaces: vec![NamespaceReport { nsid: 1, group: 1, bytes: 4096, block_size: 4096, nguid: name() }],
+            ana: vec![AnaReport { port: 1, group: 1, state: name() }],
+            controllers: vec![ControllerReport { id: 1, host: name(), port: 1, io_queues: 1 }],
+        };
+        let port = PortReport { id: 1, listening: Some(address), advertise: None, discovery_only: false };
+        TargetReport {
+            ports: vec![port],
+            subsystems: vec![subsystem],
+            referrals: vec![address],
+            io_queues_by_reactor: vec![1],
+        }
+    }
+
+    #[test]
+    fn what_a_newer_target_tells_besides_is_overlooked() {
+        let damage = vec![("a".to_owned(), 1, "torn".to_owned())];
+        let found = Scrubbed { bytes: 1, damaged: 1, uncorrectable: 0, damage, stopped_at: Some(0.5) };
+        is_read_from_a_newer_target(&StatusReport { target: report(), jobs: vec![job()] });
+        is_read_from_a_newer_target(&ScrubState { job: Some(job()), found: Some(found.clone()), error: None });
+        is_read_from_a_newer_target(&found);
+        is_read_from_a_newer_target(&Used { bytes: 2, used_bytes: 1, promised_bytes: 3, extent_bytes: 4, unit: 512 });
+        is_read_from_a_newer_target(&Refusal { error: "no".into(), exit: 2 });
+        let listed = json!([{ "number": 1, "name": "a", "nguid": "00", "block_size": 512, "bytes": 1, "allocated_bytes": 1,
+            "own_bytes": 1, "snapshot": false, "source": null, "served": "here" }]);
+        is_read_from_a_newer_target::<Vec<Listed>>(&serde_json::from_value(listed).expect("a list"));
+    }
+
+    /// An older target said what it did not know, and not what to do about it: who watches it knows.
+    #[test]
+    fn what_an_older_target_refuses_is_told_with_what_mends_it() {
+        let refused = |error: &str| {
+            let refusal = Refusal { error: error.into(), exit: 2 };
+            let answer = serde_json::to_vec(&refusal).expect("written");
+            answered(StatusCode::CONFLICT, &answer).expect_err("refused")
+        };
+        let older = refused("no request: unknown field `bytes_per_second`, expected `begin` at line 1 column 71");
+        let words = older.sentence();
+        assert!(older.status() == 4 && words.contains("unknown field `bytes_per_second`"), "{words}");
+        assert!(words.contains("update the target, or leave out what it does not know"), "{words}");
+        let other = refused("there is no subsystem a");
+        assert_eq!((other.status(), other.sentence()), (2, "there is no subsystem a"));
+    }
+
+    /// A target of before scrubs were jobs told of one that was under way in words that said here: there is none.
+    #[test]
+    fn a_scrub_of_which_an_older_target_tells_otherwise_is_not_taken_for_none() {
+        let older = json!({ "running": true, "done": 1, "total": 2, "found": null, "error": null });
+        let error = serde_json::from_value::<ScrubState>(older).map(drop).map_err(foreign).expect_err("not understood");
+        let words = error.sentence();
+        assert!(
+            words.contains("missing field `job`") && words.contains("ask it with a yagura of its version"),
+            "{words}"
+        );
+        let none = serde_json::to_value(ScrubState::default()).expect("written");
+        assert!(serde_json::from_value::<ScrubState>(none).is_ok_and(|state| state.job.is_none()));
+    }
 }

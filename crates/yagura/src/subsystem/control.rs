@@ -2,7 +2,7 @@
 //!
 //! `POST /v1` takes a [`Request`] and answers with what there is to say, or with an [`Refusal`]. The HTTP side has a thread
 //! and a tokio runtime of its own; what it is asked goes by mail to the reactor that owns the namespaces, one request after
-//! the other. A new verb is a variant of [`Request`], an arm of [`perform`], and its flags in `cli::target`.
+//! the other. A new verb is a variant of [`Request`] (in `request`), an arm of [`perform`], and its flags in `cli::target`.
 
 use std::io::ErrorKind;
 use std::os::unix::net::UnixListener;
@@ -19,17 +19,16 @@ use engine::sync::{MailReceiver, MailSender, mailbox};
 use engine::{task, time};
 use fabric::auth::HostKeys;
 use fabric::subsystem::{PortId, Target};
-use nvme::{AnaState, Nqn};
-use serde::{Deserialize, Serialize};
+use nvme::Nqn;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use super::drives::{self, DriveAction, ServedDrive};
+use super::drives::{self, ServedDrive};
 use super::jobs::{JobReport, StatusReport};
+use super::request::{Refusal, Request, understood};
 use crate::exit::Failure;
 use crate::namespaces::NamespaceSpec;
 use crate::size::Size;
-use crate::spec::text;
 
 /// Requests on their way to the reactor. Guessed; at the bound a client is told that the target is busy.
 const REQUESTS_MAX: usize = 16;
@@ -40,62 +39,6 @@ const RELEASE_PAUSE: Duration = Duration::from_millis(10);
 const CLIENTS_MAX: i32 = 16;
 /// Where requests go.
 pub const ROUTE: &str = "/v1";
-
-/// What can be asked. Without a subsystem the only one is meant.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(tag = "verb", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Request {
-    /// What there is, and what goes on.
-    Status,
-    /// Set a group's state at a port.
-    AnaState {
-        subsystem: Option<String>,
-        port: u16,
-        group: u32,
-        #[serde(with = "text")]
-        state: AnaState,
-    },
-    /// Put a namespace into a group.
-    AnaGroup { subsystem: Option<String>, nsid: u32, group: u32 },
-    /// Add a namespace.
-    AddNamespace { spec: NamespaceSpec },
-    /// Take one away.
-    RemoveNamespace { subsystem: Option<String>, nsid: u32 },
-    /// Let one grow to this many bytes.
-    ResizeNamespace { subsystem: Option<String>, nsid: u32, bytes: u64 },
-    /// Work on a drive; without a path the only one is meant.
-    Drive { drive: Option<PathBuf>, action: DriveAction },
-    /// Let a host in, or any.
-    AllowHost {
-        subsystem: Option<String>,
-        host: String,
-        /// Whether it may manage namespaces from now on; none: as before.
-        #[serde(default)]
-        manage: Option<bool>,
-    },
-    /// Let it in no more.
-    DenyHost { subsystem: Option<String>, host: String },
-    /// Give it the keys in these files to authenticate with.
-    SetHostKey { subsystem: Option<String>, host: String, key_file: PathBuf, controller_key_file: Option<PathBuf> },
-}
-
-impl Request {
-    /// Whether it asks for more than a report. A scrub that begins is logged where that is known; its watcher may only join it.
-    fn changes(&self) -> bool {
-        let looks =
-            |action: &DriveAction| matches!(action, DriveAction::List | DriveAction::Usage | DriveAction::Scrub { .. });
-        !matches!(self, Request::Status) && !matches!(self, Request::Drive { action, .. } if looks(action))
-    }
-}
-
-/// Why it is not done.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Refusal {
-    /// A sentence.
-    pub error: String,
-    /// The exit status that says it, see [`crate::exit`].
-    pub exit: u8,
-}
 
 type Answer = Result<Value, Failure>;
 
@@ -170,7 +113,7 @@ async fn ask(sender: Arc<MailSender<Asked>>, body: String) -> Response {
 }
 
 async fn hand_over(sender: &MailSender<Asked>, body: &str) -> Answer {
-    let request = serde_json::from_str(body).map_err(|error| Failure::usage(format!("no request: {error}")))?;
+    let request = understood(body)?;
     let (answer, answered) = oneshot::channel();
     match sender.try_send(Asked { request, answer }) {
         Ok(()) => answered.await.unwrap_or_else(|_| Err(Failure::unavailable("the target is stopping"))),
@@ -193,7 +136,7 @@ pub async fn run(target: &Target, jobs: &Jobs, drives: &[ServedDrive], asked: Ma
 async fn perform(target: &Target, jobs: &Jobs, served: &[ServedDrive], request: &Request) -> Answer {
     let done = |sentence: String| Ok(json!({ "done": sentence }));
     match request {
-        Request::Status => {
+        Request::Status {} => {
             let jobs = jobs.list().into_iter().map(JobReport::from).collect();
             drives::as_json(&StatusReport { target: target.report(), jobs })
         }
@@ -370,14 +313,5 @@ mod tests {
         assert_eq!(std::fs::read(&file).expect("still there"), b"precious");
         let nowhere = directory.path().join("missing/control");
         assert!(bind(&nowhere).expect_err("refused").sentence().contains("make it first"));
-    }
-
-    #[test]
-    fn requests_are_what_they_look_like() {
-        let request = Request::RemoveNamespace { subsystem: None, nsid: 3 };
-        let text = serde_json::to_string(&request).expect("written");
-        assert_eq!(text, r#"{"verb":"remove-namespace","subsystem":null,"nsid":3}"#);
-        assert_eq!(serde_json::from_str::<Request>(&text).expect("read"), request);
-        assert!(serde_json::from_str::<Request>(r#"{"verb":"remove-namespace","nsid":3,"x":1}"#).is_err());
     }
 }

@@ -9,17 +9,18 @@ use device::{AnyNamespace, Drive, DriveNamespace, NamespaceSpec};
 use engine::job::Jobs;
 use fabric::subsystem::{DeleteError, Target};
 use nvme::Nqn;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::ServedNamespace;
 use super::control::choose;
-use super::scrub::{self, DriveScrub};
-use super::spec::{Plan, parse_nqn};
+use super::request::DriveAction;
+use super::scrub::DriveScrub;
+use super::spec::Plan;
 use crate::drive::{self, Listed, Used};
 use crate::exit::Failure;
 use crate::size::Size;
-use crate::spec::{once, pairs};
+use crate::spec::{once, pairs, parse_nqn};
 
 /// `--drive PATH[,subsystem=NQN]`
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,51 +53,6 @@ pub struct ServedDrive {
     /// The subsystem whose hosts may make namespaces on it.
     nqn: Nqn,
     scrub: DriveScrub,
-}
-
-/// What can be asked of a drive.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum DriveAction {
-    List,
-    Usage,
-    Create {
-        name: String,
-        bytes: u64,
-        block: u32,
-        subsystem: Option<String>,
-    },
-    Delete {
-        name: String,
-        /// Also while hosts have it.
-        #[serde(default)]
-        force: bool,
-    },
-    Grow {
-        name: String,
-        bytes: u64,
-    },
-    Snapshot {
-        name: String,
-        new: String,
-    },
-    Clone {
-        name: String,
-        new: String,
-    },
-    /// Begin a scrub where none is under way, or say how the last one stands.
-    Scrub {
-        begin: bool,
-        /// Those that it may read; 0: as fast as it goes.
-        #[serde(default = "usual_rate")]
-        bytes_per_second: u64,
-    },
-    /// End the scrub that is under way.
-    StopScrub,
-}
-
-fn usual_rate() -> u64 {
-    scrub::BYTES_PER_SECOND
 }
 
 /// Opens the drives and takes in their namespaces.
@@ -197,14 +153,14 @@ impl ServedDrive {
     async fn perform(&self, target: &Target, action: &DriveAction) -> Result<Value, Failure> {
         let drive = &self.drive;
         match action {
-            DriveAction::List => {
+            DriveAction::List {} => {
                 let listed = drive.namespaces().into_iter().map(|usage| {
                     let place = place_in(target, usage.nguid);
                     Listed { served: place.map(|(nqn, nsid)| format!("namespace {nsid} of {nqn}")), ..usage.into() }
                 });
                 as_json(&listed.collect::<Vec<Listed>>())
             }
-            DriveAction::Usage => as_json(&Used::of(drive)),
+            DriveAction::Usage {} => as_json(&Used::of(drive)),
             DriveAction::Create { name, bytes, block, subsystem } => {
                 let nqn = match subsystem {
                     Some(_) => choose(target, subsystem.as_deref())?,
@@ -240,7 +196,7 @@ impl ServedDrive {
                 }
                 as_json(&self.scrub.state())
             }
-            DriveAction::StopScrub => {
+            DriveAction::StopScrub {} => {
                 let none = || Failure::usage(format!("no scrub of {} is under way", self.path.display()));
                 as_json(&self.scrub.stop().await.ok_or_else(none)?)
             }
@@ -284,13 +240,6 @@ pub fn as_json(value: &impl Serialize) -> Result<Value, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// What an older program asks, which knows of no rate.
-    #[test]
-    fn a_scrub_of_no_rate_leaves_hosts_room() {
-        let asked: DriveAction = serde_json::from_str(r#"{"do":"scrub","begin":true}"#).expect("read");
-        assert_eq!(asked, DriveAction::Scrub { begin: true, bytes_per_second: 64 << 20 });
-    }
 
     #[test]
     fn specs() {

@@ -5,6 +5,7 @@ mod control;
 mod drives;
 mod host_tls;
 mod jobs;
+mod request;
 mod scrub;
 pub mod spec;
 
@@ -31,7 +32,6 @@ use crate::size::Size;
 use crate::stop::Reason;
 use crate::{descriptors, metrics, output, reactors, stop};
 pub use drives::DriveSpec;
-pub use scrub::BYTES_PER_SECOND as SCRUB_BYTES_PER_SECOND;
 use spec::{Plan, PlannedPort, PlannedSubsystem};
 
 /// Connections on their way to another reactor. Guessed; at the bound the accepting reactor serves them itself.

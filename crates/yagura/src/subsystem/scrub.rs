@@ -15,7 +15,7 @@ use crate::drive::Scrubbed;
 
 /// Bytes that a scrub reads a second where nothing else is said. Guessed: a third of what a disk that turns gives, an eighth of an
 /// SSD at SATA; a terabyte takes four and a half hours.
-pub const BYTES_PER_SECOND: u64 = 64 << 20;
+const BYTES_PER_SECOND: u64 = 64 << 20;
 
 /// The scrub of one drive, one at a time.
 pub struct DriveScrub {
@@ -39,7 +39,8 @@ struct Last {
 /// How a drive's last scrub stands.
 #[derive(Clone, Default, Serialize, Deserialize)]
 pub struct ScrubState {
-    /// While it is under way.
+    /// While it is under way. A target that does not say this is too old to be watched: of its scrub nothing would be known.
+    #[serde(deserialize_with = "Option::deserialize")]
     pub job: Option<JobReport>,
     /// What it has found, once it is over.
     pub found: Option<Scrubbed>,
@@ -53,12 +54,13 @@ impl DriveScrub {
         DriveScrub { jobs, last: RefCell::default() }
     }
 
-    /// Begins one at this rate (0: as fast as it goes). False: one is under way, and goes on at its own.
-    pub fn begin(&self, drive: &Drive, path: &Path, bytes_per_second: u64) -> bool {
+    /// Begins one at this rate (0: as fast as it goes; none: the usual). False: one is under way, and goes on at its own.
+    pub fn begin(&self, drive: &Drive, path: &Path, bytes_per_second: Option<u64>) -> bool {
         if self.last.borrow().as_ref().is_some_and(|last| last.job.strong_count() > 0) {
             return false;
         }
-        let job = self.jobs.begin_of("scrub", path.display().to_string(), Some(bytes_per_second), None);
+        let rate = bytes_per_second.unwrap_or(BYTES_PER_SECOND);
+        let job = self.jobs.begin_of("scrub", path.display().to_string(), Some(rate), None);
         let (found, failed) = (Rc::<RefCell<Scrub>>::default(), Rc::<RefCell<Option<String>>>::default());
         let (weak, stopped_at) = (Rc::downgrade(&job), Rc::<Cell<Option<f64>>>::default());
         let (drive, into, told, at) = (drive.clone(), found.clone(), failed.clone(), stopped_at.clone());
@@ -131,9 +133,11 @@ mod tests {
             let [a, b] = [(); 2].map(|()| DriveScrub::new(jobs.clone()));
             let (first, second) = (written("/a").await, written("/b").await);
             assert!(a.stop().await.is_none() && a.state().found.is_none(), "none was begun");
-            assert!(a.begin(&first, Path::new("/a"), 100 << 10) && b.begin(&second, Path::new("/b"), 200 << 10));
+            assert!(
+                a.begin(&first, Path::new("/a"), Some(100 << 10)) && b.begin(&second, Path::new("/b"), Some(200 << 10))
+            );
             // Who comes later watches the one that is under way.
-            assert!(!a.begin(&first, Path::new("/a"), 0));
+            assert!(!a.begin(&first, Path::new("/a"), Some(0)));
             time::sleep(Duration::from_millis(2600)).await;
             let listed: Vec<JobReport> = jobs.list().into_iter().map(JobReport::from).collect();
             let told: Vec<_> = listed.iter().map(|job| (&*job.of, job.done, job.bytes_per_second)).collect();
@@ -151,10 +155,12 @@ mod tests {
             assert_eq!((ended.job, ended.error), (None, None));
             let found = ended.found.expect("what it found");
             assert_eq!((found.bytes, found.stopped_at), (1 << 20, None));
-            assert!(a.begin(&first, Path::new("/a"), 0));
+            assert!(a.begin(&first, Path::new("/a"), Some(0)));
             time::sleep(Duration::from_secs(1)).await;
             let found = a.state().found.expect("as fast as it goes");
             assert_eq!((found.bytes, found.stopped_at), (1 << 20, None));
+            assert!(a.begin(&first, Path::new("/a"), None));
+            assert_eq!(jobs.list()[0].bytes_per_second, Some(64 << 20), "it leaves hosts room");
         });
         world.run_until(task).unwrap_or_else(|stalled| panic!("{stalled}"));
     }

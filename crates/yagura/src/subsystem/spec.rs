@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use fabric::auth::HostKeys;
-use fabric::subsystem::{ANA_GROUPS_MAX, HostConfig, PortConfig, PortId, Profile, TlsPolicy};
+use fabric::subsystem::{HostConfig, PortConfig, PortId, Profile, TlsPolicy};
 use nvme::{AnaState, Nqn};
 
 use super::host_tls::HostTls;
 use crate::cli::TargetArgs;
-use crate::spec::{once, pairs};
+use crate::spec::{once, pairs, parse_group, parse_nqn};
 
 /// `--port ADDR[,id=N][,advertise=ADDR][,discovery=only][,tls=off|allowed|required][,ana=GROUP:STATE]…`
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -29,11 +29,6 @@ fn address(key: &str, text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| format!("{key} `{text}` is no address: write IP:PORT, such as 192.0.2.1:4420"))
 }
 
-/// An NQN from the value of a key.
-pub fn parse_nqn(text: &str) -> Result<Nqn, String> {
-    text.parse().map_err(|error: nvme::nqn::NqnError| error.to_string())
-}
-
 /// What a target offers, by its name.
 pub fn parse_profile(text: &str) -> Result<Profile, String> {
     match text {
@@ -41,12 +36,6 @@ pub fn parse_profile(text: &str) -> Result<Profile, String> {
         "minimal" => Ok(Profile::MINIMAL),
         _ => Err("give full or minimal".into()),
     }
-}
-
-/// An ANA group.
-pub fn parse_group(text: &str) -> Result<u32, String> {
-    let group = text.parse().ok().filter(|group| (1..=ANA_GROUPS_MAX).contains(group));
-    group.ok_or_else(|| format!("ANA group `{text}`: must be a number from 1 to {ANA_GROUPS_MAX}"))
 }
 
 fn parse_ana(text: &str) -> Result<(u32, AnaState), String> {

@@ -40,7 +40,7 @@ const FILES_IN_CIRCLES: &[(&str, usize)] = &[
     ("crates/fabric/src/lib.rs", 40),
     ("crates/kv/model/src/lib.rs", 7),
     ("crates/kv/src/lib.rs", 27),
-    ("crates/yagura/src/main.rs", 19),
+    ("crates/yagura/src/main.rs", 18),
 ];
 /// Folders whose own files name one another in no circle, in a crate that has some.
 const WITHOUT_CIRCLES: &[&str] = &["crates/kv/src/table/"];
