@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::erased::Erased;
-use crate::{DriveNamespace, FileNamespace, GrowError, Memory, Namespace};
+use crate::{DriveNamespace, FileNamespace, GrowError, Mailed, Memory, Namespace};
 
 /// A namespace of any kind; a clone is the same namespace, also on another thread.
 #[derive(Clone)]
@@ -39,6 +39,12 @@ macro_rules! from_kind {
 }
 
 from_kind!(Memory => Memory, FileNamespace => File, DriveNamespace => Drive);
+
+impl From<Mailed> for AnyNamespace {
+    fn from(mailed: Mailed) -> AnyNamespace {
+        AnyNamespace::Other(mailed.erased())
+    }
+}
 
 impl AnyNamespace {
     /// A namespace of a kind that has no variant of its own.

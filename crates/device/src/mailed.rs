@@ -21,7 +21,7 @@ use engine::sync::{MailReceiver, MailSender, mailbox};
 use engine::task::{self, LocalFuture};
 use engine::{Buf, View};
 
-use crate::erased::ErasedMethods;
+use crate::erased::{Erased, ErasedMethods};
 use crate::{Durability, Error, Lba, Link, Namespace, NamespaceInfo, Writability, Zone, ZoneAction, ZonedInfo};
 
 /// Commands on their way to the thread. Chosen: some queues' depths; who finds no room waits.
@@ -104,6 +104,12 @@ impl Mailed {
         HELD.with_borrow_mut(|all| all.insert(number, held.clone()));
         task::spawn(serve(held, letters)).detach();
         Mailed(Arc::new(Inner { number, mail, told }))
+    }
+
+    /// As a namespace of any kind. Whoever makes it one itself compiles all of its commands.
+    #[inline(never)]
+    pub fn erased(&self) -> Erased {
+        Erased::new(self.clone())
     }
 
     /// The thread that has it gives it up: commands fail from now on. To be called by that thread.

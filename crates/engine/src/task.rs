@@ -21,7 +21,8 @@ pub use set::TaskSet;
 ///
 /// The bodies of an `async fn` are compiled by the crate that awaits them, however far above it stands. A function that is not
 /// generic and returns its future in a box ends that: the crate of the function compiles all of it, once, and whoever calls it
-/// links. Meant for what begins a service, a connection or a namespace; never for what runs once a command.
+/// links. Meant for what begins a service, a connection or a namespace, and for what goes over
+/// the network anyway, as an operation of the store or of a file; never for a command of a namespace.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// A spawned task: a future of its output. Dropping it cancels the task; [`Task::detach`] lets it run on.

@@ -99,6 +99,7 @@ fn run_to_end(config: ReactorConfig, main: LocalFuture<'_, ()>) -> io::Result<()
     let ended = {
         // Also when `main` panics: tasks must be dropped here and the kernel be done before memory is given back.
         let _shutdown = Shutdown(&driver);
+        // Here: it is dropped before the shutdown, and in this world.
         let mut main = main;
         run_until(&driver, main.as_mut())
     };

@@ -72,7 +72,12 @@ pub struct Server {
 impl Server {
     /// Answers with what `namespace` says, and counts in `figures`. The device can be started then: whoever starts it is another
     /// thread, and waits until all tags are asked for.
-    pub fn begin(requests: impl Requests, tags: u16, namespace: &AnyNamespace, figures: &Arc<Figures>) -> Server {
+    pub fn begin(queue: engine::ublk::Queue, tags: u16, namespace: &AnyNamespace, figures: &Arc<Figures>) -> Server {
+        Server::over(queue, tags, namespace, figures)
+    }
+
+    /// The same over requests of any kind.
+    pub fn over(requests: impl Requests, tags: u16, namespace: &AnyNamespace, figures: &Arc<Figures>) -> Server {
         let queue = Rc::new(Queue { requests, namespace: namespace.clone(), figures: figures.clone() });
         let serve = |tag| {
             let queue = queue.clone();

@@ -40,7 +40,7 @@ fn memory() -> AnyNamespace {
 }
 
 fn serve(kernel: &Kernel, tags: u16, namespace: &AnyNamespace) -> Server {
-    Server::begin(kernel.clone(), tags, namespace, &Arc::default())
+    Server::over(kernel.clone(), tags, namespace, &Arc::default())
 }
 
 /// A request, and what there is of its data.
@@ -195,7 +195,7 @@ fn every_request_of_many_is_answered_once() {
     run(async {
         let kernel = Kernel::new(4);
         let figures = Arc::<Figures>::default();
-        let server = Server::begin(kernel.clone(), 4, &memory(), &figures);
+        let server = Server::over(kernel.clone(), 4, &memory(), &figures);
         let block = |number: u64| vec![number as u8; BLOCK as usize];
         let asked: Vec<usize> = (0..300).map(|n| kernel.ask(WRITE, n * 4096, 4096, block(n))).collect();
         for number in asked {

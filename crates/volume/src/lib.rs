@@ -28,6 +28,7 @@ mod inspect;
 mod keep;
 mod label;
 mod lease;
+mod limited;
 mod log;
 mod making;
 mod mirror;
@@ -66,6 +67,7 @@ pub use inspect::{Inspected, inspect};
 pub use label::{
     Born, DATA_ALIGN, Kind, LOG_BLOCK, Label, LabelError, Life, RECORD_BLOCK, REGIONS_MAX, REPLICAS_MAX, Shape,
 };
+pub use limited::{HeldBack, Limiter, Limits, limited};
 pub use nvmeof::NvmeReach;
 pub use options::Options;
 pub use origin::Origin;

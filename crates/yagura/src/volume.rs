@@ -3,7 +3,6 @@
 mod attach;
 mod backup;
 mod kernel;
-mod limited;
 mod named;
 mod nbd;
 mod reach;

@@ -41,7 +41,8 @@ pub use figures::CacheMetrics;
 pub use holdings::{Figures, FlashFigures, Holdings, Listed, Tiered};
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use prefixes::Prefixes;
-pub use room::keep_memory;
+use room::keep_memory;
+pub use room::resident_bytes;
 pub use shared::{Clock, Options, Program, Said, Shared};
 pub use statistics::cpu_seconds;
 pub use times::Times;
@@ -111,17 +112,28 @@ pub trait Served: Slots + Holdings + Send + Sync + 'static {
     fn worker(self: Arc<Self>, shared: &Arc<Shared>) -> Worker<Self, Desk<Self>>
     where
         Self: Sized;
+
+    /// [`keep_memory`] of it, by what the kernel has of this process.
+    fn keep_memory(self: Arc<Self>, shared: Arc<Shared>) -> LocalFuture<'static, ()>;
 }
 
 impl Served for Store<()> {
     fn worker(self: Arc<Self>, shared: &Arc<Shared>) -> Worker<Self, Desk<Self>> {
         worker(self, shared)
     }
+
+    fn keep_memory(self: Arc<Self>, shared: Arc<Shared>) -> LocalFuture<'static, ()> {
+        Box::pin(keep_memory(self, shared, resident_bytes))
+    }
 }
 
 impl Served for Store<Tier> {
     fn worker(self: Arc<Self>, shared: &Arc<Shared>) -> Worker<Self, Desk<Self>> {
         worker(self, shared)
+    }
+
+    fn keep_memory(self: Arc<Self>, shared: Arc<Shared>) -> LocalFuture<'static, ()> {
+        Box::pin(keep_memory(self, shared, resident_bytes))
     }
 }
 

@@ -202,6 +202,19 @@ impl Spares {
     }
 }
 
+/// Resident memory of this process now.
+///
+/// # Errors
+/// Without `/proc`.
+pub fn resident_bytes() -> io::Result<usize> {
+    // Of every machine that we run on.
+    const PAGE_BYTES: usize = 4096;
+    let text = std::fs::read_to_string("/proc/self/statm")?;
+    let pages = text.split_ascii_whitespace().nth(1).and_then(|field| field.parse::<usize>().ok());
+    let pages = pages.ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidData, "no resident pages"))?;
+    Ok(pages * PAGE_BYTES)
+}
+
 /// Keeps what the process has resident within the limit, until the future is dropped. `resident` tells its bytes.
 pub async fn keep_memory<S: Holdings>(slots: Arc<S>, shared: Arc<Shared>, resident: impl Fn() -> io::Result<usize>) {
     let mut heap = Heap { pause: TRIM_PAUSE_MIN, trimmed: None, held_most: 0 };

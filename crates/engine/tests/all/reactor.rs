@@ -126,12 +126,27 @@ fn what_is_still_running_at_the_end_is_dropped_on_this_thread() {
     assert_eq!(drops.get(), 10);
 }
 
+/// Needs the world when it is dropped.
+struct Late(Rc<()>);
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        let held = self.0.clone();
+        task::spawn(async move {
+            let _held = held;
+            pending::<()>().await;
+        })
+        .detach();
+    }
+}
+
 #[test]
 fn a_panic_of_a_task_ends_the_reactor_and_drops_the_rest() {
     let alive = Rc::new(());
-    let held = alive.clone();
+    let (held, late) = (alive.clone(), Late(alive.clone()));
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         run(async move {
+            let _late = late;
             task::spawn(async move {
                 let _held = held;
                 pending::<()>().await;

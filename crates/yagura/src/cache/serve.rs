@@ -9,7 +9,7 @@ use ::cache::flash::Medium;
 use ::cache::hash::Hasher;
 use ::cache::memory::{Budget, Kind};
 use ::cache::server::{
-    Accepted, CacheMetrics, Clock, Desk, Options, Program, Said, Served, Shared, Worker, keep_memory, tell_evictions,
+    Accepted, CacheMetrics, Clock, Desk, Options, Program, Said, Served, Shared, Worker, resident_bytes, tell_evictions,
 };
 use ::cache::session::{Authentication, Protocols, Rules, Users};
 use ::cache::store::{Store, StoreOptions};
@@ -124,7 +124,7 @@ fn serve<S: Served>(
             None => {
                 // Whatever fails from here on, the others end with these.
                 let others = senders.take(0).unwrap_or_default();
-                let _keeper = engine::task::spawn(keep_memory(store.clone(), shared.clone(), resident_bytes));
+                let _keeper = engine::task::spawn(store.clone().keep_memory(shared.clone()));
                 let mut registry = Registry::default();
                 let metrics = CacheMetrics { shared: shared.clone(), store: store.clone() };
                 registry.register_collector(Box::new(metrics));
@@ -217,17 +217,6 @@ const ROOM_BYTES_MIN: usize = 12 << 20;
 
 /// What a reactor thread takes beside the buffers of its connections: ring, stack, timers. Measured, idle, and rounded up.
 const THREAD_BYTES: usize = 512 << 10;
-
-/// Bytes of a page in `/proc/self/statm`: those of every machine that we run on.
-const PAGE_BYTES: usize = 4096;
-
-/// Resident memory of this process now.
-fn resident_bytes() -> std::io::Result<usize> {
-    let text = std::fs::read_to_string("/proc/self/statm")?;
-    let pages = text.split_ascii_whitespace().nth(1).and_then(|field| field.parse::<usize>().ok());
-    let pages = pages.ok_or_else(|| std::io::Error::new(std::io::ErrorKind::InvalidData, "no resident pages"))?;
-    Ok(pages * PAGE_BYTES)
-}
 
 /// The secret of the hash of keys: no client may know which keys meet.
 fn secret() -> std::io::Result<[u64; 2]> {

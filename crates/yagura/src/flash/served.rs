@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use device::{AnyNamespace, Erased, FileNamespace, FileOptions, Known, Mailed, Namespace};
+use device::{AnyNamespace, FileNamespace, FileOptions, Known, Mailed, Namespace};
 use engine::task::{self, Task};
 use engine::time;
 use flash::nand::{Nand, NandError, Timing};
@@ -211,7 +211,7 @@ fn unserved(path: &Path) -> Result<PathBuf, Failure> {
 }
 
 fn begin(path: PathBuf, metered: Rc<Metered>, namespace: Option<Rc<FlashNamespace>>, mailed: Mailed) -> AnyNamespace {
-    let erased = Erased::new(mailed.clone());
+    let erased = mailed.erased();
     let known = erased.known();
     SERVED.with_borrow_mut(|all| all.push(Served { path, metered, known, namespace, mailed }));
     AnyNamespace::Other(erased)

@@ -4,9 +4,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ::control::provision::Limits;
 use ::nbd::NbdMetrics;
-use ::volume::{Options, Origin, Volume};
+use ::volume::{Limiter, Options, Origin, Volume};
 use device::{AnyNamespace, Mailed, Namespace};
 use engine::net::TcpListener;
 use engine::sync::MailReceiver;
@@ -17,7 +16,6 @@ use prometheus_client::registry::Registry;
 use serde::Serialize;
 
 use super::kernel::host_name;
-use super::limited::{Limited, Limiter};
 use super::named;
 use super::nbd::{self, Nbd};
 use super::reach;
@@ -96,9 +94,9 @@ async fn serve(args: &VolumeAttachArgs, letter: MailReceiver<Reason>) -> Result<
             "the volume is {origin}: it is no volume to use, and what is written to it is lost when that is gone on with"
         );
     }
-    let limits = attachment.as_ref().map_or_else(Limits::default, |attachment| attachment.limits);
+    let limits = attachment.as_ref().map(|attachment| named::allowed(&attachment.limits)).unwrap_or_default();
     let limiter = Rc::new(Limiter::new(limits));
-    let served = Mailed::new(Rc::new(Limited::new(volume.any(), limiter.clone())));
+    let served = ::volume::limited(volume.clone(), limiter.clone());
     let holding = Holding { host: args.of.host.clone(), uids: found.uids };
     let by_name = attachment.as_ref().map(|attachment| (attachment, holding));
     let result = serve_it(args, (&volume, &limiter, by_name), &served, &used, &letter).await;
@@ -149,7 +147,7 @@ async fn serve_it(
         })?),
         None => None,
     };
-    let namespace = AnyNamespace::other(served.clone());
+    let namespace = AnyNamespace::from(served.clone());
     let nbd = nbd::serve(args, &namespace).await?;
     let at = listener.as_ref().map(TcpListener::local_addr);
     let in_use = async {
@@ -252,7 +250,7 @@ fn target(args: &VolumeAttachArgs, nqn: &Nqn, volume: &Volume, served: &Mailed) 
         let host = Nqn::foreign(host).map_err(|error| Failure::usage(format!("--allow-host: {error}")))?;
         target.allow_host(nqn, &host, HostConfig::default()).map_err(Failure::usage)?;
     }
-    target.add_namespace(nqn, NSID, AnyNamespace::other(served.clone())).map_err(Failure::usage)?;
+    target.add_namespace(nqn, NSID, AnyNamespace::from(served.clone())).map_err(Failure::usage)?;
     Ok(target)
 }
 

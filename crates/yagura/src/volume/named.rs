@@ -67,6 +67,11 @@ impl Attachment {
     }
 }
 
+/// What a control plane allows, as the volume keeps to it.
+pub fn allowed(&Limits { iops, bandwidth, burst }: &Limits) -> ::volume::Limits {
+    ::volume::Limits { iops, bandwidth, burst }
+}
+
 /// Asks of a volume that this host has or is to have.
 fn ask(of: &VolumeOf, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Failure> {
     Client::new(&of.access)?.ask(method, path, body)

@@ -9,16 +9,15 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use ::control::provision::{Assigned, Ended, Noted, Outcome, Replacement, Report, Wish, Work, Working};
-use ::volume::{Set, Shape, Volume};
+use ::volume::{Limiter, Set, Shape, Volume};
 use engine::sync::{MailReceiver, mailbox};
 use engine::task::{self, Task};
 use engine::time;
 use hyper::Method;
 use uuid::Uuid;
 
-use super::limited::Limiter;
-use super::reach;
 use super::work::{Undone, moments, progress_of, work};
+use super::{named, reach};
 use crate::cli::{ControlAccess, NvmeHost};
 use crate::control::Client;
 use crate::exit::Failure;
@@ -134,7 +133,7 @@ pub fn follow(
                 None => return,
                 Some(Ok(mut wish)) => {
                     complaint = None;
-                    limiter.set(wish.limits);
+                    limiter.set(named::allowed(&wish.limits));
                     // It is done for as long as it is wanted, and what is asked for is said in the reports.
                     replaced = match wish.work.take_if(|wanted| matches!(wanted.work, Work::Replace(_))) {
                         Some(Assigned { operation, work: Work::Replace(replacement) }) => {

@@ -11,15 +11,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use ::control::provision::Limits;
-use device::{Durability, Error, Lba, Namespace};
+use device::{Durability, Error, Lba, Mailed, Namespace};
 use engine::figures;
 use engine::pace::Pace;
 use engine::time;
 use engine::{Buf, View};
-use fabric::host::AnyRemote;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
+
+use crate::volume::Volume;
+
+/// How much a volume may be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Limits {
+    /// Commands a second; none: no limit.
+    pub iops: Option<u64>,
+    /// Bytes a second that are read and written; none: no limit.
+    pub bandwidth: Option<u64>,
+    /// For how many seconds what was not used is saved up; none: one.
+    pub burst: Option<u32>,
+}
 
 /// What was held back; a clone is the same figures, on any thread.
 #[derive(Clone, Debug, Default)]
@@ -99,20 +110,18 @@ impl Limiter {
     }
 }
 
-/// A namespace that is used as much as its limiter says.
-pub struct Limited {
-    inner: AnyRemote,
+/// The volume, used as much as its limiter says, for all threads of the process.
+#[inline(never)]
+pub fn limited(volume: Rc<Volume>, limiter: Rc<Limiter>) -> Mailed {
+    Mailed::new(Rc::new(Limited { inner: volume, limiter }))
+}
+
+struct Limited<N> {
+    inner: Rc<N>,
     limiter: Rc<Limiter>,
 }
 
-impl Limited {
-    /// In front of that namespace.
-    pub fn new(inner: AnyRemote, limiter: Rc<Limiter>) -> Limited {
-        Limited { inner, limiter }
-    }
-}
-
-impl Namespace for Limited {
+impl<N: Namespace> Namespace for Limited<N> {
     device::delegate_namespace!(this => { Limited { inner, .. } => inner };
         info, flush, hint_lifetime, writability, used_blocks, link, attribute, set_attribute);
     // No volume has any.
@@ -163,6 +172,7 @@ impl Namespace for Limited {
 
 #[cfg(test)]
 mod tests {
+    use device::Memory;
     use engine::sim::{SimConfig, World};
 
     use super::*;
@@ -172,7 +182,7 @@ mod tests {
     }
 
     /// Seconds that so many reads of a MiB take, begun all at once.
-    async fn take(limited: &Limited, reads: usize) -> f64 {
+    async fn take(limited: &Limited<Memory>, reads: usize) -> f64 {
         let began = time::now();
         for _ in 0..reads {
             let (read, _) = limited.read(Lba(0), Buf::with_len(1 << 20)).await;
@@ -181,12 +191,12 @@ mod tests {
         (time::now() - began).as_secs_f64()
     }
 
-    fn run(work: impl AsyncFnOnce(Limited, Rc<Limiter>) + 'static) {
+    fn run(work: impl AsyncFnOnce(Limited<Memory>, Rc<Limiter>) + 'static) {
         let world = World::new(1, SimConfig::default());
         let ran = world.run_until(async move {
-            let memory = device::Memory::new(4 << 20, 4096, [1; 16]).expect("it fits");
+            let memory = Memory::new(4 << 20, 4096, [1; 16]).expect("it fits");
             let limiter = Rc::new(Limiter::default());
-            work(Limited::new(Rc::new(memory).into(), limiter.clone()), limiter).await;
+            work(Limited { inner: Rc::new(memory), limiter: limiter.clone() }, limiter).await;
         });
         ran.expect("it ends");
     }
