@@ -66,12 +66,16 @@ struct LeftBehind {
     /// How long all members take to tell, and how often they were asked.
     takes: Duration,
     asked: Cell<u32>,
+    /// Brings a map into force that is only carried, and how often it was asked to.
+    settle: fn(&LeftBehind),
+    settled: Cell<u32>,
 }
 
 impl LeftBehind {
     fn new(scene: &Scene, host: &Host) -> LeftBehind {
         let (others, ways) = (scene.voters.clone(), host.voters.clone());
-        LeftBehind { known: scene.voters.now(), others, ways, takes: Duration::ZERO, asked: Cell::default() }
+        let (asked, settled) = Default::default();
+        LeftBehind { known: scene.voters.now(), others, ways, takes: Duration::ZERO, asked, settle: |_| (), settled }
     }
 }
 
@@ -89,6 +93,12 @@ impl MapSource for LeftBehind {
             time::sleep(self.takes).await;
             self.others.newest().await
         })
+    }
+
+    fn settled(&self) -> LocalFuture<'_, Result<Map, String>> {
+        self.settled.set(self.settled.get() + 1);
+        (self.settle)(self);
+        self.others.newest()
     }
 
     fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
@@ -228,12 +238,21 @@ fn who_meets_a_seal_of_a_later_map_than_the_voters_know_asks_all_members() {
 
 /// A pool whose voters, as a host knows them, were left behind by others: a page of a member that has gone on is damaged.
 async fn left_behind(lease: Duration, takes: Duration) -> (Scene, Host, Rc<LeftBehind>, engine::task::Task<()>) {
+    left_behind_by(lease, takes, |_| ()).await
+}
+
+/// The same, of voters that can bring what is carried into force.
+async fn left_behind_by(
+    lease: Duration,
+    takes: Duration,
+    settle: fn(&LeftBehind),
+) -> (Scene, Host, Rc<LeftBehind>, engine::task::Task<()>) {
     let scene = Scene::new([100, 100, 100, 0, 0]).await;
     let host = scene.host(lease).await;
     host.store.put(b"key", value(b"v")).await.unwrap();
     host.store.put(b"other", value(b"v")).await.unwrap();
     host.store.settle().await;
-    let source = Rc::new(LeftBehind { takes, ..LeftBehind::new(&scene, &host) });
+    let source = Rc::new(LeftBehind { takes, settle, ..LeftBehind::new(&scene, &host) });
     let follow = host.store.follow(source.clone(), lease);
     let raise = |map: &Map| Ok(map.raise_epoch());
     pool::Proposer::new(&scene.memories).agree(&scene.voters.now(), raise).await.unwrap();
@@ -279,7 +298,22 @@ fn a_page_of_a_member_with_a_later_map_than_can_be_learnt_stays_as_it_is() {
         damage(&scene, &host, b"other", 0).await;
         let report = host.store.repair(&RepairOptions::default()).await;
         assert_eq!((report.pages_rebuilt, report.pages_failed.len(), source.asked.get()), (0, 2, 1), "{report:?}");
+        assert_eq!(source.settled.get(), 1);
         assert!(report.reasons[0].contains("carries the map of epoch 2"), "{report:?}");
+    });
+}
+
+/// Who was agreeing on the later map that a member carries has gone before it was in force: nobody brought it into force, nor took
+/// it back, until somebody happened to agree on a map, and pages of that member stayed damaged for minutes.
+#[test]
+fn a_page_of_a_member_whose_map_never_came_into_force_is_rebuilt_once_one_is_agreed_on() {
+    run(12, async {
+        let settle = |source: &LeftBehind| source.others.set(source.others.now().raise_epoch());
+        let (scene, host, source, _follow) = left_behind_by(SHORT, Duration::from_millis(1), settle).await;
+        damage(&scene, &host, b"other", 0).await;
+        let report = host.store.repair(&RepairOptions::default()).await;
+        assert_eq!((report.pages_rebuilt, report.failed), (2, 0), "{report:?}");
+        assert_eq!(source.settled.get(), 1, "for both pages");
     });
 }
 
