@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::drive_model::PATH;
 use device::drive::{Damage, Scrub, Usage};
-use device::{Drive, DriveNamespace, Durability, FormatOptions, Lba, Namespace, NamespaceSpec};
+use device::{Drive, DriveNamespace, DriveOptions, Durability, FormatOptions, Lba, Namespace, NamespaceSpec};
 use engine::job::{Job, Jobs};
 use engine::sim::{DiskConfig, NodeId, SimConfig, World};
 use engine::{Buf, View, task, time};
@@ -283,6 +283,41 @@ fn a_block_of_several_checksums_is_counted_once() {
         let found = drive.scrub(&Job::unlisted(None, None)).await.expect("scrubbed");
         assert_eq!((found.damaged, found.uncorrectable), (4, 4 + 4));
     });
+}
+
+/// Whoever watches the drive was told of blocks that did not match, and of none that could not be read.
+#[test]
+fn blocks_that_can_not_be_read_are_told_to_who_watches_the_drive() {
+    const BLOCKS: u64 = BYTES / 4096;
+    // Checksums over 512: neither those nor pages of them are counted.
+    let options = FormatOptions { unit: 512, journal_bytes: Some(512 << 10), ..FormatOptions::default() };
+    let world = world();
+    let drive = run_on(&world, async move {
+        let drive = Drive::format(Path::new(PATH), &options).await.expect("formatted");
+        let spec = NamespaceSpec { name: "a".into(), bytes: BYTES, block_size: 4096 };
+        write(&drive.create(&spec).await.expect("created"), 0, BLOCKS).await;
+        drive
+    });
+    let scrubbed = |drive: Drive, read_error_ppm| {
+        let config = DiskConfig { read_error_ppm, volatile_cache: false, ..DiskConfig::default() };
+        world.0.set_disk_config(world.1, PATH, config);
+        run_on(&world, async move {
+            let found = drive.scrub(&Job::unlisted(None, None)).await.expect("scrubbed");
+            let what = found.damage.first().map_or(String::new(), |one| one.what.clone());
+            (found.damaged, drive.usage().mismatches, what.contains("checksum"), drive)
+        })
+    };
+    let (damaged, told, of_checksums, drive) = scrubbed(drive, 1_000_000);
+    assert_eq!((damaged, told, of_checksums), (BLOCKS, BLOCKS, false), "no data can be read");
+    let (damaged, told, _, drive) = scrubbed(drive, 0);
+    assert_eq!((damaged, told), (0, BLOCKS), "all of it was found once");
+    // Opened anew it has read none of the pages with checksums.
+    let drive = run_on(&world, async move {
+        drive.close().await.expect("closed");
+        Drive::open(Path::new(PATH), &DriveOptions::default()).await.expect("opened")
+    });
+    let (damaged, told, of_checksums, _) = scrubbed(drive, 1_000_000);
+    assert_eq!((damaged, told, of_checksums), (BLOCKS, BLOCKS, true), "no checksum can be read");
 }
 
 /// How often a scrub has let others have their turn since it last read or came to something new, and since it began.
