@@ -111,7 +111,9 @@ impl<'a> Marks<'a> {
         })
     }
 
-    /// Whether it holds still what it held when it was marked.
+    /// Whether it holds still what it held when it was marked. It may be where it was found and hold something else, freed and
+    /// taken again between two pieces: of that a part alone was read, and whoever shares it since would find it without a mark, and
+    /// tell of it a second time.
     fn holds(&self, extent: u32) -> bool {
         self.inner.with(|core| *core.state.seen.mark(self.scrub, extent))
     }

@@ -184,6 +184,20 @@ fn an_extent_that_is_half_read_is_read_again_where_it_is_then() {
     assert_eq!((found.bytes, found.uncorrectable), (2 * BYTES - 2 * 4096, 2), "the copy's are marked");
 }
 
+/// An extent that has the number of one that is half read is not that one: read on as if it were, it would not be marked, and be
+/// told of again wherever others have it.
+#[test]
+fn an_extent_that_is_taken_again_when_half_read_is_told_once() {
+    let found = scrubbed_beside((4 << 20, false), &[], |drive, namespace| async move {
+        time::sleep(Duration::from_millis(1500)).await;
+        namespace.deallocate(Lba(0), BYTES / 4096).await.expect("taken out");
+        write(&namespace, 0, BYTES / 4096).await;
+        namespace.write_uncorrectable(Lba(1000), 1).await.expect("marked");
+        drive.snapshot(namespace.number(), "s").await.expect("a snapshot");
+    });
+    assert_eq!((found.bytes, found.uncorrectable), (BYTES - 4096, 1));
+}
+
 /// Namespaces were listed once, at the beginning: what a snapshot of later alone had was never read.
 #[test]
 fn what_moves_into_a_snapshot_of_meanwhile_is_verified() {
@@ -318,6 +332,32 @@ fn blocks_that_can_not_be_read_are_told_to_who_watches_the_drive() {
     });
     let (damaged, told, of_checksums, _) = scrubbed(drive, 1_000_000);
     assert_eq!((damaged, told, of_checksums), (BLOCKS, BLOCKS, true), "no checksum can be read");
+}
+
+/// One scrub's marks are nothing to another, nor is its end.
+#[test]
+fn of_two_scrubs_at_once_each_reads_all() {
+    for is_first_dropped in [true, false] {
+        run(async move {
+            let (drive, _) = written(EXTENT_BYTES).await;
+            let begun = |found: &Rc<RefCell<Scrub>>| {
+                let (drive, found) = (drive.clone(), found.clone());
+                task::spawn(async move { drive.scrub_into(&Job::unlisted(Some(RATE), None), &found).await })
+            };
+            let founds: [Rc<RefCell<Scrub>>; 2] = Default::default();
+            let first = begun(&founds[0]);
+            time::sleep(Duration::from_secs(1)).await;
+            let second = begun(&founds[1]);
+            time::sleep(Duration::from_secs(1)).await;
+            let (dropped, other) = if is_first_dropped { (first, second) } else { (second, first) };
+            assert!(dropped.cancel().await.is_none(), "it is not through");
+            other.await.expect("scrubbed");
+            let bytes = founds.map(|found| found.borrow().bytes);
+            let [half, all] = if is_first_dropped { bytes } else { [bytes[1], bytes[0]] };
+            assert!((512 << 10..3 << 20).contains(&half), "{half} bytes");
+            assert_eq!(all, BYTES, "the first is dropped: {is_first_dropped}");
+        });
+    }
 }
 
 /// How often a scrub has let others have their turn since it last read or came to something new, and since it began.
