@@ -35,7 +35,7 @@ pub(super) struct Inner {
     /// The drive's id as the seed of its checksums.
     pub(super) seed: u64,
     pub(super) registry: Registry,
-    /// Blocks that did not verify since the drive was opened, each as often as it was found.
+    /// Blocks found damaged since the drive was opened: see [`super::Usage::mismatches`].
     pub(super) mismatches: AtomicU64,
     core: Mutex<Core>,
 }

@@ -24,7 +24,8 @@ pub fn tell(encoder: &mut DescriptorEncoder<'_>, drives: &[(String, Usage)]) -> 
     for (name, help, value) in all {
         gauges(encoder, (name, help), drives.iter().map(|(drive, usage)| ([("drive", &**drive)], value(usage))))?;
     }
-    let help = "Blocks that did not match their checksum when they were read, since the drive was opened.";
+    let help =
+        "Blocks found damaged since the drive was opened: not matching their checksum, or not readable by a scrub.";
     let mismatches = drives.iter().map(|(drive, usage)| ([("drive", &**drive)], usage.mismatches));
     by_labels(encoder, ("yagura_drive_checksum_failures", help), mismatches)
 }

@@ -159,7 +159,8 @@ pub struct Usage {
     pub extent_bytes: u32,
     /// Bytes under one checksum.
     pub unit: u32,
-    /// Blocks that did not match their checksum since the drive was opened.
+    /// Blocks found damaged since the drive was opened: they did not match their checksum, or a scrub could not read them. Each
+    /// as often as it was found.
     pub mismatches: u64,
     /// Why it takes no more writes, if so.
     pub fault: Option<String>,

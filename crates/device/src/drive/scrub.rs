@@ -61,7 +61,9 @@ pub struct Scrub {
 }
 
 impl Scrub {
-    fn damage(&mut self, shared: &Shared, lba: Lba, what: String, blocks: u64) {
+    /// Also counts it where whoever watches the drive is told: what can't be read is no less lost than what does not match.
+    fn damage(&mut self, inner: &Inner, shared: &Shared, lba: Lba, what: String, blocks: u64) {
+        inner.mismatches.fetch_add(blocks, Ordering::Relaxed);
         self.damaged += blocks;
         if self.damage.len() < DAMAGE_MAX {
             self.damage.push(Damage { namespace: shared.name.clone(), lba, what });
@@ -109,7 +111,9 @@ impl<'a> Marks<'a> {
         })
     }
 
-    /// Whether it holds still what it held when it was marked.
+    /// Whether it holds still what it held when it was marked. It may be where it was found and hold something else, freed and
+    /// taken again between two pieces: of that a part alone was read, and whoever shares it since would find it without a mark, and
+    /// tell of it a second time.
     fn holds(&self, extent: u32) -> bool {
         self.inner.with(|core| *core.state.seen.mark(self.scrub, extent))
     }
@@ -236,7 +240,7 @@ impl Drive {
             Err(Error::ReadFault(what)) => {
                 // Without their checksums the blocks can't be read, those that were never written among them.
                 let what = format!("and those behind it have no checksums: {what}");
-                found.borrow_mut().damage(shared, Lba(first / per_block), what, chunk / per_block);
+                found.borrow_mut().damage(&self.inner, shared, Lba(first / per_block), what, chunk / per_block);
                 return Ok(true);
             }
             result => result?,
@@ -264,12 +268,9 @@ impl Drive {
             let Some(step) = block.clone().find(bad) else { continue };
             let what = match &result {
                 Err(error) => error.to_string(),
-                Ok(()) => {
-                    self.inner.mismatches.fetch_add(1, Ordering::Relaxed);
-                    "does not match its checksum".to_owned()
-                }
+                Ok(()) => "does not match its checksum".to_owned(),
             };
-            found.damage(shared, Lba((first + u64::from(step)) / per_block), what, 1);
+            found.damage(&self.inner, shared, Lba((first + u64::from(step)) / per_block), what, 1);
         }
         Ok(true)
     }

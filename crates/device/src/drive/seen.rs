@@ -35,3 +35,48 @@ impl Seen {
         &mut found.expect("a scrub under way has its marks").1[extent as usize]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use engine::Buf;
+    use engine::job::Job;
+    use engine::sim::{DiskConfig, SimConfig, World};
+    use engine::{task, time};
+
+    use crate::{Drive, Durability, FormatOptions, Lba, Namespace, NamespaceSpec};
+
+    /// What is kept of a scrub that is over, or was dropped, is a byte for each extent of the drive, and one more to clear whenever
+    /// an extent is taken.
+    #[test]
+    fn marks_end_with_their_scrub() {
+        let world = World::new(1, SimConfig::default());
+        let node = world.node("n");
+        world.disk(node, "/drive", 8 << 20, DiskConfig::default());
+        let task = world.spawn_on(node, async {
+            let options =
+                FormatOptions { extent_bytes: 64 << 10, journal_bytes: Some(512 << 10), ..FormatOptions::default() };
+            let drive = Drive::format(Path::new("/drive"), &options).await.expect("formatted");
+            let spec = NamespaceSpec { name: "a".into(), bytes: 1 << 20, block_size: 4096 };
+            let namespace = drive.create(&spec).await.expect("created");
+            namespace.write(Lba(0), Buf::zeroed(256 << 10).freeze(), Durability::Stable).await.expect("written");
+            let under_way = || drive.inner.with(|core| core.state.seen.scrubs.len());
+            let begun = |rate| {
+                let drive = drive.clone();
+                task::spawn(async move { drive.scrub(&Job::unlisted(rate, None)).await.map(drop) })
+            };
+            let [first, second] = [(); 2].map(|()| begun(Some(1)));
+            time::sleep(Duration::from_secs(1)).await;
+            assert_eq!(under_way(), 2);
+            assert!(first.cancel().await.is_none(), "it is not through");
+            assert_eq!(under_way(), 1);
+            assert!(second.cancel().await.is_none(), "it is not through");
+            assert_eq!(under_way(), 0);
+            begun(None).await.expect("scrubbed");
+            assert_eq!(under_way(), 0);
+        });
+        world.run_until(task).unwrap_or_else(|stalled| panic!("{stalled}"));
+    }
+}

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::drive_model::PATH;
 use device::drive::{Damage, Scrub, Usage};
-use device::{Drive, DriveNamespace, Durability, FormatOptions, Lba, Namespace, NamespaceSpec};
+use device::{Drive, DriveNamespace, DriveOptions, Durability, FormatOptions, Lba, Namespace, NamespaceSpec};
 use engine::job::{Job, Jobs};
 use engine::sim::{DiskConfig, NodeId, SimConfig, World};
 use engine::{Buf, View, task, time};
@@ -184,6 +184,20 @@ fn an_extent_that_is_half_read_is_read_again_where_it_is_then() {
     assert_eq!((found.bytes, found.uncorrectable), (2 * BYTES - 2 * 4096, 2), "the copy's are marked");
 }
 
+/// An extent that has the number of one that is half read is not that one: read on as if it were, it would not be marked, and be
+/// told of again wherever others have it.
+#[test]
+fn an_extent_that_is_taken_again_when_half_read_is_told_once() {
+    let found = scrubbed_beside((4 << 20, false), &[], |drive, namespace| async move {
+        time::sleep(Duration::from_millis(1500)).await;
+        namespace.deallocate(Lba(0), BYTES / 4096).await.expect("taken out");
+        write(&namespace, 0, BYTES / 4096).await;
+        namespace.write_uncorrectable(Lba(1000), 1).await.expect("marked");
+        drive.snapshot(namespace.number(), "s").await.expect("a snapshot");
+    });
+    assert_eq!((found.bytes, found.uncorrectable), (BYTES - 4096, 1));
+}
+
 /// Namespaces were listed once, at the beginning: what a snapshot of later alone had was never read.
 #[test]
 fn what_moves_into_a_snapshot_of_meanwhile_is_verified() {
@@ -283,6 +297,67 @@ fn a_block_of_several_checksums_is_counted_once() {
         let found = drive.scrub(&Job::unlisted(None, None)).await.expect("scrubbed");
         assert_eq!((found.damaged, found.uncorrectable), (4, 4 + 4));
     });
+}
+
+/// Whoever watches the drive was told of blocks that did not match, and of none that could not be read.
+#[test]
+fn blocks_that_can_not_be_read_are_told_to_who_watches_the_drive() {
+    const BLOCKS: u64 = BYTES / 4096;
+    // Checksums over 512: neither those nor pages of them are counted.
+    let options = FormatOptions { unit: 512, journal_bytes: Some(512 << 10), ..FormatOptions::default() };
+    let world = world();
+    let drive = run_on(&world, async move {
+        let drive = Drive::format(Path::new(PATH), &options).await.expect("formatted");
+        let spec = NamespaceSpec { name: "a".into(), bytes: BYTES, block_size: 4096 };
+        write(&drive.create(&spec).await.expect("created"), 0, BLOCKS).await;
+        drive
+    });
+    let scrubbed = |drive: Drive, read_error_ppm| {
+        let config = DiskConfig { read_error_ppm, volatile_cache: false, ..DiskConfig::default() };
+        world.0.set_disk_config(world.1, PATH, config);
+        run_on(&world, async move {
+            let found = drive.scrub(&Job::unlisted(None, None)).await.expect("scrubbed");
+            let what = found.damage.first().map_or(String::new(), |one| one.what.clone());
+            (found.damaged, drive.usage().mismatches, what.contains("checksum"), drive)
+        })
+    };
+    let (damaged, told, of_checksums, drive) = scrubbed(drive, 1_000_000);
+    assert_eq!((damaged, told, of_checksums), (BLOCKS, BLOCKS, false), "no data can be read");
+    let (damaged, told, _, drive) = scrubbed(drive, 0);
+    assert_eq!((damaged, told), (0, BLOCKS), "all of it was found once");
+    // Opened anew it has read none of the pages with checksums.
+    let drive = run_on(&world, async move {
+        drive.close().await.expect("closed");
+        Drive::open(Path::new(PATH), &DriveOptions::default()).await.expect("opened")
+    });
+    let (damaged, told, of_checksums, _) = scrubbed(drive, 1_000_000);
+    assert_eq!((damaged, told, of_checksums), (BLOCKS, BLOCKS, true), "no checksum can be read");
+}
+
+/// One scrub's marks are nothing to another, nor is its end.
+#[test]
+fn of_two_scrubs_at_once_each_reads_all() {
+    for is_first_dropped in [true, false] {
+        run(async move {
+            let (drive, _) = written(EXTENT_BYTES).await;
+            let begun = |found: &Rc<RefCell<Scrub>>| {
+                let (drive, found) = (drive.clone(), found.clone());
+                task::spawn(async move { drive.scrub_into(&Job::unlisted(Some(RATE), None), &found).await })
+            };
+            let founds: [Rc<RefCell<Scrub>>; 2] = Default::default();
+            let first = begun(&founds[0]);
+            time::sleep(Duration::from_secs(1)).await;
+            let second = begun(&founds[1]);
+            time::sleep(Duration::from_secs(1)).await;
+            let (dropped, other) = if is_first_dropped { (first, second) } else { (second, first) };
+            assert!(dropped.cancel().await.is_none(), "it is not through");
+            other.await.expect("scrubbed");
+            let bytes = founds.map(|found| found.borrow().bytes);
+            let [half, all] = if is_first_dropped { bytes } else { [bytes[1], bytes[0]] };
+            assert!((512 << 10..3 << 20).contains(&half), "{half} bytes");
+            assert_eq!(all, BYTES, "the first is dropped: {is_first_dropped}");
+        });
+    }
 }
 
 /// How often a scrub has let others have their turn since it last read or came to something new, and since it began.

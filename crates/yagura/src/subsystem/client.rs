@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 use super::control::ROUTE;
 use super::jobs::StatusReport;
 use super::request::{DriveAction, NO_REQUEST, Refusal, Request, not_understood};
-use super::scrub::ScrubState;
+use super::scrub::{BYTES_PER_SECOND, ScrubState};
 use crate::cli::{
     TargetAllowHostArgs, TargetControl, TargetDriveArgs, TargetDriveScrubArgs, TargetDriveVerb, TargetHostArgs,
     TargetVerb,
@@ -131,7 +131,9 @@ fn scrub(TargetDriveScrubArgs { at, rate }: &TargetDriveScrubArgs) -> Result<(),
     let bar = output::progress_share("scrub", json);
     let mut begin = true;
     loop {
-        let bytes_per_second = rate.filter(|_| begin).map(|rate| rate.0);
+        // Who begins one says its rate, also where the operator has not: a target from before scrubs had rates would begin one at
+        // full speed that nothing ends, and refuses a request with a field that it does not know.
+        let bytes_per_second = begin.then(|| rate.map_or(BYTES_PER_SECOND, |rate| rate.0));
         let action = DriveAction::Scrub { begin, bytes_per_second };
         let request = Request::Drive { drive: at.drive.clone(), action };
         let state: ScrubState = serde_json::from_value(ask(&at.control.control, &request)?).map_err(foreign)?;
@@ -244,6 +246,10 @@ fn describe_subsystem(subsystem: &SubsystemReport) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::os::unix::net::UnixListener;
+
+    use clap::Parser;
     use fabric::subsystem::{
         AnaReport, ControllerReport, HostReport, NamespaceReport, PortReport, SubsystemReport, TargetReport,
     };
@@ -253,6 +259,7 @@ mod tests {
 
     use super::super::jobs::JobReport;
     use super::*;
+    use crate::cli::{Cli, Verb};
 
     /// Puts a field that this version does not know into every object.
     fn put_later_fields(value: &mut Value) {
@@ -337,10 +344,67 @@ mod tests {
         assert_eq!((other.status(), other.sentence()), (2, "there is no subsystem a"));
     }
 
-    /// A target of before scrubs were jobs told of one that was under way in words that said here: there is none.
+    /// What a target of before scrubs were jobs, with a rate and an end, is asked.
+    #[derive(serde::Deserialize)]
+    #[serde(tag = "verb", rename_all = "kebab-case", deny_unknown_fields)]
+    enum AskedOfOlder {
+        Drive { drive: Option<PathBuf>, action: ActionOfOlder },
+    }
+
+    #[derive(serde::Deserialize)]
+    #[serde(tag = "do", rename_all = "kebab-case", deny_unknown_fields)]
+    enum ActionOfOlder {
+        Scrub { begin: bool },
+    }
+
+    /// How such a target tells of a scrub that is under way.
+    fn state_of_older() -> Value {
+        json!({ "running": true, "done": 1, "total": 2, "found": null, "error": null })
+    }
+
+    /// Such a target answers one request. True: it has begun a scrub.
+    fn answer_as_older(listener: &UnixListener) -> bool {
+        let mut stream = listener.accept().expect("asked").0;
+        let mut reader = BufReader::new(&stream);
+        let head = reader.by_ref().lines().map(|line| line.expect("a line")).take_while(|line| !line.is_empty());
+        let lengths = head.filter_map(|line| line.strip_prefix("content-length: ").map(str::to_owned));
+        let mut body = vec![0; lengths.last().expect("a length").parse().expect("a length")];
+        reader.read_exact(&mut body).expect("a body");
+        let (status, answer, begun) = match serde_json::from_slice(&body) {
+            Ok(AskedOfOlder::Drive { drive: None, action: ActionOfOlder::Scrub { begin } }) => {
+                ("200 OK", state_of_older(), begin)
+            }
+            Ok(AskedOfOlder::Drive { drive: Some(drive), .. }) => panic!("nobody has said {}", drive.display()),
+            Err(error) => ("409 Conflict", json!({ "error": format!("{NO_REQUEST}{error}"), "exit": 2 }), false),
+        };
+        let answer = answer.to_string();
+        write!(stream, "HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{answer}", answer.len()).expect("answered");
+        begun
+    }
+
+    /// A scrub of no rate is what such a target began, as fast as its medium gave, beside the hosts and with no way to end it; and
+    /// who had begun it was told that it was refused. The words in which it tells of one say here: there is none.
     #[test]
-    fn a_scrub_of_which_an_older_target_tells_otherwise_is_not_taken_for_none() {
-        let older = json!({ "running": true, "done": 1, "total": 2, "found": null, "error": null });
+    fn a_scrub_of_which_an_older_target_tells_otherwise_is_neither_begun_there_nor_taken_for_none() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("control");
+        let control = format!("--control={}", path.display());
+        let listener = UnixListener::bind(&path).expect("bound");
+        for rate in [&[][..], &["--rate=1M"]] {
+            let words = [&["yagura", "target", "drive", "scrub", &control], rate].concat();
+            let Verb::Target(command) = Cli::try_parse_from(words).expect("accepted").verb else { panic!("no target") };
+            let (begun, asked) = std::thread::scope(|scope| {
+                let answering = scope.spawn(|| answer_as_older(&listener));
+                let asked = run(command.verb.as_ref().expect("a verb"));
+                (answering.join().expect("answered"), asked)
+            });
+            let refused = asked.expect_err("refused");
+            let words = refused.sentence();
+            assert!(!begun, "{rate:?}: it scrubs, and the operator is told: {words}");
+            assert!(refused.status() == 4 && words.contains("unknown field `bytes_per_second`"), "{words}");
+            assert!(words.contains("update the target"), "{words}");
+        }
+        let older = state_of_older();
         let error = serde_json::from_value::<ScrubState>(older).map(drop).map_err(foreign).expect_err("not understood");
         let words = error.sentence();
         assert!(

@@ -191,7 +191,8 @@ impl ServedDrive {
                 Ok(json!({ "done": format!("{name} has {}", Size(*bytes)) }))
             }
             DriveAction::Scrub { begin, bytes_per_second } => {
-                if *begin && self.scrub.begin(drive, &self.path, *bytes_per_second) {
+                let begun = begin.then(|| self.scrub.begin(drive, &self.path, *bytes_per_second)).flatten();
+                if let Some(bytes_per_second) = begun {
                     tracing::info!(drive = %self.path.display(), bytes_per_second, "a scrub begins for the operator");
                 }
                 as_json(&self.scrub.state())

@@ -105,7 +105,8 @@ pub enum DriveAction {
     /// Begin a scrub where none is under way, or say how the last one stands.
     Scrub {
         begin: bool,
-        /// Those that it may read; 0: as fast as it goes; none: the usual.
+        /// Those that it may read; 0: as fast as it goes. None in requests that begin none, and of programs from before there were
+        /// rates: the usual.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         bytes_per_second: Option<u64>,
     },
@@ -231,7 +232,7 @@ mod tests {
         let sent = |request: &Request| serde_json::to_string(request).expect("written");
         let of_drive = |action| sent(&Request::Drive { drive: None, action });
         let scrub = |begin, rate: Option<u64>| of_drive(DriveAction::Scrub { begin, bytes_per_second: rate });
-        assert_eq!(scrub(true, None), r#"{"verb":"drive","drive":null,"action":{"do":"scrub","begin":true}}"#);
+        assert_eq!(scrub(false, None), r#"{"verb":"drive","drive":null,"action":{"do":"scrub","begin":false}}"#);
         assert!(scrub(true, Some(0)).contains(r#""begin":true,"bytes_per_second":0"#));
         let delete = |force| of_drive(DriveAction::Delete { name: "a".into(), force });
         assert_eq!(delete(false), r#"{"verb":"drive","drive":null,"action":{"do":"delete","name":"a"}}"#);

@@ -15,7 +15,7 @@ use crate::drive::Scrubbed;
 
 /// Bytes that a scrub reads a second where nothing else is said. Guessed: a third of what a disk that turns gives, an eighth of an
 /// SSD at SATA; a terabyte takes four and a half hours.
-const BYTES_PER_SECOND: u64 = 64 << 20;
+pub const BYTES_PER_SECOND: u64 = 64 << 20;
 
 /// The scrub of one drive, one at a time.
 pub struct DriveScrub {
@@ -54,10 +54,11 @@ impl DriveScrub {
         DriveScrub { jobs, last: RefCell::default() }
     }
 
-    /// Begins one at this rate (0: as fast as it goes; none: the usual). False: one is under way, and goes on at its own.
-    pub fn begin(&self, drive: &Drive, path: &Path, bytes_per_second: Option<u64>) -> bool {
+    /// Begins one at this rate (0: as fast as it goes; none, as programs from before scrubs had rates ask: the usual), which is
+    /// returned. `None`: one is under way, and goes on at its own.
+    pub fn begin(&self, drive: &Drive, path: &Path, bytes_per_second: Option<u64>) -> Option<u64> {
         if self.last.borrow().as_ref().is_some_and(|last| last.job.strong_count() > 0) {
-            return false;
+            return None;
         }
         let rate = bytes_per_second.unwrap_or(BYTES_PER_SECOND);
         let job = self.jobs.begin_of("scrub", path.display().to_string(), Some(rate), None);
@@ -71,7 +72,7 @@ impl DriveScrub {
             }
         });
         *self.last.borrow_mut() = Some(Last { job: weak, found, failed, stopped_at, task: Some(task) });
-        true
+        Some(rate)
     }
 
     /// Ends the one that is under way: what it found, and how far it came. `None`: none is.
@@ -133,11 +134,10 @@ mod tests {
             let [a, b] = [(); 2].map(|()| DriveScrub::new(jobs.clone()));
             let (first, second) = (written("/a").await, written("/b").await);
             assert!(a.stop().await.is_none() && a.state().found.is_none(), "none was begun");
-            assert!(
-                a.begin(&first, Path::new("/a"), Some(100 << 10)) && b.begin(&second, Path::new("/b"), Some(200 << 10))
-            );
+            assert_eq!(a.begin(&first, Path::new("/a"), Some(100 << 10)), Some(100 << 10));
+            assert_eq!(b.begin(&second, Path::new("/b"), Some(200 << 10)), Some(200 << 10));
             // Who comes later watches the one that is under way.
-            assert!(!a.begin(&first, Path::new("/a"), Some(0)));
+            assert_eq!(a.begin(&first, Path::new("/a"), Some(0)), None);
             time::sleep(Duration::from_millis(2600)).await;
             let listed: Vec<JobReport> = jobs.list().into_iter().map(JobReport::from).collect();
             let told: Vec<_> = listed.iter().map(|job| (&*job.of, job.done, job.bytes_per_second)).collect();
@@ -155,11 +155,11 @@ mod tests {
             assert_eq!((ended.job, ended.error), (None, None));
             let found = ended.found.expect("what it found");
             assert_eq!((found.bytes, found.stopped_at), (1 << 20, None));
-            assert!(a.begin(&first, Path::new("/a"), Some(0)));
+            assert_eq!(a.begin(&first, Path::new("/a"), Some(0)), Some(0));
             time::sleep(Duration::from_secs(1)).await;
             let found = a.state().found.expect("as fast as it goes");
             assert_eq!((found.bytes, found.stopped_at), (1 << 20, None));
-            assert!(a.begin(&first, Path::new("/a"), None));
+            assert_eq!(a.begin(&first, Path::new("/a"), None), Some(64 << 20));
             assert_eq!(jobs.list()[0].bytes_per_second, Some(64 << 20), "it leaves hosts room");
         });
         world.run_until(task).unwrap_or_else(|stalled| panic!("{stalled}"));
