@@ -8,7 +8,8 @@ use device::Namespace;
 
 use super::remote::RemoteNamespace;
 
-/// See the module. A remote namespace is reached by a `match`; any other kind, as a volume, costs a box per command. A clone is the same connection.
+/// See the module. A remote namespace is reached by a `match`; any other kind, as a volume, costs a box per command. A clone is the
+/// same connection.
 #[derive(Clone)]
 pub enum AnyRemote {
     /// Over NVMe/TCP.

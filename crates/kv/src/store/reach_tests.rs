@@ -278,6 +278,7 @@ fn a_page_is_rebuilt_by_no_map_that_is_left_behind() {
         assert!(got.is_ok() && took < 100, "{got:?} after {took} ms");
         let report = repair.await;
         assert_eq!((report.pages_rebuilt, report.failed), (1, 0), "{report:?}");
+        assert_eq!(source.settled.get(), 0, "it is in force: nobody has to agree on it anew");
         let table = host.store.table(0).unwrap();
         let page = table.read_page(table.home(&host.store.inner.key(b"key").unwrap())).await.unwrap();
         assert_eq!(page.seal(), scene.voters.now().epoch);
