@@ -8,7 +8,7 @@ use engine::sync::Semaphore;
 use engine::task::LocalFuture;
 use engine::time;
 
-use crate::data::{self, Contents, Hold, Members, Shape, Space, Stripe};
+use crate::data::{self, Contents, Hold, Lain, Members, Shape, Space};
 use crate::dirty::BLOCK_BYTES;
 use crate::error::Error;
 use crate::fs::{FileSystem, Reap};
@@ -115,7 +115,7 @@ impl Files {
     ///
     /// # Errors
     /// It is gone; what the store says.
-    pub fn stripes_of(&self, ino: u64) -> LocalFuture<'_, Result<Vec<(u64, Rc<Stripe>)>, Error>> {
+    pub fn stripes_of(&self, ino: u64) -> LocalFuture<'_, Result<Vec<Lain>, Error>> {
         Box::pin(async move {
             let held = self.shared.names.inode(ino).await?.ok_or(Error::Stale)?;
             let inode = Stored::new(Rc::clone(&self.shared.names), ino, self.members().layout().shape, held)?;

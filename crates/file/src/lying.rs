@@ -71,6 +71,7 @@ impl Lying {
     ///
     /// # Errors
     /// What inode or store say.
+    #[allow(clippy::should_implement_trait)] // that one does not wait
     pub fn next(&mut self) -> LocalFuture<'_, Result<Option<Vec<Part>>, Error>> {
         Box::pin(async move {
             if self.at >= self.end {

@@ -84,6 +84,7 @@ impl Walk {
     }
 
     /// What comes next; `None`: that was all.
+    #[allow(clippy::should_implement_trait)] // that one does not wait
     pub fn next(&mut self) -> LocalFuture<'_, Option<Visit>> {
         Box::pin(async move {
             if let Some(start) = self.start.take() {

@@ -73,5 +73,5 @@ pub use shape::{COLUMN_ROWS_MAX, Cut, PARITY_COLUMNS_MAX, ROW_BYTES, SUMS_MAX, S
 pub(crate) use space::RENEWED_WITHIN;
 pub use space::{Renew, Space};
 pub(crate) use span::SpanId;
-pub use stripe::{REGION_ROWS_MAX, Stripe, StripeId, SumSeed};
+pub use stripe::{Lain, REGION_ROWS_MAX, Stripe, StripeId, SumSeed};
 pub(crate) use survey::{Survey, Wrong, overlap};

@@ -215,13 +215,16 @@ async fn settle<T>(
     Ok(outcome.expect("asked for at least once"))
 }
 
+/// What makes a change of a record as it stands.
+type Apply<'a> = dyn FnMut(Option<&Stands>) -> Result<Next<()>, Error> + 'a;
+
 /// The same, whatever is told of the change: one body for all of them.
 fn settle_as<'a>(
     meta: &'a dyn Meta,
     key: &'a [u8],
     may_repeat: bool,
     may: &'a dyn Fn() -> Result<(), Error>,
-    apply: &'a mut dyn FnMut(Option<&Stands>) -> Result<Next<()>, Error>,
+    apply: &'a mut Apply<'_>,
 ) -> LocalFuture<'a, Result<(), Failed>> {
     Box::pin(async move {
         let mut doubtful: Option<Attempt> = None;

@@ -10,7 +10,7 @@ use super::map::{Extent, Map, Moved, Piece};
 use super::record::Failed;
 use super::rope::Rope;
 use super::span::{Span, SpanId, too_many_pieces, touched};
-use super::stripe::{Stripe, StripeId};
+use super::stripe::{Lain, Stripe, StripeId};
 use crate::error::Error;
 use crate::meta::Version;
 
@@ -39,7 +39,7 @@ impl Contents {
     ///
     /// # Errors
     /// What inode or store say.
-    pub async fn stripes_of(&self, inode: &dyn Inode) -> Result<Vec<(u64, Rc<Stripe>)>, Error> {
+    pub async fn stripes_of(&self, inode: &dyn Inode) -> Result<Vec<Lain>, Error> {
         'anew: for _ in 0..TRIES_MAX {
             let mut found = Vec::new();
             for part in self.parts_of(inode).await? {
@@ -64,11 +64,7 @@ impl Contents {
 
     /// The stripes of a part, each with the first place of the file that lies in it. `None`: the file has another map by now,
     /// whose parts are others.
-    pub(crate) async fn stripes_at(
-        &self,
-        inode: &dyn Inode,
-        part: Option<SpanId>,
-    ) -> Result<Option<Vec<(u64, Rc<Stripe>)>>, Error> {
+    pub(crate) async fn stripes_at(&self, inode: &dyn Inode, part: Option<SpanId>) -> Result<Option<Vec<Lain>>, Error> {
         let map = match part {
             Some(id) => match &self.spans.load(id).await?.0 {
                 Some(span) => span.map.clone(),

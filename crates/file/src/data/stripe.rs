@@ -11,6 +11,8 @@
 //! A checksum is 32 bits of XXH3-64 of a granule under a seed of file system, chunk, row, write, column and granule: what lay there
 //! before, comes later, or belongs elsewhere does not verify. Parity has none: what is made with it is verified itself.
 
+use std::rc::Rc;
+
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::shape::{Cut, Shape};
@@ -30,6 +32,9 @@ pub struct StripeId {
     /// The write's number.
     pub write: u32,
 }
+
+/// A stripe, and the first place of its file that lies in it.
+pub type Lain = (u64, Rc<Stripe>);
 
 /// See the module. Never changes: what is written anew is another stripe.
 #[derive(Clone, PartialEq, Eq, Debug)]

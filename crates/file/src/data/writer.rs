@@ -21,7 +21,7 @@ use super::record::Failed;
 use super::rope::Rope;
 use super::space::expired;
 use super::span::{Span, SpanId, touched};
-use super::stripe::Stripe;
+use super::stripe::{Lain, Stripe};
 use crate::error::Error;
 use crate::meta::Version;
 
@@ -352,8 +352,7 @@ impl Contents {
         let (ours, named): (Vec<_>, Vec<_>) = here.iter().partition(|written| written.is_ours());
         let named: Vec<_> = named.into_iter().map(|written| written.stripe.id).collect();
         let ours: Vec<_> = ours.into_iter().map(|written| written.stripe.id).collect();
-        let stripes: Vec<(u64, Rc<Stripe>)> =
-            here.iter().map(|written| (written.at, Rc::clone(&written.stripe))).collect();
+        let stripes: Vec<Lain> = here.iter().map(|written| (written.at, Rc::clone(&written.stripe))).collect();
         offer(here.iter_mut().map(|written| &mut **written))?;
         let may = || inode.may_change().and_then(|()| here.iter().try_for_each(|written| written.check()));
         let edited = self.spans.edit_while(id, &may, |span| {
