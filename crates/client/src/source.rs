@@ -181,10 +181,6 @@ impl MapSource for Source {
         Box::pin(async move { self.map_of_all().await.map_err(|error| error.to_string()) })
     }
 
-    fn settled(&self) -> LocalFuture<'_, Result<Map, String>> {
-        Box::pin(async move { self.settle(None).await.map_err(|error| error.to_string()) })
-    }
-
     fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
         Box::pin(async move {
             let (map, namespaces) = self.everybody().await.map_err(|error| error.to_string())?;

@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::thread::JoinHandle;
 
 use engine::sync::{MailReceiver, mailbox};
+use engine::task::LocalFuture;
 use file::Files;
 use fuser::{Config, MountOption, Notifier, Session, SessionACL, SessionUnmounter};
 
@@ -96,7 +97,11 @@ impl Mount {
 
     /// Answers requests until it is unmounted by somebody, or `end` comes: then what was written goes out, it unmounts itself, and
     /// answers what comes until that is done.
-    pub async fn serve(self, files: Rc<Files>, end: impl Future<Output = ()>) -> io::Result<()> {
+    pub fn serve<'a>(self, files: Rc<Files>, end: LocalFuture<'a, ()>) -> LocalFuture<'a, io::Result<()>> {
+        Box::pin(self.served(files, end))
+    }
+
+    async fn served(self, files: Rc<Files>, end: LocalFuture<'_, ()>) -> io::Result<()> {
         let Mount { session, mut unmounter, notifier, letters, metrics } = self;
         let serving = serve::serve(Rc::clone(&files), notifier, metrics, &letters);
         let unmounting = async move {

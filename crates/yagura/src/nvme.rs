@@ -152,7 +152,8 @@ async fn read_from(remote: &impl Namespace, args: &NvmeReadArgs) -> Result<Trans
         let bytes = &buf[..now as usize];
         if let Some(seed) = args.verify_pattern {
             pattern(seed, lba.wrapping_mul(info.block_size.into()), now as usize, &mut expected);
-            if let Some(at) = bytes.iter().zip(&expected).position(|(a, b)| a != b) {
+            if bytes != expected {
+                let at = bytes.iter().zip(&expected).take_while(|(a, b)| a == b).count();
                 let place = lba.wrapping_mul(info.block_size.into()) + at as u64;
                 return Err(Failure::check(format!("byte {place} of the namespace is not that of pattern {seed}")));
             }
@@ -219,10 +220,11 @@ pub fn device_failure(error: device::Error) -> Failure {
 /// The pattern of `seed` at byte `place` of a namespace: each 8 bytes are a hash of seed and place, so that neither a block that
 /// was written elsewhere nor one of another run passes.
 fn pattern(seed: u64, place: u64, length: usize, out: &mut Vec<u8>) {
-    out.clear();
-    let words =
-        (place / 8..).map(|word| SplitMix(seed ^ word.wrapping_mul(0x9e37_79b9_7f4a_7c15)).draw().to_le_bytes());
-    out.extend(words.take(length.div_ceil(8)).flatten());
+    out.resize(length.next_multiple_of(8), 0);
+    for (bytes, word) in out.chunks_exact_mut(8).zip(place / 8..) {
+        let hash = SplitMix(seed ^ word.wrapping_mul(0x9e37_79b9_7f4a_7c15)).draw();
+        bytes.copy_from_slice(&hash.to_le_bytes());
+    }
     out.truncate(length);
 }
 

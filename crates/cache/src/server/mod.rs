@@ -46,7 +46,7 @@ pub use room::resident_bytes;
 pub use shared::{Clock, Options, Program, Said, Shared};
 pub use statistics::cpu_seconds;
 pub use times::Times;
-pub use watch::tell_evictions;
+use watch::tell_evictions;
 
 use crate::flash::Tier;
 use crate::item::Seconds;
@@ -115,27 +115,30 @@ pub trait Served: Slots + Holdings + Send + Sync + 'static {
 
     /// [`keep_memory`] of it, by what the kernel has of this process.
     fn keep_memory(self: Arc<Self>, shared: Arc<Shared>) -> LocalFuture<'static, ()>;
+
+    /// Has watchers told of items that are let go for others.
+    fn tell_evictions(&self, shared: &Arc<Shared>);
 }
 
-impl Served for Store<()> {
-    fn worker(self: Arc<Self>, shared: &Arc<Shared>) -> Worker<Self, Desk<Self>> {
-        worker(self, shared)
-    }
+macro_rules! served {
+    ($($store:ty),+) => { $(
+        impl Served for $store {
+            fn worker(self: Arc<Self>, shared: &Arc<Shared>) -> Worker<Self, Desk<Self>> {
+                worker(self, shared)
+            }
 
-    fn keep_memory(self: Arc<Self>, shared: Arc<Shared>) -> LocalFuture<'static, ()> {
-        Box::pin(keep_memory(self, shared, resident_bytes))
-    }
+            fn keep_memory(self: Arc<Self>, shared: Arc<Shared>) -> LocalFuture<'static, ()> {
+                Box::pin(keep_memory(self, shared, resident_bytes))
+            }
+
+            fn tell_evictions(&self, shared: &Arc<Shared>) {
+                tell_evictions(self, shared);
+            }
+        }
+    )+ };
 }
 
-impl Served for Store<Tier> {
-    fn worker(self: Arc<Self>, shared: &Arc<Shared>) -> Worker<Self, Desk<Self>> {
-        worker(self, shared)
-    }
-
-    fn keep_memory(self: Arc<Self>, shared: Arc<Shared>) -> LocalFuture<'static, ()> {
-        Box::pin(keep_memory(self, shared, resident_bytes))
-    }
-}
+served!(Store<()>, Store<Tier>);
 
 fn worker<S: Slots + Holdings + 'static>(store: Arc<S>, shared: &Arc<Shared>) -> Worker<S, Desk<S>> {
     let counters = shared.add_thread();

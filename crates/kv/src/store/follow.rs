@@ -60,10 +60,6 @@ pub trait MapSource {
     fn newest_of_all(&self) -> LocalFuture<'_, Result<Map, String>> {
         self.newest()
     }
-    /// The same, agreed on anew: a map that a member carries and that was never in force is then, or its member carries another.
-    fn settled(&self) -> LocalFuture<'_, Result<Map, String>> {
-        self.newest_of_all()
-    }
     /// The map after `epoch` at rest, with the same members: agreed on now, unless there is a newer one. Needs the voters alone.
     fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>>;
     /// The same, or whatever is newer, once every member has a mark by which it is known if it is rolled back to before: what a
@@ -202,12 +198,6 @@ impl Inner {
     pub(super) async fn refresh_of_all(self: &Rc<Self>) -> Result<(), String> {
         let Some(source) = self.follow.source.borrow().clone() else { return Ok(()) };
         self.learn(source.newest_of_all(), ASKED_ALL_TIME_MAX).await
-    }
-
-    /// Learns the newest map once it is agreed on anew: where a member carries a later one than anybody knows to be in force.
-    pub(super) async fn refresh_settled(self: &Rc<Self>) -> Result<(), String> {
-        let Some(source) = self.follow.source.borrow().clone() else { return Ok(()) };
-        self.learn(source.settled(), ASKED_ALL_TIME_MAX).await
     }
 
     async fn refresh_by(self: &Rc<Self>, needless: impl Fn(&Rc<Self>) -> bool, whom: Asked) -> Result<(), String> {

@@ -66,16 +66,12 @@ struct LeftBehind {
     /// How long all members take to tell, and how often they were asked.
     takes: Duration,
     asked: Cell<u32>,
-    /// Brings a map into force that is only carried, and how often it was asked to.
-    settle: fn(&LeftBehind),
-    settled: Cell<u32>,
 }
 
 impl LeftBehind {
     fn new(scene: &Scene, host: &Host) -> LeftBehind {
         let (others, ways) = (scene.voters.clone(), host.voters.clone());
-        let (asked, settled) = Default::default();
-        LeftBehind { known: scene.voters.now(), others, ways, takes: Duration::ZERO, asked, settle: |_| (), settled }
+        LeftBehind { known: scene.voters.now(), others, ways, takes: Duration::ZERO, asked: Cell::default() }
     }
 }
 
@@ -93,12 +89,6 @@ impl MapSource for LeftBehind {
             time::sleep(self.takes).await;
             self.others.newest().await
         })
-    }
-
-    fn settled(&self) -> LocalFuture<'_, Result<Map, String>> {
-        self.settled.set(self.settled.get() + 1);
-        (self.settle)(self);
-        self.others.newest()
     }
 
     fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
@@ -238,21 +228,12 @@ fn who_meets_a_seal_of_a_later_map_than_the_voters_know_asks_all_members() {
 
 /// A pool whose voters, as a host knows them, were left behind by others: a page of a member that has gone on is damaged.
 async fn left_behind(lease: Duration, takes: Duration) -> (Scene, Host, Rc<LeftBehind>, engine::task::Task<()>) {
-    left_behind_by(lease, takes, |_| ()).await
-}
-
-/// The same, of voters that can bring what is carried into force.
-async fn left_behind_by(
-    lease: Duration,
-    takes: Duration,
-    settle: fn(&LeftBehind),
-) -> (Scene, Host, Rc<LeftBehind>, engine::task::Task<()>) {
     let scene = Scene::new([100, 100, 100, 0, 0]).await;
     let host = scene.host(lease).await;
     host.store.put(b"key", value(b"v")).await.unwrap();
     host.store.put(b"other", value(b"v")).await.unwrap();
     host.store.settle().await;
-    let source = Rc::new(LeftBehind { takes, settle, ..LeftBehind::new(&scene, &host) });
+    let source = Rc::new(LeftBehind { takes, ..LeftBehind::new(&scene, &host) });
     let follow = host.store.follow(source.clone(), lease);
     let raise = |map: &Map| Ok(map.raise_epoch());
     pool::Proposer::new(&scene.memories).agree(&scene.voters.now(), raise).await.unwrap();
@@ -278,7 +259,6 @@ fn a_page_is_rebuilt_by_no_map_that_is_left_behind() {
         assert!(got.is_ok() && took < 100, "{got:?} after {took} ms");
         let report = repair.await;
         assert_eq!((report.pages_rebuilt, report.failed), (1, 0), "{report:?}");
-        assert_eq!(source.settled.get(), 0, "it is in force: nobody has to agree on it anew");
         let table = host.store.table(0).unwrap();
         let page = table.read_page(table.home(&host.store.inner.key(b"key").unwrap())).await.unwrap();
         assert_eq!(page.seal(), scene.voters.now().epoch);
@@ -299,22 +279,7 @@ fn a_page_of_a_member_with_a_later_map_than_can_be_learnt_stays_as_it_is() {
         damage(&scene, &host, b"other", 0).await;
         let report = host.store.repair(&RepairOptions::default()).await;
         assert_eq!((report.pages_rebuilt, report.pages_failed.len(), source.asked.get()), (0, 2, 1), "{report:?}");
-        assert_eq!(source.settled.get(), 1);
         assert!(report.reasons[0].contains("carries the map of epoch 2"), "{report:?}");
-    });
-}
-
-/// Who was agreeing on the later map that a member carries has gone before it was in force: nobody brought it into force, nor took
-/// it back, until somebody happened to agree on a map, and pages of that member stayed damaged for minutes.
-#[test]
-fn a_page_of_a_member_whose_map_never_came_into_force_is_rebuilt_once_one_is_agreed_on() {
-    run(12, async {
-        let settle = |source: &LeftBehind| source.others.set(source.others.now().raise_epoch());
-        let (scene, host, source, _follow) = left_behind_by(SHORT, Duration::from_millis(1), settle).await;
-        damage(&scene, &host, b"other", 0).await;
-        let report = host.store.repair(&RepairOptions::default()).await;
-        assert_eq!((report.pages_rebuilt, report.failed), (2, 0), "{report:?}");
-        assert_eq!(source.settled.get(), 1, "for both pages");
     });
 }
 

@@ -90,7 +90,6 @@ struct Sight {
 
 /// A page as it is, if it is damaged, by a map that is no older than its member's own.
 async fn look(inner: &Rc<Inner>, damaged: &DamagedPage) -> Result<Option<Sight>, MemberError> {
-    let mut is_settled = false;
     loop {
         let topology = inner.topology();
         let Some(index) = damaged.index_in(&topology) else { return Ok(None) };
@@ -102,17 +101,9 @@ async fn look(inner: &Rc<Inner>, damaged: &DamagedPage) -> Result<Option<Sight>,
         }
         let is_known = || inner.topology().map.epoch > topology.map.epoch;
         let mut asked = inner.refresh(|_| is_known()).await;
-        if !is_known() && !is_settled {
+        if !is_known() {
             // The voters that this host knows may have been left behind; or this map is just being agreed on.
             asked = inner.refresh_of_all().await;
-            if !is_known() && asked.is_ok() {
-                // Whoever was agreeing on it is gone: nobody brings it into force, nor takes it back, before the next agreement.
-                asked = inner.refresh_settled().await;
-                is_settled = true;
-                if asked.is_ok() {
-                    continue;
-                }
-            }
         }
         if !is_known() {
             let reason = asked.err().unwrap_or_else(|| "it is not known to be in force".into());

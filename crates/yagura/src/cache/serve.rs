@@ -9,7 +9,7 @@ use ::cache::flash::Medium;
 use ::cache::hash::Hasher;
 use ::cache::memory::{Budget, Kind};
 use ::cache::server::{
-    Accepted, CacheMetrics, Clock, Desk, Options, Program, Said, Served, Shared, Worker, resident_bytes, tell_evictions,
+    Accepted, CacheMetrics, Clock, Desk, Options, Program, Said, Served, Shared, Worker, resident_bytes,
 };
 use ::cache::session::{Authentication, Protocols, Rules, Users};
 use ::cache::store::{Store, StoreOptions};
@@ -109,7 +109,7 @@ fn serve<S: Served>(
     let (receivers, senders) = (Handout::new(receivers), Handout::new([senders]));
     let shared = Arc::new(shared(args, rules, tls, clock, hasher));
     shared.keep_room_for_connections(store.budget());
-    tell_evictions(&*store, &shared);
+    store.tell_evictions(&shared);
     let config = ReactorConfig { spin_max: SPIN_MAX, ..ReactorConfig::default() };
     reactors::run(&vec![config; threads], async |index| {
         let Some(letter) = letters.take(index) else { return Ok(()) };

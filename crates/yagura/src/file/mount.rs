@@ -71,7 +71,7 @@ async fn serve(args: &FileMountArgs, letter: &engine::sync::MailReceiver<stop::R
     let end = async {
         letter.recv().await;
     };
-    let served = mount.serve(Rc::clone(&files), end).await;
+    let served = mount.serve(Rc::clone(&files), Box::pin(end)).await;
     let closed = files.close().await.map_err(failure);
     crate::kv::settle(&store).await;
     served.map_err(|error| Failure::from(error).during("the mount"))?;
