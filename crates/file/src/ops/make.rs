@@ -144,15 +144,8 @@ impl FileSystem {
                 again.named();
             }
             let target = Target { ino, kind: new.kind, link };
-            match self.put_name_of(dir, name, target, &made).await {
-                // Perhaps it is there, or will be: then the inode must be.
-                Err(error @ (Error::Unavailable(_) | Error::Damaged(_))) => Err(error),
-                Err(error) => {
-                    self.unmake(target).await;
-                    Err(error)
-                }
-                Ok(()) => Ok(Attributes::of(ino, &inode)),
-            }
+            self.name_or_unmake(dir, name, target, &made).await?;
+            Ok(Attributes::of(ino, &inode))
         })
     }
 
@@ -178,6 +171,17 @@ impl FileSystem {
             }
         }
         Ok(())
+    }
+
+    /// [`FileSystem::put_name_of`]; what was made for a name that is not there, and does not come, goes.
+    async fn name_or_unmake(&self, dir: u64, name: &[u8], target: Target, made: &Made) -> Result<(), Error> {
+        let named = self.put_name_of(dir, name, target, made).await;
+        match &named {
+            // Perhaps it is there, or will be: then the inode must be.
+            Ok(()) | Err(Error::Unavailable(_) | Error::Damaged(_)) => {}
+            Err(_) => self.unmake(target).await,
+        }
+        named
     }
 
     /// Gives a free name a target that was made for it. If that was long ago `fsck` may have taken it: then the name is not given,
@@ -286,14 +290,8 @@ impl FileSystem {
                 })
                 .await?;
             let target = Target { ino, kind: inode.kind, link };
-            match self.put_name_of(dir, name, target, &made).await {
-                Err(error @ (Error::Unavailable(_) | Error::Damaged(_))) => Err(error),
-                Err(error) => {
-                    self.unmake(target).await;
-                    Err(error)
-                }
-                Ok(()) => Ok(Attributes::of(ino, &inode)),
-            }
+            self.name_or_unmake(dir, name, target, &made).await?;
+            Ok(Attributes::of(ino, &inode))
         })
     }
 }
