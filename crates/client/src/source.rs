@@ -86,6 +86,17 @@ impl Source {
         })
     }
 
+    /// [`Proposer::settle_carried`].
+    async fn settle_carried(&self, carried: &Map, by: MemberId) -> Result<Map, Error> {
+        let (map, _) = self.everybody().await?;
+        let mut given = self.known.borrow().1.clone();
+        // Its voters may be others.
+        connect(&self.way, carried, carried.voter_indices(), &mut given).await?;
+        let namespaces: Vec<AnyRemote> = given.iter().map(|found| found.namespace.clone()).collect();
+        self.learn(&map, given);
+        Ok(Proposer::new(&namespaces).settle_carried(&map, carried, by).await?)
+    }
+
     /// [`Proposer::settle`].
     pub fn settle<'a>(&'a self, carried: Option<&'a Map>) -> LocalFuture<'a, Result<Map, Error>> {
         Box::pin(async move {
@@ -179,6 +190,10 @@ impl MapSource for Source {
 
     fn newest_of_all(&self) -> LocalFuture<'_, Result<Map, String>> {
         Box::pin(async move { self.map_of_all().await.map_err(|error| error.to_string()) })
+    }
+
+    fn settle_carried<'a>(&'a self, carried: &'a Map, by: MemberId) -> LocalFuture<'a, Result<Map, String>> {
+        Box::pin(async move { Source::settle_carried(self, carried, by).await.map_err(|error| error.to_string()) })
     }
 
     fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {

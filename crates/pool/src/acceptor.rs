@@ -108,6 +108,21 @@ impl Promise {
             _ => Ok(()),
         }
     }
+
+    /// Refuses if `member`, who shows this, carries a later map than `next` without a vote in it. Such a map was in force when it
+    /// was handed to that member, so the voters that are about to agree on `next` were rolled back: nothing else may know of it.
+    pub(crate) fn is_no_later(&self, member: MemberId, next: &Map) -> Result<(), Refusal> {
+        let votes = |map: &Map| map.voter_indices().any(|index| map.members[index].id == member);
+        let is_later = |map: &&Map| map.seized == next.seized && map.version() > next.version();
+        match self.map.as_ref().filter(is_later).filter(|map| !votes(map)) {
+            None => Ok(()),
+            Some(map) => Err(Refusal::NoVote(format!(
+                "it carries the map of epoch {}.{}, which was in force, and the voters know of none later than {}.{}: they were \
+                 rolled back",
+                map.epoch, map.revision, next.epoch, next.revision
+            ))),
+        }
+    }
 }
 
 impl<N: Namespace> Acceptor<'_, N> {

@@ -19,6 +19,8 @@
 //!   change is taken back ([`Map::goes_back`]); then the old one. A majority of the new side has accepted that, and never
 //!   accepts a final map of an earlier ballot. Were the old side alone built on the joint map at once, a final map that one
 //!   voter of the new side has kept could be brought into force by voters who met nothing of it.
+//! - A member that carries a later map in which it has no vote is handed no earlier one: the later was in force, and where no
+//!   voter shows that, they were rolled back unseen. [`Proposer::settle_carried`] brings it back.
 //! - A voter counts as the member of a map only in the life that this map names. One that has lost what it had promised and
 //!   accepted begins a new life by a joint map, on whose old side it does not count; so a quorum without it carries that map.
 //! - A voter below the highest mark of it that any map names, of those that the proposer has come by and those that the voters
@@ -111,13 +113,27 @@ struct Seen {
     pool: uuid::Uuid,
     asked: BTreeSet<MemberId>,
     lives: Lives,
+    /// Who has to show what it has accepted, with a vote or without.
+    carrier: Option<MemberId>,
 }
 
 impl Seen {
     fn new(known: &Map) -> Seen {
         let mut lives = Lives::default();
         lives.learn(known);
-        Seen { pool: known.pool, asked: voters(known), lives }
+        Seen { pool: known.pool, asked: voters(known), lives, carrier: None }
+    }
+
+    /// The same, of a map besides that somebody carries.
+    fn beside(known: &Map, carried: Option<&Map>) -> Seen {
+        let mut seen = Seen::new(known);
+        if let Some(carried) = carried.filter(|carried| carried.pool == known.pool) {
+            seen.lives.learn(carried);
+            // Of two maps of one version this one has been in force.
+            seen.lives.learn(known);
+            seen.asked.extend(voters(carried));
+        }
+        seen
     }
 
     /// Learns what the promises show, which are in the order of their ballots. Whether there is more to ask before a map is
@@ -175,13 +191,15 @@ impl<'a, N: Namespace> Proposer<'a, N> {
     /// The map in force, agreed on as it is by ballots that begin now. Those that `carried` names are asked too, in the lives and
     /// from the marks on that it names: a map that a member carries, and that may never have come into force.
     pub async fn settle(&self, known: &Map, carried: Option<&Map>) -> Result<Map, AgreeError> {
-        let mut seen = Seen::new(known);
-        if let Some(carried) = carried.filter(|carried| carried.pool == known.pool) {
-            seen.lives.learn(carried);
-            // Of two maps of one version this one has been in force.
-            seen.lives.learn(known);
-            seen.asked.extend(voters(carried));
-        }
+        self.agree_by(&mut Seen::beside(known, carried), &mut |map| Ok(map.clone())).await
+    }
+
+    /// The same where `by`, which carries that map, is a member: it has to show the map, and what it has accepted counts as what a
+    /// voter has. Without a vote it was handed a map that was in force, and may be all that still knows that one.
+    pub async fn settle_carried(&self, known: &Map, carried: &Map, by: MemberId) -> Result<Map, AgreeError> {
+        let mut seen = Seen::beside(known, Some(carried));
+        seen.asked.insert(by);
+        seen.carrier = Some(by);
         self.agree_by(&mut seen, &mut |map| Ok(map.clone())).await
     }
 
@@ -219,6 +237,11 @@ impl<'a, N: Namespace> Proposer<'a, N> {
     ) -> Result<Ended, AgreeError> {
         let prepare = |member| self.acceptor(&seen.lives, seen.pool, member)?.prepare_within(ballot);
         let promises = self.ask(seen.asked.clone(), prepare).await;
+        let carried = seen.carrier.and_then(|carrier| Some((carrier, promises.get(&carrier)?.as_ref().ok()?)));
+        if seen.carrier.is_some() && carried.is_none_or(|(_, promise)| promise.map.is_none()) {
+            let unseen = || AgreeError::Refused("the member that carries a later map does not show it now".into());
+            return self.not_enough(&promises, *may_be_accepted).map_err(|_| unseen());
+        }
         let granted = promises.values().filter_map(|promise| promise.as_ref().ok());
         let shown = granted.filter_map(|promise| Some((promise.superblock.accepted, promise.map.as_ref()?)));
         let mut shown: Vec<_> = shown.collect();
@@ -228,6 +251,9 @@ impl<'a, N: Namespace> Proposer<'a, N> {
         };
         if seen.learn(&shown, base, &promises) {
             return Ok(Ended::Elsewhere);
+        }
+        if let Some((carrier, promise)) = carried {
+            promise.is_no_later(carrier, base).map_err(|refusal| AgreeError::Refused(refusal.to_string()))?;
         }
         let base = base.clone();
         // A promise without a whole map can't tell what was accepted there.
@@ -303,6 +329,7 @@ impl<'a, N: Namespace> Proposer<'a, N> {
                         promise => promise?,
                     };
                     promise.follows(next)?;
+                    promise.is_no_later(member, next)?;
                     acceptor.accept(&promise, epoch, body).await
                 };
                 timeout(STEP_TIME_MAX, accept).await.unwrap_or(Err(too_slow()))

@@ -380,3 +380,59 @@ fn several_proposers_over_faulty_members_make_one_chain_of_maps() {
         run(seed, contest(seed));
     }
 }
+
+/// Five voters and another member, which alone still carries the second map: the voters are put back to before that was in force.
+async fn put_back() -> (Vec<Plain>, Map, Map) {
+    let namespaces: Vec<Plain> = (1..=6).map(|id| Plain::new(id, SIZE, 4096)).collect();
+    let map = pool(&namespaces).await;
+    let voters = &namespaces[..5];
+    assert_eq!(map.voter_indices().collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+    let before: Vec<_> = voters.iter().map(|plain| plain.0.bytes.borrow().clone()).collect();
+    let carried = Proposer::new(&namespaces).agree(&map, |map| Ok(map.raise_epoch())).await.unwrap();
+    voters.iter().zip(before).for_each(|(plain, before)| *plain.0.bytes.borrow_mut() = before);
+    assert_eq!(open(&labelled(voters), None).await.unwrap().map, map, "that is all that the voters know");
+    (namespaces, map, carried)
+}
+
+#[test]
+fn a_map_that_a_member_without_a_vote_alone_still_knows_comes_back_into_force() {
+    run(1, async {
+        let (namespaces, map, carried) = put_back().await;
+        let settled = Proposer::new(&namespaces).settle_carried(&map, &carried, map.members[5].id).await.unwrap();
+        assert_eq!(settled, carried);
+        assert_eq!(open(&labelled(&namespaces[..5]), None).await.unwrap().map, carried);
+    });
+}
+
+/// Whoever agrees on the next map meanwhile handed that to the member, once their ballots were as high as that of the later one.
+#[test]
+fn a_member_without_a_vote_is_handed_no_map_before_the_one_that_it_carries() {
+    run(1, async {
+        let (namespaces, map, carried) = put_back().await;
+        let mut known = map.clone();
+        for ms in 1..8 {
+            let noted = |map: &Map| Ok(map.note_clock(known.clock.ms, known.clock.ms + ms, None));
+            known = Proposer::new(&namespaces).agree(&known, noted).await.unwrap();
+        }
+        assert!(known.version() > map.version() && known.version() < carried.version());
+        let carries = crate::open::inspect(&namespaces[5], "m").await.unwrap().map;
+        assert_eq!(carries, carried);
+        let settled = Proposer::new(&namespaces).settle_carried(&known, &carried, map.members[5].id).await;
+        assert!(matches!(&settled, Err(AgreeError::Refused(why)) if why.contains("rolled back")), "{settled:?}");
+        assert_eq!(crate::open::inspect(&namespaces[5], "m").await.unwrap().map, carried, "nothing is undone by it");
+    });
+}
+
+/// The map that is to be settled can't be read when its member is asked: without that one the older map would be agreed on.
+#[test]
+fn a_carried_map_that_is_not_shown_is_not_settled_without() {
+    run(1, async {
+        let (namespaces, map, carried) = put_back().await;
+        for offset in crate::geometry::MAP_OFFSETS {
+            namespaces[5].0.bytes.borrow_mut()[offset as usize + 100] ^= 1;
+        }
+        let settled = Proposer::new(&namespaces).settle_carried(&map, &carried, map.members[5].id).await;
+        assert!(matches!(&settled, Err(AgreeError::Refused(why)) if why.contains("does not show it")), "{settled:?}");
+        assert_eq!(open(&labelled(&namespaces[..5]), None).await.unwrap().map, map);
+    });
+}

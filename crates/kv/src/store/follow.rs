@@ -18,8 +18,8 @@ use engine::backoff::Backoff;
 use engine::sync::Semaphore;
 use engine::task::{LocalFuture, Task};
 use engine::time::{self, Instant};
-use pool::Map;
 use pool::clock::{Clock, Moment};
+use pool::{Map, MemberId};
 
 use super::error::StoreError;
 use super::member::Member;
@@ -60,6 +60,9 @@ pub trait MapSource {
     fn newest_of_all(&self) -> LocalFuture<'_, Result<Map, String>> {
         self.newest()
     }
+    /// The same, agreed on anew, also where a map that member `by` carries was never in force, or is known to that member alone: it
+    /// comes into force, or the member learns the one that is.
+    fn settle_carried<'a>(&'a self, carried: &'a Map, by: MemberId) -> LocalFuture<'a, Result<Map, String>>;
     /// The map after `epoch` at rest, with the same members: agreed on now, unless there is a newer one. Needs the voters alone.
     fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>>;
     /// The same, or whatever is newer, once every member has a mark by which it is known if it is rolled back to before: what a
@@ -198,6 +201,12 @@ impl Inner {
     pub(super) async fn refresh_of_all(self: &Rc<Self>) -> Result<(), String> {
         let Some(source) = self.follow.source.borrow().clone() else { return Ok(()) };
         self.learn(source.newest_of_all(), ASKED_ALL_TIME_MAX).await
+    }
+
+    /// Learns the newest map once it is agreed on anew beside the one that a member carries.
+    pub(super) async fn settle_carried(self: &Rc<Self>, carried: &Map, by: MemberId) -> Result<(), String> {
+        let Some(source) = self.follow.source.borrow().clone() else { return Ok(()) };
+        self.learn(source.settle_carried(carried, by), ASKED_ALL_TIME_MAX).await
     }
 
     async fn refresh_by(self: &Rc<Self>, needless: impl Fn(&Rc<Self>) -> bool, whom: Asked) -> Result<(), String> {

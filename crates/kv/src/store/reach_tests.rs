@@ -1,5 +1,7 @@
 //! Members out of reach: what is known to be in vain is not waited for.
 
+use device::Namespace;
+use engine::Buf;
 use engine::task::LocalFuture;
 use engine::time;
 
@@ -37,6 +39,10 @@ impl MapSource for Silent {
         Box::pin(std::future::pending())
     }
 
+    fn settle_carried<'a>(&'a self, _: &'a Map, _: pool::MemberId) -> LocalFuture<'a, Result<Map, String>> {
+        Box::pin(std::future::pending())
+    }
+
     fn begin_sweep(&self, _: u64) -> LocalFuture<'_, Result<Map, String>> {
         Box::pin(std::future::pending())
     }
@@ -66,12 +72,16 @@ struct LeftBehind {
     /// How long all members take to tell, and how often they were asked.
     takes: Duration,
     asked: Cell<u32>,
+    /// By whom a map that is only carried is agreed on, and how often they were asked to.
+    members: Option<Vec<super::tests::Member>>,
+    settled: Cell<u32>,
 }
 
 impl LeftBehind {
     fn new(scene: &Scene, host: &Host) -> LeftBehind {
         let (others, ways) = (scene.voters.clone(), host.voters.clone());
-        LeftBehind { known: scene.voters.now(), others, ways, takes: Duration::ZERO, asked: Cell::default() }
+        let (asked, settled) = Default::default();
+        LeftBehind { known: scene.voters.now(), others, ways, takes: Duration::ZERO, asked, members: None, settled }
     }
 }
 
@@ -88,6 +98,17 @@ impl MapSource for LeftBehind {
         Box::pin(async {
             time::sleep(self.takes).await;
             self.others.newest().await
+        })
+    }
+
+    fn settle_carried<'a>(&'a self, carried: &'a Map, by: pool::MemberId) -> LocalFuture<'a, Result<Map, String>> {
+        self.settled.set(self.settled.get() + 1);
+        Box::pin(async move {
+            let Some(members) = &self.members else { return Err("the voters were left behind".into()) };
+            let settled = pool::Proposer::new(members).settle_carried(&self.known, carried, by).await;
+            let map = settled.map_err(|error| error.to_string())?;
+            self.others.set(map.clone());
+            Ok(map)
         })
     }
 
@@ -262,6 +283,7 @@ fn a_page_is_rebuilt_by_no_map_that_is_left_behind() {
         let table = host.store.table(0).unwrap();
         let page = table.read_page(table.home(&host.store.inner.key(b"key").unwrap())).await.unwrap();
         assert_eq!(page.seal(), scene.voters.now().epoch);
+        assert_eq!(source.settled.get(), 0, "it is in force: nobody has to agree on it anew");
         // As any page, by what the voters say: they know what its member carries.
         let asked = source.asked.get();
         damage(&scene, &host, b"key", 1).await;
@@ -280,6 +302,41 @@ fn a_page_of_a_member_with_a_later_map_than_can_be_learnt_stays_as_it_is() {
         let report = host.store.repair(&RepairOptions::default()).await;
         assert_eq!((report.pages_rebuilt, report.pages_failed.len(), source.asked.get()), (0, 2, 1), "{report:?}");
         assert!(report.reasons[0].contains("carries the map of epoch 2"), "{report:?}");
+        assert_eq!(source.settled.get(), 1);
+    });
+}
+
+/// Who was agreeing on a map was gone when one member had it: pages of that member stayed damaged until somebody happened to agree
+/// on a map, minutes later.
+#[test]
+fn a_page_of_a_member_whose_map_never_came_into_force_is_rebuilt() {
+    run(12, async {
+        let scene = Scene::new([100, 100, 100, 0, 0]).await;
+        let host = scene.host(SHORT).await;
+        for key in [b"key".as_slice(), b"other"] {
+            host.store.put(key, value(b"v")).await.unwrap();
+        }
+        host.store.settle().await;
+        let members = host.voters.links.clone();
+        let source = Rc::new(LeftBehind { members: Some(members), ..LeftBehind::new(&scene, &host) });
+        let _follow = host.store.follow(source.clone(), SHORT);
+        // What lies before the tables.
+        let heads = [(0, 1 << 20), (256, 128 << 10)].map(|(lba, length)| (device::Lba(lba), length));
+        let mut before = Vec::new();
+        for (memory, (lba, length)) in scene.memories[1..].iter().flat_map(|memory| heads.map(|head| (memory, head))) {
+            before.push((memory, lba, memory.read(lba, Buf::with_len(length)).await.1));
+        }
+        let raise = |map: &Map| Ok(map.raise_epoch());
+        let carried = pool::Proposer::new(&scene.memories).agree(&scene.voters.now(), raise).await.unwrap();
+        for (memory, lba, before) in before {
+            memory.write(lba, before.freeze(), device::Durability::Stable).await.unwrap();
+        }
+        for key in [b"key".as_slice(), b"other"] {
+            damage(&scene, &host, key, 0).await;
+        }
+        let report = host.store.repair(&RepairOptions::default()).await;
+        assert_eq!((report.pages_rebuilt, report.failed), (2, 0), "{report:?}");
+        assert_eq!((source.settled.get(), scene.voters.now().epoch), (1, carried.epoch), "for both pages");
     });
 }
 

@@ -12,7 +12,8 @@
 //!   but the map of that epoch was in force by then: so the page comes back under no earlier seal, however few its other homes
 //!   are that could tell (one of two). The voters are asked for it; and as others may have gone on without those, by force, the
 //!   page's own member is looked at too, each time that the page is: one that carries a later map than this host goes by is
-//!   rebuilt by no older one;
+//!   rebuilt by no older one. Where nobody knows that one to be in force, whoever was agreeing on it is gone, or the voters have
+//!   lost it: it is agreed on anew, and what the member has accepted counts;
 //! - where they are gathered from fewer than all others, a sweep (`forget`) may have held the page against all of them before it
 //!   was damaged, and would count on what the others that are silent have told it. So the epoch is raised first, by which every
 //!   sweep up to then counts for nothing; one of the new epoch seals the page before it looks at it, and one that is sealed so is
@@ -25,6 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
+use engine::backoff::jittered;
 use engine::time;
 use pool::{State, TablePage};
 
@@ -36,41 +38,59 @@ use super::repair::RepairReport;
 use super::scan::{DamagedPage, DamagedPages, Seen};
 use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX};
-use crate::table::{AGE_MIN, DamageMark, Damaged, Rebuilding};
+use crate::table::{AGE_MIN, DamageMark, Damaged, Rebuilding, TableError};
 use crate::types::Ballot;
 use engine::job::Job;
 
 /// What clocks of hosts may differ by over [`OPERATION_TIME_MAX`]. Guessed: 10 % is far beyond any clock's drift.
 const CLOCK_MARGIN: Duration = Duration::from_secs(1);
+/// What whoever agrees on a map is left at most before somebody else does. Guessed: some steps of an agreement.
+const AGREEING_TIME: Duration = Duration::from_secs(2);
 
 /// The pages that are still damaged, each with what is damaged of it.
 async fn marked(
     inner: &Rc<Inner>,
     damaged: Vec<DamagedPage>,
+    ahead: &mut Ahead,
     report: &mut RepairReport,
 ) -> Vec<(DamagedPage, DamageMark)> {
     let mut marked = Vec::new();
-    // Members that carry a map which can't be learnt: to ask all anew for each of a thousand pages takes a day where some are
-    // silent.
-    let mut ahead = BTreeMap::<_, String>::new();
     for page in damaged {
-        if let Some(reason) = ahead.get(&page.life) {
-            fail(report, &page, reason.clone());
+        if ahead.fails(&page, report) {
             continue;
         }
         match mark_of(inner, &page).await {
             Ok(Some(mark)) => marked.push((page, mark)),
             Ok(None) => {} // Somebody else was faster.
-            Err(error) => {
-                let reason = error.to_string();
-                if matches!(error, MemberError::Ahead { .. }) {
-                    ahead.insert(page.life, reason.clone());
-                }
-                fail(report, &page, reason);
-            }
+            Err(error) => ahead.note(&page, Unable::of(error), report),
         }
     }
     marked
+}
+
+/// Members that carry a map which can't be learnt, and why: to ask all anew for each of a thousand pages takes a day where some are
+/// silent.
+#[derive(Default)]
+struct Ahead(BTreeMap<Life, String>);
+
+impl Ahead {
+    /// Whether a page's member is one of them: it is not asked again.
+    fn fails(&self, page: &DamagedPage, report: &mut RepairReport) -> bool {
+        let reason = self.0.get(&page.life);
+        reason.inspect(|reason| fail(report, page, (*reason).clone())).is_some()
+    }
+
+    /// Tells why a page could not be rebuilt, and notes its member if that is why.
+    fn note(&mut self, page: &DamagedPage, unable: Unable, report: &mut RepairReport) {
+        let reason = match unable {
+            Unable::Ahead(reason) => {
+                self.0.insert(page.life, reason.clone());
+                reason
+            }
+            Unable::Full(reason) | Unable::Other(reason) => reason,
+        };
+        fail(report, page, reason);
+    }
 }
 
 /// What is damaged of a page now.
@@ -90,6 +110,7 @@ struct Sight {
 
 /// A page as it is, if it is damaged, by a map that is no older than its member's own.
 async fn look(inner: &Rc<Inner>, damaged: &DamagedPage) -> Result<Option<Sight>, MemberError> {
+    let mut looks = 0;
     loop {
         let topology = inner.topology();
         let Some(index) = damaged.index_in(&topology) else { return Ok(None) };
@@ -101,15 +122,34 @@ async fn look(inner: &Rc<Inner>, damaged: &DamagedPage) -> Result<Option<Sight>,
         }
         let is_known = || inner.topology().map.epoch > topology.map.epoch;
         let mut asked = inner.refresh(|_| is_known()).await;
-        if !is_known() {
+        if !is_known() && looks == 0 {
             // The voters that this host knows may have been left behind; or this map is just being agreed on.
             asked = inner.refresh_of_all().await;
         }
-        if !is_known() {
-            let reason = asked.err().unwrap_or_else(|| "it is not known to be in force".into());
-            return Err(MemberError::Ahead { carried, reason });
+        if is_known() {
+            continue;
+        }
+        looks += 1;
+        match (looks, asked) {
+            (1, Ok(())) => time::sleep(jittered(AGREEING_TIME)).await,
+            (2, Ok(())) => settle(inner, member, carried).await?,
+            (_, asked) => {
+                let reason = asked.err().unwrap_or_else(|| "it is not known to be in force".into());
+                return Err(MemberError::Ahead { carried, reason });
+            }
         }
     }
+}
+
+/// Has the map agreed on anew that a member carries.
+async fn settle(inner: &Rc<Inner>, member: &Member, carried: u64) -> Result<(), MemberError> {
+    let ahead = |reason| MemberError::Ahead { carried, reason };
+    let (table, _) = member.voting().await?;
+    let shown = pool::inspect(table.namespace(), "its member").await.map_err(|error| match error {
+        pool::Error::Device { source, .. } => TableError::Device(source).into(),
+        error => ahead(error.to_string()),
+    })?;
+    inner.settle_carried(&shown.map, member.life().0).await.map_err(ahead)
 }
 
 /// A page as it is, if it is damaged, and the epoch of the map that its member carries. One of another life of the member is, too,
@@ -132,6 +172,8 @@ async fn look_at(inner: &Rc<Inner>, member: &Member, page: TablePage) -> Result<
 pub(super) enum Unable {
     /// The member has no room for its values.
     Full(String),
+    /// The member carries a later map than can be learnt.
+    Ahead(String),
     /// Something else.
     Other(String),
 }
@@ -140,7 +182,11 @@ impl Unable {
     fn of(error: impl Into<MemberError>) -> Unable {
         let error = error.into();
         let reason = error.to_string();
-        if error.is_out_of_space() { Unable::Full(reason) } else { Unable::Other(reason) }
+        match error {
+            MemberError::Ahead { .. } => Unable::Ahead(reason),
+            _ if error.is_out_of_space() => Unable::Full(reason),
+            _ => Unable::Other(reason),
+        }
     }
 }
 
@@ -152,8 +198,9 @@ pub(super) async fn rebuild_pages(
     job: &Rc<Job>,
     report: &mut RepairReport,
 ) {
+    let mut ahead = Ahead::default();
     for last in [false, true] {
-        let pages = marked(inner, std::mem::take(&mut damaged), report).await;
+        let pages = marked(inner, std::mem::take(&mut damaged), &mut ahead, report).await;
         if pages.is_empty() {
             return;
         }
@@ -166,6 +213,9 @@ pub(super) async fn rebuild_pages(
         time::sleep(OPERATION_TIME_MAX + CLOCK_MARGIN).await;
         let mut cleared = Cleared::new();
         for (page, mark) in pages {
+            if ahead.fails(&page, report) {
+                continue;
+            }
             match rebuild_page(inner, &page, &mark, terms, job).await {
                 Ok(None) => {} // Likewise.
                 Ok(Some(stale)) => {
@@ -185,7 +235,7 @@ pub(super) async fn rebuild_pages(
                     Ok(false) => damaged.push(page),
                     Err(error) => fail(report, &page, format!("{reason}; {error}")),
                 },
-                Err(Unable::Full(reason) | Unable::Other(reason)) => fail(report, &page, reason),
+                Err(unable) => ahead.note(&page, unable, report),
             }
         }
         damaged.extend(make_room(inner, cleared, job, report).await);

@@ -2,6 +2,7 @@
 
 use engine::task::LocalFuture;
 use engine::time;
+use pool::MemberId;
 use pool::clock::Moment;
 
 use super::tests::Member;
@@ -81,6 +82,10 @@ impl MapSource for Voters {
             }
             Ok(self.last.borrow().clone().unwrap_or_else(|| self.now()))
         })
+    }
+
+    fn settle_carried<'a>(&'a self, _: &'a Map, _: MemberId) -> LocalFuture<'a, Result<Map, String>> {
+        self.newest()
     }
 
     fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {

@@ -126,6 +126,10 @@ impl MapSource for Voters {
         Box::pin(async move { self.namespace(map, index).map(fabric::host::AnyRemote::from) })
     }
 
+    fn settle_carried<'a>(&'a self, carried: &'a Map, by: MemberId) -> LocalFuture<'a, Result<Map, String>> {
+        Box::pin(async move { self.agreed(self.proposer().settle_carried(&self.known(), carried, by).await) })
+    }
+
     fn raise_epoch(&self, epoch: u64) -> LocalFuture<'_, Result<Map, String>> {
         Box::pin(async move { self.agreed(self.proposer().raise_epoch(&self.known(), epoch).await) })
     }
