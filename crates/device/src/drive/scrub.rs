@@ -61,9 +61,7 @@ pub struct Scrub {
 }
 
 impl Scrub {
-    /// Also counts it where whoever watches the drive is told: what can't be read is no less lost than what does not match.
-    fn damage(&mut self, inner: &Inner, shared: &Shared, lba: Lba, what: String, blocks: u64) {
-        inner.mismatches.fetch_add(blocks, Ordering::Relaxed);
+    fn damage(&mut self, shared: &Shared, lba: Lba, what: String, blocks: u64) {
         self.damaged += blocks;
         if self.damage.len() < DAMAGE_MAX {
             self.damage.push(Damage { namespace: shared.name.clone(), lba, what });
@@ -124,6 +122,15 @@ impl<'a> Marks<'a> {
     }
 }
 
+/// How a part of an extent was found.
+enum Look {
+    Verified,
+    /// It is no longer in that extent.
+    Moved,
+    /// Some sector of it can't be read, and nothing of it is known: its blocks are to be read one by one.
+    Unreadable,
+}
+
 /// A scrub that goes on.
 struct Walk<'a> {
     job: &'a Job,
@@ -136,6 +143,24 @@ struct Walk<'a> {
     total: u64,
     /// How often it has passed over one of them.
     passed: u64,
+    /// Damaged blocks that whoever watches the drive was told of.
+    told: u64,
+}
+
+impl Walk<'_> {
+    /// Tells whoever watches the drive of what was found: what can't be read is no less lost than what does not match.
+    fn tell(&mut self) {
+        let damaged = self.found.borrow().damaged;
+        self.seen.inner.mismatches.fetch_add(damaged - self.told, Ordering::Relaxed);
+        self.told = damaged;
+    }
+}
+
+/// Who ends it half-way is told of what it has found, too.
+impl Drop for Walk<'_> {
+    fn drop(&mut self) {
+        self.tell();
+    }
 }
 
 impl Drive {
@@ -151,7 +176,8 @@ impl Drive {
     /// The same for who may drop it half-way: `found` is what it has found so far.
     pub fn scrub_into<'a>(&'a self, job: &'a Job, found: &'a RefCell<Scrub>) -> LocalFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            let mut walk = Walk { job, found, seen: Marks::new(&self.inner), done: 0, total: 0, passed: 0 };
+            let (seen, told) = (Marks::new(&self.inner), found.borrow().damaged);
+            let mut walk = Walk { job, found, seen, done: 0, total: 0, passed: 0, told };
             job.begin("scrub");
             let mut after = 0;
             while let Some(number) =
@@ -179,6 +205,7 @@ impl Drive {
             } else {
                 let before = walk.found.borrow().figures();
                 if self.scrub_extent(shared, (index, extent), walk).await? && walk.seen.holds(extent) {
+                    walk.tell();
                     walk.done += 1;
                     walk.total = walk.total.max(self.inner.with(|core| core.state.used())).max(walk.done);
                     walk.job.reached(walk.done as f64 / walk.total as f64);
@@ -208,40 +235,50 @@ impl Drive {
         let layout = &self.inner.layout;
         let extent_units = u64::from(layout.extent_units());
         let chunk = (TRANSFER_BYTES_MAX as u64 / u64::from(layout.unit)).min(extent_units);
+        let block = u64::from(shared.block_size / layout.unit);
         for at in (0..extent_units).step_by(chunk as usize) {
-            walk.job.turn().await;
-            // What was never written is looked at without waiting for anything.
-            engine::task::yield_now().await;
             let first = u64::from(index) * extent_units + at;
-            if !self.scrub_chunk(shared, (first, chunk), extent, walk).await? {
+            let mut look = self.scrub_chunk(shared, (first, chunk), extent, walk).await?;
+            if matches!(look, Look::Unreadable) {
+                for first in (first..first + chunk).step_by(block as usize) {
+                    look = self.scrub_chunk(shared, (first, block), extent, walk).await?;
+                    if matches!(look, Look::Moved) {
+                        break;
+                    }
+                }
+            }
+            if matches!(look, Look::Moved) {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Verifies `chunk` units of a namespace, all of them in one extent. False: they are no longer in this one.
+    /// Verifies `chunk` units of a namespace, all of them in one extent. One block is never `Unreadable`, but damaged.
     async fn scrub_chunk(
         &self,
         shared: &Arc<Shared>,
         (first, chunk): (u64, u64),
         extent: u32,
-        &Walk { job, found, .. }: &Walk<'_>,
-    ) -> Result<bool, Error> {
+        Walk { job, found, .. }: &Walk<'_>,
+    ) -> Result<Look, Error> {
         let layout = &self.inner.layout;
         let per_block = u64::from(shared.block_size / layout.unit);
+        job.turn().await;
+        // What was never written is looked at without waiting for anything.
+        engine::task::yield_now().await;
         let _guard = shared.locks.lock(first / per_block, chunk / per_block, Mode::Shared).await;
         let mut span = Span::new(layout, first, chunk as u32);
         let mut values = Buf::with_len(chunk as usize * 8);
         let resolved = self.inner.resolve(shared.number, &mut span, &mut values).await;
         // From here on the lock keeps it there.
-        let Some(piece) = span.pieces().next().filter(|piece| piece.extent == extent) else { return Ok(false) };
+        let Some(piece) = span.pieces().next().filter(|piece| piece.extent == extent) else { return Ok(Look::Moved) };
         match resolved {
             Err(Error::ReadFault(what)) => {
                 // Without their checksums the blocks can't be read, those that were never written among them.
                 let what = format!("and those behind it have no checksums: {what}");
-                found.borrow_mut().damage(&self.inner, shared, Lba(first / per_block), what, chunk / per_block);
-                return Ok(true);
+                found.borrow_mut().damage(shared, Lba(first / per_block), what, chunk / per_block);
+                return Ok(Look::Verified);
             }
             result => result?,
         }
@@ -249,15 +286,20 @@ impl Drive {
         let blocks = || (0..piece.units).step_by(per_block as usize).map(|at| at..at + per_block as u32);
         let state = |step: u32| value(&values, step as usize);
         let marked = blocks().filter(|block| block.clone().any(|step| state(step) == UNCORRECTABLE));
-        found.borrow_mut().uncorrectable += marked.count() as u64;
+        let marked = marked.count() as u64;
         let written = (0..piece.units).filter(|&step| state(step) >= CHECKSUM_MIN).count() as u64;
         if written == 0 {
-            return Ok(true);
+            found.borrow_mut().uncorrectable += marked;
+            return Ok(Look::Verified);
         }
         let buf = Buf::with_len(piece.units as usize * layout.unit as usize);
         job.take(buf.len() as u64).await;
         let (result, content) = self.inner.file.read_at(layout.unit_at(piece.unit(layout.extent_units())), buf).await;
+        if result.is_err() && chunk > per_block {
+            return Ok(Look::Unreadable);
+        }
         let mut found = found.borrow_mut();
+        found.uncorrectable += marked;
         found.bytes += written * u64::from(layout.unit);
         let unit = |step: u32| &content[step as usize * layout.unit as usize..][..layout.unit as usize];
         let bad = |&step: &u32| {
@@ -270,8 +312,8 @@ impl Drive {
                 Err(error) => error.to_string(),
                 Ok(()) => "does not match its checksum".to_owned(),
             };
-            found.damage(&self.inner, shared, Lba((first + u64::from(step)) / per_block), what, 1);
+            found.damage(shared, Lba((first + u64::from(step)) / per_block), what, 1);
         }
-        Ok(true)
+        Ok(Look::Verified)
     }
 }

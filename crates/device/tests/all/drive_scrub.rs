@@ -176,12 +176,17 @@ fn what_a_host_writes_away_from_is_verified_where_a_snapshot_keeps_it() {
 /// The same between two pieces of one extent. What had been found in the first of them is not told twice.
 #[test]
 fn an_extent_that_is_half_read_is_read_again_where_it_is_then() {
-    let found = scrubbed_beside((4 << 20, true), &[2, 1000], |_, namespace| async move {
+    let drive = Rc::<RefCell<Option<Drive>>>::default();
+    let kept = drive.clone();
+    let found = scrubbed_beside((4 << 20, true), &[2, 1000], |drive, namespace| async move {
+        *kept.borrow_mut() = Some(drive);
         time::sleep(Duration::from_millis(1500)).await;
         write(&namespace, 0, 1).await;
     });
     assert_eq!((found.damaged, &*found.damage), (2, &[damage_of_snapshot(2), damage_of_snapshot(1000)][..]));
     assert_eq!((found.bytes, found.uncorrectable), (2 * BYTES - 2 * 4096, 2), "the copy's are marked");
+    let told = drive.borrow().as_ref().map(|drive| drive.usage().mismatches);
+    assert_eq!(told, Some(2 + 2), "as what could not be moved, and in the snapshot: not when it was half read");
 }
 
 /// An extent that has the number of one that is half read is not that one: read on as if it were, it would not be marked, and be
@@ -296,6 +301,37 @@ fn a_block_of_several_checksums_is_counted_once() {
         assert_eq!(drive.usage().mismatches, 6, "two blocks could not be moved");
         let found = drive.scrub(&Job::unlisted(None, None)).await.expect("scrubbed");
         assert_eq!((found.damaged, found.uncorrectable), (4, 4 + 4));
+    });
+}
+
+/// One sector that could not be read made damage of all blocks that were read along with it.
+#[test]
+fn blocks_are_read_one_by_one_where_not_all_can_be_read_at_once() {
+    let world = world();
+    let drive = run_on(&world, async { written(1 << 20).await.0 });
+    let config = DiskConfig { read_error_ppm: 300_000, volatile_cache: false, ..DiskConfig::default() };
+    world.0.set_disk_config(world.1, PATH, config);
+    let (found, told) = run_on(&world, {
+        let drive = drive.clone();
+        async move {
+            let found = drive.scrub(&Job::unlisted(None, None)).await.expect("scrubbed");
+            (found, drive.usage().mismatches)
+        }
+    });
+    assert_eq!((found.bytes, found.damaged), (BYTES, told), "each block was read once");
+    let listed: std::collections::BTreeSet<_> = found.damage.iter().map(|one| one.lba).collect();
+    assert_eq!(listed.len() as u64, found.damaged);
+    assert!((1..BYTES / 4096 / 2).contains(&found.damaged), "{} blocks of {}", found.damaged, BYTES / 4096);
+    // Of what one finds that is ended half-way, in the middle of an extent, whoever watches the drive is told as well.
+    run_on(&world, async move {
+        let found = Rc::<RefCell<Scrub>>::default();
+        let (scrubbed, into) = (drive.clone(), found.clone());
+        let scrub = task::spawn(async move { scrubbed.scrub_into(&Job::unlisted(Some(RATE), None), &into).await });
+        time::sleep(Duration::from_millis(1500)).await;
+        assert!(scrub.cancel().await.is_none(), "it is not through");
+        let Scrub { bytes, damaged, .. } = *found.borrow();
+        assert!(damaged > 0 && !bytes.is_multiple_of(1 << 20), "{damaged} of {bytes} bytes");
+        assert_eq!(drive.usage().mismatches, told + damaged);
     });
 }
 

@@ -339,7 +339,7 @@ mod tests {
         let older = refused("no request: unknown field `bytes_per_second`, expected `begin` at line 1 column 71");
         let words = older.sentence();
         assert!(older.status() == 4 && words.contains("unknown field `bytes_per_second`"), "{words}");
-        assert!(words.contains("update the target, or leave out what it does not know"), "{words}");
+        assert!(words.contains("update the target, or use a program of its version"), "{words}");
         let other = refused("there is no subsystem a");
         assert_eq!((other.status(), other.sentence()), (2, "there is no subsystem a"));
     }

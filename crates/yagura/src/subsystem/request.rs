@@ -126,7 +126,7 @@ pub const NO_REQUEST: &str = "no request: ";
 /// Why a request is none, in serde's words, and what mends it.
 pub fn not_understood(why: &str) -> Failure {
     let mend = if why.starts_with("unknown ") {
-        "where a newer program asks: update the target, or leave out what it does not know"
+        "where a newer program asks: update the target, or use a program of its version"
     } else if why.starts_with("missing field ") {
         "where an older program asks: use one of the target's version"
     } else {
