@@ -51,6 +51,7 @@ impl Buf {
     ///
     /// # Panics
     /// Over [`BUF_BYTES_MAX`]; lengths that come from outside must be checked before.
+    #[inline]
     pub fn with_capacity(capacity: usize) -> Buf {
         if capacity == 0 {
             return Buf::default();
@@ -71,6 +72,7 @@ impl Buf {
     ///
     /// # Panics
     /// As [`Buf::with_capacity`].
+    #[inline]
     pub fn with_len(len: usize) -> Buf {
         let mut buf = Buf::with_capacity(len);
         buf.len = len as u32;
@@ -98,16 +100,19 @@ impl Buf {
     }
 
     /// Bytes the buffer can hold: exactly what it was made for.
+    #[inline]
     pub fn capacity(&self) -> usize {
         self.capacity as usize
     }
 
     /// Bytes of content.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
     /// Whether there is no content.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -116,6 +121,7 @@ impl Buf {
     ///
     /// # Panics
     /// Over the capacity.
+    #[inline]
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity(), "length {len} over the buffer's capacity {}", self.capacity);
         self.len = len as u32;
@@ -125,6 +131,7 @@ impl Buf {
     ///
     /// # Panics
     /// If they do not fit the capacity.
+    #[inline]
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
         let spare = self.spare_mut();
         assert!(bytes.len() <= spare.len(), "{} bytes appended to a buffer with room for {}", bytes.len(), spare.len());
@@ -133,6 +140,7 @@ impl Buf {
     }
 
     /// The memory behind the content, up to the capacity.
+    #[inline]
     pub fn spare_mut(&mut self) -> &mut [u8] {
         let (len, capacity) = (self.len(), self.capacity());
         // SAFETY: as in `deref_mut`; `len <= capacity`.
@@ -140,6 +148,7 @@ impl Buf {
     }
 
     /// Gives up writing, so that the content can be shared. No copy, no allocation.
+    #[inline]
     pub fn freeze(mut self) -> View {
         let view = View { block: self.block.take(), start: 0, len: self.len, capacity: self.capacity };
         self.capacity = 0;
@@ -158,6 +167,7 @@ fn base_of(block: Option<Block>) -> *mut u8 {
 }
 
 impl Drop for Buf {
+    #[inline]
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
             block.give_back();
@@ -168,6 +178,7 @@ impl Drop for Buf {
 impl Deref for Buf {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: `len` bytes from the base are inside the block (or the length is 0), initialised since `obtain`, and
         // not written while this borrow of the only owner lasts.
@@ -176,6 +187,7 @@ impl Deref for Buf {
 }
 
 impl DerefMut for Buf {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and the mutable borrow of the only owner excludes every other access.
         unsafe { std::slice::from_raw_parts_mut(self.base(), self.len()) }
@@ -208,6 +220,7 @@ impl View {
     ///
     /// # Panics
     /// If the range is not inside `0..len`.
+    #[inline]
     pub fn slice(&self, range: impl RangeBounds<usize>) -> View {
         let start = match range.start_bound() {
             Bound::Included(&start) => start,
@@ -227,11 +240,13 @@ impl View {
     }
 
     /// Bytes in this view.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
     /// Whether there are none.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -251,6 +266,7 @@ impl View {
 }
 
 impl Clone for View {
+    #[inline]
     fn clone(&self) -> View {
         if let Some(block) = self.block {
             let before = block.references().fetch_add(1, Ordering::Relaxed);
@@ -262,6 +278,7 @@ impl Clone for View {
 }
 
 impl Drop for View {
+    #[inline]
     fn drop(&mut self) {
         let Some(block) = self.block.take() else { return };
         if block.references().fetch_sub(1, Ordering::Release) == 1 {
@@ -275,6 +292,7 @@ impl Drop for View {
 impl Deref for View {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: start + len lie inside the block (checked by `slice`), initialised, and never written while views exist.
         unsafe { std::slice::from_raw_parts(base_of(self.block).add(self.start as usize), self.len()) }

@@ -24,11 +24,13 @@ impl Default for Histogram {
 
 impl Histogram {
     /// Counts one duration in nanoseconds.
+    #[inline]
     pub fn record(&self, duration: Duration) {
         self.record_units(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
     }
 
     /// Counts one duration in another unit. No search and no floating point: every command pays for it.
+    #[inline]
     pub fn record_units(&self, units: u64) {
         self.buckets[bucket_of(units)].fetch_add(1, Relaxed);
         self.sum.fetch_add(units, Relaxed);

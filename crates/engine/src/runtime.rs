@@ -21,11 +21,13 @@ thread_local! {
 }
 
 /// The current world, if the caller runs inside one.
+#[inline]
 pub(crate) fn try_current() -> Option<Context> {
     with_current(|current| current.cloned())
 }
 
 /// Looks at the current world without taking a handle of it. `look` must not enter or leave a world.
+#[inline]
 pub(crate) fn with_current<R>(look: impl FnOnce(Option<&Context>) -> R) -> R {
     let mut look = Some(look);
     let seen = CURRENT.try_with(|current| look.take().map(|look| look(current.borrow().as_ref()))).ok().flatten();
@@ -38,6 +40,7 @@ pub(crate) fn with_current<R>(look: impl FnOnce(Option<&Context>) -> R) -> R {
 /// # Panics
 /// Outside `Reactor::run` and `sim::World`: there is nobody who could carry the operation out.
 #[track_caller]
+#[inline]
 pub(crate) fn current() -> Context {
     try_current().expect("engine operations need a world: call this inside Reactor::run or sim::World")
 }

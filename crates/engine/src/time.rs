@@ -23,11 +23,12 @@ impl Instant {
 }
 
 /// The current time of the world; outside any world, of the machine.
+#[inline]
 pub fn now() -> Instant {
-    match runtime::try_current() {
+    runtime::with_current(|world| match world {
         Some(Context::Sim(sim)) => sim.now(),
         Some(Context::Uring(_)) | None => monotonic(),
-    }
+    })
 }
 
 /// The machine that [`now`] is the time of, as long as it runs: where it is the same, the moments of different processes can be

@@ -96,6 +96,7 @@ impl Block {
     }
 
     /// A block with reference count 1, from the pool or, zeroed, from the system.
+    #[inline]
     pub(super) fn obtain(class: u8) -> Block {
         if let Some(block) = POOL.try_with(|pool| pool.borrow_mut().take(class)).ok().flatten() {
             return block;
@@ -106,11 +107,13 @@ impl Block {
         block
     }
 
+    #[inline]
     fn tail_place(self) -> *mut Tail {
         // SAFETY: `class_size` is within the allocation, which goes on for `TAIL` bytes behind it.
         unsafe { self.data.as_ptr().add(class_size(self.class)).cast() }
     }
 
+    #[inline]
     pub(super) fn references(&self) -> &AtomicU32 {
         // SAFETY: the tail was initialised by `obtain` and lives as long as the block, which the holder of this handle owns.
         // Only the count is borrowed: `next` may be touched by nobody but the pool.
@@ -125,6 +128,7 @@ impl Block {
     }
 
     /// Ends the last ownership: the count must be 1 and nobody else may hold the block.
+    #[inline]
     pub(super) fn give_back(self) {
         debug_assert_eq!(self.references().load(Ordering::Relaxed), 1);
         let kept = POOL.try_with(|pool| pool.borrow_mut().put(self)).unwrap_or(false);

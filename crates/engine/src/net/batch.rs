@@ -68,6 +68,7 @@ impl SendBatch {
     }
 
     /// Appends a payload without copying it.
+    #[inline]
     pub fn view(&mut self, view: View) {
         if !view.is_empty() {
             self.len += view.len();
@@ -96,6 +97,7 @@ impl SendBatch {
     }
 
     /// Drops everything, keeping the memory for reuse.
+    #[inline]
     pub fn clear(&mut self) {
         self.segments.clear();
         self.arena.set_len(0);

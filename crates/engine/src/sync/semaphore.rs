@@ -41,6 +41,7 @@ impl Semaphore {
     }
 
     /// `count` permits, if they are free and nobody waits.
+    #[inline]
     pub fn try_acquire(&self, count: usize) -> Option<Permit> {
         let mut state = self.state.borrow_mut();
         if state.free < count || !state.waiters.is_empty() {

@@ -56,6 +56,7 @@ impl Sub for Instant {
 }
 
 /// The machine's monotonic clock, suspension included.
+#[inline]
 pub(crate) fn monotonic() -> Instant {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Instant(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)

@@ -226,6 +226,7 @@ impl Association {
     }
 
     /// Whether every queue is there.
+    #[inline]
     pub(super) fn is_alive(&self) -> bool {
         self.links().all(|link| !link.is_closed())
     }

@@ -126,6 +126,7 @@ impl Link {
     }
 
     /// Whether the link has ended.
+    #[inline]
     pub fn is_closed(&self) -> bool {
         self.shared.end.borrow().is_some()
     }

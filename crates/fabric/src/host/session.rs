@@ -141,6 +141,7 @@ impl Attached {
         self.up.borrow().clone()
     }
 
+    #[inline]
     pub(super) fn is_up(&self) -> bool {
         self.up.borrow().as_ref().is_some_and(|up| up.association.is_alive())
     }

@@ -39,6 +39,7 @@ pub(super) struct Attached {
 
 impl Attached {
     /// What a command that is for it keeps of it.
+    #[inline]
     pub fn addressed(&self) -> Addressed {
         let (namespace, info) = (self.namespace.clone(), self.info.clone());
         Addressed { namespace, info, zoned: self.zoned, life: self.life }

@@ -173,6 +173,7 @@ impl Shared {
     }
 
     /// Moves with every change that connections of I/O queues must know of.
+    #[inline]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }

@@ -172,6 +172,7 @@ impl Slots {
     }
 
     /// Takes a slot for a command; its `owns_id` says whether the identifier was free.
+    #[inline]
     pub fn insert(&mut self, command: Submission, arrived: Instant) -> u16 {
         let id = command.command_id.get();
         let (word, bit) = (usize::from(id >> 6), 1 << (id & 63));
@@ -199,6 +200,7 @@ impl Slots {
     }
 
     /// The slot of a command that is known to be unanswered.
+    #[inline]
     pub fn at(&mut self, index: u16) -> &mut Slot {
         self.slots.get_mut(usize::from(index)).expect("invariant: a slot is freed by its answer only, and once")
     }
