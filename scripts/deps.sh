@@ -7,6 +7,9 @@ set -euo pipefail
 # Tools of ours that come from the registry; pinned, so that a new release cannot turn the gate red by itself.
 CARGO_DENY=0.20.2
 CARGO_NEXTEST=0.9.151
+# What others judge file systems by.
+PJDFSTEST=0.2.2
+FSX=0.3.2
 CLIENTS_PY=(redis==8.1.0 pymemcache==4.0.0 pylibmc==1.6.3)
 # The last one that Debian 12's Go (1.19) builds.
 CSI_SANITY=v5.2.0
@@ -69,7 +72,7 @@ for group in "$@"; do
       # csi-sanity, which Go builds: a test of the Container Storage Interface by others.
       csi_sanity=${XDG_CACHE_HOME:-$HOME/.cache}/yagura/csi-sanity-$CSI_SANITY
       [ -x "$csi_sanity" ] || want go=golang-go
-      want_tool "cargo-nextest@$CARGO_NEXTEST" "cargo-deny@$CARGO_DENY"
+      want_tool "cargo-nextest@$CARGO_NEXTEST" "cargo-deny@$CARGO_DENY" "pjdfstest@$PJDFSTEST" "fsx@$FSX"
       ;;
     bench) want memcached=memcached fio=fio redis-server=redis-server mvn=maven javac=default-jdk-headless
       compgen -G "/usr/lib/*/libisal.so.2" >/dev/null || packages+=(libisal2) ;;

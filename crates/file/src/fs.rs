@@ -15,7 +15,7 @@ use crate::data::Hold;
 use crate::error::Error;
 use crate::meta::Meta;
 use crate::name::known::Known;
-use crate::ops::{Locks, OpenDir, Standing, Turns};
+use crate::ops::{Locks, OpenDir, Standing, Turns, Wishes};
 use crate::quota::Quotas;
 use crate::record::inode::{Content, Inode};
 use crate::record::node::{Leaf, Node, RootPart, Shape};
@@ -27,6 +27,8 @@ use crate::record::{Keys, Kind, Path, Record as _, Stamps, Time, key};
 pub const ROOT: u64 = 1;
 /// Inode numbers that a client takes at a time. Chosen: a million files cost a thousand changes of that record.
 const NUMBERS_AT_ONCE: u64 = 1024;
+/// The turn of who fetches them: no inode has this number.
+const NUMBERS: u64 = u64::MAX - 1;
 
 /// What a new file system is to be.
 #[derive(Clone, Debug)]
@@ -72,6 +74,7 @@ pub struct FileSystem {
     pub(crate) opened: RefCell<BTreeMap<u64, u64>>,
     /// What this client's record lists as open and without a name, or about to be; also where that failed half-way.
     pub(crate) orphans: RefCell<BTreeSet<u64>>,
+    pub(crate) wishes: Wishes,
     pub(crate) turns: Turns,
     pub(crate) open_dirs: RefCell<BTreeMap<u64, OpenDir>>,
     reap: RefCell<Option<Rc<dyn Reap>>>,
@@ -164,6 +167,7 @@ impl FileSystem {
                 host: crate::record::small::short_text(host),
                 opened: RefCell::default(),
                 orphans: RefCell::default(),
+                wishes: Wishes::default(),
                 turns: Turns::default(),
                 open_dirs: RefCell::default(),
                 reap: RefCell::new(None),
@@ -201,12 +205,22 @@ impl FileSystem {
         crate::record::hash(self.root.record.seed, dir, name)
     }
 
+    fn take_number(&self) -> Option<u64> {
+        let (next, end) = self.numbers.get();
+        let is_left = next < end;
+        self.numbers.set((next + u64::from(is_left), end));
+        is_left.then_some(next)
+    }
+
     /// An inode's number that nobody has had.
     pub(crate) async fn next_ino(&self) -> Result<u64, Error> {
-        let (next, end) = self.numbers.get();
-        if next < end {
-            self.numbers.set((next + 1, end));
-            return Ok(next);
+        if let Some(number) = self.take_number() {
+            return Ok(number);
+        }
+        // One fetches them for all who come meanwhile.
+        let _turn = self.turns.alone(NUMBERS).await;
+        if let Some(number) = self.take_number() {
+            return Ok(number);
         }
         let key = self.access.keys.next_inode();
         let mut tries = Tries::new();

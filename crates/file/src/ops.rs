@@ -5,6 +5,7 @@ mod directories;
 mod extended;
 mod give;
 mod inline;
+mod listing;
 mod lock;
 mod lookup;
 mod make;
@@ -20,6 +21,7 @@ mod turns;
 
 pub use attributes::Change;
 pub use extended::SetMode;
+pub(crate) use listing::Wishes;
 pub use make::New;
 pub use quota::Quota;
 pub use rename::RenameFlags;

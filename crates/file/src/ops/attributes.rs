@@ -1,8 +1,9 @@
 //! Attributes: what `stat` tells and `chmod`, `chown`, `utimes` and `truncate` change.
 //!
 //! A directory's times are in the root of its trie, so that a change of an entry costs no change of the inode. Of a directory
-//! with a split root, other clients see them late by about a second. All directories have one link: what counts subdirectories
-//! by links (`find`, `fts`) takes one for "not counted".
+//! with a split root, other clients see them late by about a second. A directory whose names are all in the root has two links, and
+//! one more for each directory in it. One of more names has one: what counts subdirectories by links (`find`, `fts`) takes one for
+//! "not counted".
 
 use engine::task::LocalFuture;
 
@@ -67,7 +68,11 @@ impl FileSystem {
     pub(super) async fn attributes_of(&self, ino: u64, inode: &Inode) -> Result<Attributes, Error> {
         let mut told = Attributes::of(ino, inode);
         if inode.kind == Kind::Directory {
-            let root = self.node(ino, Path::ROOT).await?.ok_or(Error::Stale)?.record.root;
+            let Node { root, shape, .. } = self.node(ino, Path::ROOT).await?.ok_or(Error::Stale)?.record;
+            told.links = match shape {
+                Shape::Leaf(leaf) => 2 + leaf.directories(),
+                _ => 1,
+            };
             let root = root.ok_or_else(|| Error::Damaged(format!("the root of directory {ino} is none")))?;
             (told.modified, told.changed) = (root.modified, told.changed.max(root.changed));
             // What was set since is newer, though it may be an older time.

@@ -13,7 +13,7 @@ use crate::access::{Held, Tries};
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::record::inode::{Inode, KEEPERS_MAX};
-use crate::record::small::{ClientRecord, ORPHANS_MAX};
+use crate::record::small::ClientRecord;
 
 impl FileSystem {
     /// Opens an inode, once more if it is open: each takes a [`FileSystem::release`].
@@ -85,16 +85,7 @@ impl FileSystem {
         let _named = self.named().await?;
         let (ino, client) = (turn.ino(), self.client.get());
         let is_new = self.orphans.borrow_mut().insert(ino);
-        let is_listed = self.change_client(|record| {
-            if let Err(at) = record.orphans.binary_search(&ino) {
-                if record.orphans.len() >= ORPHANS_MAX {
-                    return Err(Error::NoSpace("too many files are open that have no name".to_owned()));
-                }
-                record.orphans.insert(at, ino);
-            }
-            Ok(())
-        });
-        match is_listed.await {
+        match self.list(ino, true).await {
             Ok(true) => {}
             Ok(false) => return Ok(false),
             Err(error) => {
@@ -123,11 +114,7 @@ impl FileSystem {
     async fn unlist(&self, turn: &Turn<'_>) -> Result<(), Error> {
         let ino = turn.ino();
         // Where others have removed the record, it is in no list.
-        self.change_client(|record| {
-            record.orphans.retain(|&orphan| orphan != ino);
-            Ok(())
-        })
-        .await?;
+        self.list(ino, false).await?;
         self.orphans.borrow_mut().remove(&ino);
         Ok(())
     }

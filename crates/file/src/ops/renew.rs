@@ -12,6 +12,7 @@ use std::cell::Cell;
 use engine::task::LocalFuture;
 use engine::time::{self, Instant};
 
+use super::listing::RECORD;
 use super::turns::Turn;
 use crate::access::{Tries, draw};
 use crate::error::Error;
@@ -152,6 +153,15 @@ impl FileSystem {
 
     /// Changes this client's record; `false`: others took it for dead and removed it.
     pub(super) async fn change_client(
+        &self,
+        change: impl Fn(&mut ClientRecord) -> Result<(), Error>,
+    ) -> Result<bool, Error> {
+        let _turn = self.turns.alone(RECORD).await;
+        self.change_client_in_turn(change).await
+    }
+
+    /// The same for who has the turn of this client's record.
+    pub(super) async fn change_client_in_turn(
         &self,
         change: impl Fn(&mut ClientRecord) -> Result<(), Error>,
     ) -> Result<bool, Error> {

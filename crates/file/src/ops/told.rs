@@ -52,7 +52,8 @@ impl Attributes {
             mode: inode.mode,
             uid: inode.uid,
             gid: inode.gid,
-            links: if is_directory { 1 } else { inode.links.len() as u32 },
+            // Of a directory that holds none.
+            links: if is_directory { 2 } else { inode.links.len() as u32 },
             device: inode.device,
             size: if is_directory { DIRECTORY_BYTES } else { inode.size },
             accessed: inode.accessed,

@@ -72,6 +72,12 @@ impl Leaf {
         self.place(name).ok().map(|at| &self.entries[at])
     }
 
+    /// How many names lead to directories.
+    pub fn directories(&self) -> u32 {
+        let targets = self.entries.iter().filter_map(|entry| entry.target);
+        targets.filter(|target| target.kind == Kind::Directory).count() as u32
+    }
+
     /// Sets the entry of a name; without target and intent there is none.
     pub fn set(&mut self, name: &[u8], target: Option<Target>, intent: Option<u64>) {
         let entry = (target.is_some() || intent.is_some()).then(|| Entry { name: name.to_vec(), target, intent });

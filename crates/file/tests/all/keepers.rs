@@ -207,3 +207,41 @@ fn what_goes_is_gone_for_everybody_and_freed_by_nobody_else() {
         assert_eq!(audit(&meta).await.inodes, 1, "it is left to fsck");
     });
 }
+
+/// A process ends that has many files open without a name. Each close changed this client's record for itself; they overtook one another
+/// until most had failed, and the files stayed for as long as the client did.
+#[test]
+fn many_closes_at_once_let_all_orphans_go() {
+    run(1, async {
+        let meta = fresh().await;
+        let (_, fs) = client(&meta).await;
+        let mut inodes = Vec::new();
+        for number in 0..300 {
+            let name = number.to_string();
+            inodes.push(create(&fs, ROOT, &name).await);
+            fs.open_inode(inodes[number]).await.unwrap();
+            fs.unlink(ROOT, name.as_bytes()).await.unwrap();
+        }
+        meta.set_faults(Faults { delay: Duration::from_millis(1), ..Faults::default() });
+        let began = time::now();
+        let closes: Vec<_> = inodes
+            .iter()
+            .map(|&ino| {
+                task::spawn({
+                    let fs = fs.clone();
+                    async move { fs.release(ino).await }
+                })
+            })
+            .collect();
+        for close in closes {
+            assert_eq!(close.await, Ok(()));
+        }
+        assert!(
+            began.elapsed() < Duration::from_millis(100),
+            "{:?}: each waits for a few others, not for all",
+            began.elapsed()
+        );
+        fs.close().await.unwrap();
+        assert_eq!(audit(&meta).await, Leaks::default());
+    });
+}

@@ -90,7 +90,23 @@ fn links_are_counted_and_bounded() {
         assert_eq!(code(fs.link(ino, ROOT, b"c").await), EMLINK);
         fs.unlink(ROOT, b"a").await.unwrap();
         assert_eq!(fs.link(ino, ROOT, b"c").await.unwrap().links, 1000);
-        assert_eq!(fs.getattr(dir).await.unwrap().links, 1);
+        assert_eq!(fs.getattr(dir).await.unwrap().links, 1, "of many names directories are not counted");
+        let [one, other] = [mkdir(&fs, ROOT, "one").await, mkdir(&fs, ROOT, "other").await];
+        let sub = fs.mkdir(one, b"sub", 0o755, 1, 2).await.unwrap();
+        let (links_told, sub) = (sub.links, sub.ino);
+        assert_eq!(links_told, 2);
+        let links = async || {
+            let mut links = Vec::new();
+            for dir in [ROOT, one, other, sub] {
+                links.push(fs.getattr(dir).await.unwrap().links);
+            }
+            links
+        };
+        assert_eq!(links().await, [5, 3, 2, 2]);
+        fs.rename((one, b"sub"), (other, b"moved"), RenameFlags::default()).await.unwrap();
+        assert_eq!(links().await, [5, 2, 3, 2]);
+        fs.rmdir(ROOT, b"one").await.unwrap();
+        assert_eq!(fs.getattr(ROOT).await.unwrap().links, 4);
     });
 }
 

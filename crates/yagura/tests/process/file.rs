@@ -65,7 +65,7 @@ impl Place {
         self.mount_with(name, &[])
     }
 
-    fn mount_with(&self, name: &str, more: &[&str]) -> Mounted {
+    pub fn mount_with(&self, name: &str, more: &[&str]) -> Mounted {
         let at = self.directory.path().join(name);
         fs::create_dir_all(&at).expect("made");
         let place = at.display().to_string();

@@ -13,6 +13,7 @@ mod file_fsck;
 mod file_locks;
 mod file_mend;
 mod file_quota;
+mod file_suites;
 mod file_verbs;
 mod flash;
 mod fuzz;
