@@ -24,6 +24,8 @@ const LYING_MAX: Duration = Duration::from_secs(5);
 /// How often it is looked whether something is to be done.
 const LOOKED_EVERY: Duration = Duration::from_secs(5);
 
+/// How often the times of large directories are told. Chosen: how late others may see any attribute.
+const NOTED_EVERY: Duration = Duration::from_secs(1);
 /// How often a client tells what it has used of quotas. Chosen: what a death leaves too much of is what was freed since.
 const SETTLED_EVERY: Duration = Duration::from_secs(10);
 
@@ -37,6 +39,7 @@ impl Files {
             let _paying = task::spawn(pay(Weak::clone(&files)));
             let _settling = task::spawn(settle(Weak::clone(&files)));
             let _tending = task::spawn(tend(Weak::clone(&files)));
+            let _noting = task::spawn(note(Weak::clone(&files)));
             loop {
                 time::sleep(LYING_MAX).await;
                 let Some(files) = files.upgrade() else { return };
@@ -108,6 +111,15 @@ async fn settle(files: Weak<Files>) {
         time::sleep(SETTLED_EVERY).await;
         let Some(files) = files.upgrade() else { return };
         files.names().settle_quotas().await;
+    }
+}
+
+/// Tells others when entries of large directories were changed here.
+async fn note(files: Weak<Files>) {
+    loop {
+        time::sleep(NOTED_EVERY).await;
+        let Some(files) = files.upgrade() else { return };
+        files.names().note_all_times().await;
     }
 }
 

@@ -1,6 +1,6 @@
 //! [`Files`]: names and contents as one: what a mount or a program works with.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -91,7 +91,8 @@ impl Files {
             names.quotas.set_renew(Rc::clone(&renew));
             contents.space().set_renew(renew);
             let room = Semaphore::new(DIRTY_BYTES_MAX / BLOCK_BYTES);
-            let shared = Rc::new(Shared { names, contents, opened: RefCell::default(), room });
+            let shared =
+                Rc::new(Shared { names, contents, opened: RefCell::default(), room, is_full: Cell::default() });
             Ok(Rc::new(Files { shared, roster, drafts: RefCell::default(), naming: Turns::default() }))
         })
     }

@@ -82,7 +82,7 @@ impl Lying {
             self.at = range.end;
             // Of a file that is next to nothing but holes, they are passed over in strides.
             let is_hole = parts.iter().all(|part| part.spot == Spot::Hole);
-            self.step = if is_hole { self.step.saturating_mul(2) } else { STEP_BYTES };
+            self.step = if is_hole { self.step.saturating_mul(2).max(SPAN_BYTES) } else { STEP_BYTES };
             // It has become shorter meanwhile.
             Ok(Some(parts).filter(|parts| !parts.is_empty()))
         })
@@ -107,6 +107,29 @@ impl OpenFile {
             let (state, _) = self.inode().load(true).await?;
             let end = range.end.min(state.size);
             Ok(Lying { file: Rc::clone(self), at: range.start.min(end), end, step: STEP_BYTES })
+        })
+    }
+
+    /// Where the next bytes are that are no hole, from `at` on, or the next hole, which is at the file's end at the latest. `None`: there
+    /// are none, or the file ends before.
+    ///
+    /// # Errors
+    /// As [`OpenFile::lying`].
+    pub fn seek<'a>(self: &'a Rc<Self>, at: u64, wants_data: bool) -> LocalFuture<'a, Result<Option<u64>, Error>> {
+        Box::pin(async move {
+            let mut lying = self.lying(at..u64::MAX).await?;
+            let (mut is_there, mut end) = (false, at);
+            // Who copies asks again where these end.
+            lying.step = 0;
+            while let Some(parts) = lying.next().await? {
+                for Part { range, spot } in parts {
+                    if wants_data != (spot == Spot::Hole) {
+                        return Ok(Some(range.start.max(at)));
+                    }
+                    (is_there, end) = (true, range.end);
+                }
+            }
+            Ok(Some(end).filter(|_| is_there && !wants_data))
         })
     }
 

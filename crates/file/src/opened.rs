@@ -3,9 +3,10 @@
 //! Invariants:
 //! - A read sees every write that came before it here, whether it is in stripes yet or not.
 //! - After a flush that has succeeded all that was written before it is stable, and others that open the file see it.
-//! - A fault of a write that goes out later is told by the next flush, or by a write that has no room for it; the bytes are
-//!   kept and
-//!   tried again by the next flush, until the file is closed.
+//! - A fault of a write that goes out later is told by the next flush that fails to make it good, or by a write that has no room for
+//!   it; the bytes are kept and tried again by the next flush, until the file is closed.
+//! - Once there was no room for what is gathered, of whatever file, a write is taken only where all before it in its file is in
+//!   stripes: who writes on is told by the write, and not when he closes the file.
 
 mod aside;
 mod handle;
@@ -42,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) opened: RefCell<BTreeMap<u64, Rc<OpenFile>>>,
     /// One for each block of what is dirty.
     pub(crate) room: Semaphore,
+    /// Members had no room for the last block that went out.
+    pub(crate) is_full: Cell<bool>,
 }
 
 impl Shared {
@@ -192,7 +195,7 @@ impl OpenFile {
                 match self.write_in_block(at + written as u64, &bytes[written..]).await {
                     Ok(more) => written += more,
                     // They are in the file: whoever writes the rest is told.
-                    Err(Error::Quota(_)) if written > 0 => break,
+                    Err(Error::Quota(_) | Error::NoSpace(_)) if written > 0 => break,
                     Err(error) => return Err(error),
                 }
             }
@@ -218,6 +221,9 @@ impl OpenFile {
     async fn write_in_block(self: &Rc<Self>, at: u64, bytes: &[u8]) -> Result<usize, Error> {
         let _turn = self.turn.acquire(1).await;
         self.check_there()?;
+        if self.shared.is_full.get() {
+            self.go_out().await?;
+        }
         let length = bytes.len().min(BLOCK_BYTES - (at % BLOCK_BYTES as u64) as usize);
         // Until they are gathered: a block that arrives meanwhile gives back what nothing is gathered for.
         let aside = self.set_aside(at, length).await?;
@@ -279,10 +285,6 @@ impl OpenFile {
         loop {
             if let Some(permit) = self.shared.room.try_acquire(1) {
                 return Ok(permit);
-            }
-            let fault = self.fault.borrow_mut().take();
-            if let Some(error) = fault {
-                return Err(error);
             }
             let mut others = self.shared.dirty_files();
             if others.is_empty() {
@@ -346,7 +348,15 @@ impl OpenFile {
     /// Has what is dirty now go out without waiting for it.
     pub(crate) fn go_on(self: &Rc<Self>) {
         *self.due.borrow_mut() = self.dirty.borrow().numbers();
+        self.try_anew();
         self.begin(false);
+    }
+
+    /// Forgets a fault of a try that is over: there is another one now.
+    fn try_anew(&self) {
+        if !self.dirty.borrow().has_leaving() {
+            *self.fault.borrow_mut() = None;
+        }
     }
 
     /// Puts a block into stripes; a fault is noted.
@@ -363,7 +373,10 @@ impl OpenFile {
             }
         }
         match result {
-            Ok(()) => self.dirty.borrow_mut().arrived(number),
+            Ok(()) => {
+                self.dirty.borrow_mut().arrived(number);
+                self.shared.is_full.set(false);
+            }
             Err(error @ (Error::Stale | Error::LostLock)) => {
                 self.shared.contents.figures.add_dropped(1 + self.dirty.borrow().numbers().len());
                 // Nothing of it can ever go out, and what others write needs the room.
@@ -374,6 +387,7 @@ impl OpenFile {
             }
             Err(error) => {
                 self.dirty.borrow_mut().failed(number);
+                self.shared.is_full.set(matches!(error, Error::NoSpace(_)));
                 tracing::warn!(inode = self.ino, %error, "bytes of a file could not be stored yet");
                 *self.fault.borrow_mut() = Some(error);
                 self.shared.contents.figures.blocks_failed.update(|sum| sum + 1);
@@ -389,6 +403,7 @@ impl OpenFile {
     /// Has everything go out that is dirty now. A fault ends it, but not before what is on its way has ended: it would come
     /// over what is written after it.
     async fn go_out(self: &Rc<Self>) -> Result<(), Error> {
+        self.try_anew();
         loop {
             let ended = self.ended.notified();
             // First, also where there is a fault: with the last close all that is known of the loss goes but what is noted here.
@@ -437,6 +452,19 @@ impl OpenFile {
             self.go_out().await?;
             let _aside = self.set_aside_for_end(size).await?;
             self.shared.contents.truncate(&self.inode, size).await
+        })
+    }
+
+    /// Makes the file so long if it is shorter: what it gains is a hole.
+    ///
+    /// # Errors
+    /// As [`OpenFile::truncate`].
+    pub fn grow<'a>(self: &'a Rc<Self>, size: u64) -> LocalFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let _turn = self.turn.acquire(1).await;
+            self.go_out().await?;
+            let _aside = self.set_aside_for_end(size).await?;
+            self.shared.contents.grow(&self.inode, size).await
         })
     }
 

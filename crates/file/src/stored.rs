@@ -98,12 +98,14 @@ impl Stored {
             return Ok(false);
         };
         let now = Time::now();
-        let (modified, changed) = match self.keeps_times {
-            true => (held.record.modified, held.record.changed),
-            false => (self.written.get().unwrap_or(now), now),
+        let written = self.written.get().unwrap_or(now);
+        let (accessed, modified, changed) = match self.keeps_times {
+            true => (held.record.accessed, held.record.modified, held.record.changed),
+            // Of when it was written, as whoever wrote was told, and not of when that goes out. Nobody notes when it is read.
+            false => (held.record.accessed.max(written), written, held.record.changed.max(written)),
         };
         let content = (&state.content).into();
-        let new = Inode { content, size: state.size, modified, changed, ..held.record.clone() };
+        let new = Inode { content, size: state.size, accessed, modified, changed, ..held.record.clone() };
         let key = self.names.access.keys.inode(self.ino);
         let put = self.names.access.put_while(&key, Some(&held), new, may).await?;
         let is_done = put.is_some();

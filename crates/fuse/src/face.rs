@@ -16,7 +16,7 @@ use file::{Change, DirEntry, Error, New, SetMode};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyLock,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
 use crate::caller::Caller;
@@ -72,7 +72,7 @@ fn permissions(mode: u32) -> u16 {
 
 fn time(time: TimeOrNow) -> Time {
     match time {
-        TimeOrNow::SpecificTime(time) => told::file_time(time),
+        TimeOrNow::SpecificTime(time) => told::asked_time(time),
         TimeOrNow::Now => Time::now(),
     }
 }
@@ -88,6 +88,8 @@ impl Filesystem for Face {
             | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP
             | InitFlags::FUSE_POSIX_LOCKS
             | InitFlags::FUSE_FLOCK_LOCKS
+            // Numbers of inodes are never used again, and `.` and `..` are looked up: files are found by their handles.
+            | InitFlags::FUSE_EXPORT_SUPPORT
             | InitFlags::FUSE_MAX_PAGES;
         let _unknown = config.add_capabilities(wanted & config.capabilities());
         let _most = config.set_max_write(WRITE_BYTES_MAX);
@@ -456,10 +458,15 @@ impl Filesystem for Face {
         });
     }
 
-    fn listxattr(&self, _request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+    fn listxattr(&self, request: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        // Of those of whoever is trusted others than root are told nothing.
+        let is_told = request.uid() == 0;
         self.hand_on(Kind::Listxattr, move |served| async move {
             let names = served.files.names().list_xattrs(ino.0).await;
-            let joined = |names: Vec<Vec<u8>>| names.into_iter().flat_map(|name| [name, vec![0]].concat()).collect();
+            let told = |name: &Vec<u8>| is_told || !name.starts_with(b"trusted.");
+            let joined = |names: Vec<Vec<u8>>| {
+                names.into_iter().filter(told).flat_map(|name| [name, vec![0]].concat()).collect()
+            };
             answer(reply, size, names.map(joined))
         });
     }
@@ -481,13 +488,41 @@ impl Filesystem for Face {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        // Room can't be set aside, and is not promised: whoever must have it writes zeroes, as the C library then does.
-        if mode != libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE {
-            return reply.error(Errno::EOPNOTSUPP);
-        }
+        let keeps_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        let clears = match mode & !libc::FALLOC_FL_KEEP_SIZE {
+            0 => false,
+            libc::FALLOC_FL_ZERO_RANGE => true,
+            libc::FALLOC_FL_PUNCH_HOLE if keeps_size => true,
+            _ => return reply.error(Errno::EOPNOTSUPP),
+        };
+        let end = offset.saturating_add(length);
         self.hand_on(Kind::Fallocate, move |served| async move {
-            let punch = async { served.file(handle.0)?.punch(offset, offset.saturating_add(length)).await };
-            done(reply, punch.await)
+            done(reply, served.allocate(handle.0, offset..end, clears, !keeps_size).await)
+        });
+    }
+
+    // The kernel asks for data and for holes alone.
+    fn lseek(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let (Ok(at), true) = (u64::try_from(offset), [libc::SEEK_DATA, libc::SEEK_HOLE].contains(&whence)) else {
+            return reply.error(Errno::EINVAL);
+        };
+        self.hand_on(Kind::Lseek, move |served| async move {
+            let found = async { served.file(handle.0)?.seek(at, whence == libc::SEEK_DATA).await };
+            let found = found.await;
+            match &found {
+                Ok(Some(found)) => reply.offset(*found as i64),
+                Ok(None) => reply.error(Errno::ENXIO),
+                Err(error) => reply.error(told::errno(error)),
+            }
+            found.map(drop)
         });
     }
 }

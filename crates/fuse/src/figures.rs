@@ -42,10 +42,11 @@ pub enum Kind {
     Listxattr,
     Removexattr,
     Fallocate,
+    Lseek,
 }
 
 /// What kinds are called, by their numbers.
-const KINDS: [&str; Kind::Fallocate as usize + 1] = [
+const KINDS: [&str; Kind::Lseek as usize + 1] = [
     "lookup",
     "getattr",
     "setattr",
@@ -71,6 +72,7 @@ const KINDS: [&str; Kind::Fallocate as usize + 1] = [
     "listxattr",
     "removexattr",
     "fallocate",
+    "lseek",
 ];
 
 /// Why requests are answered by an error.
@@ -148,7 +150,7 @@ mod tests {
         let metrics = FuseMetrics::default();
         metrics.answered(Kind::Read, Duration::from_micros(300), &Ok(()));
         metrics.answered(Kind::Write, Duration::from_secs(2), &Err(Error::Quota(String::new())));
-        metrics.answered(Kind::Fallocate, Duration::from_secs(1), &Err(Error::NotSupported("")));
+        metrics.answered(Kind::Lseek, Duration::from_secs(1), &Err(Error::NotSupported("")));
         let mut registry = Registry::default();
         registry.register_collector(Box::new(metrics));
         let mut text = String::new();
@@ -158,7 +160,7 @@ mod tests {
             "yagura_fuse_request_seconds_count{request=\"write\"} 1\n",
             "yagura_fuse_request_seconds_count{request=\"lookup\"} 0\n",
             "yagura_fuse_requests_failed_total{request=\"write\",reason=\"quota\"} 1\n",
-            "yagura_fuse_requests_failed_total{request=\"fallocate\",reason=\"refused\"} 1\n",
+            "yagura_fuse_requests_failed_total{request=\"lseek\",reason=\"refused\"} 1\n",
         ] {
             assert!(text.contains(line), "{line}{text}");
         }

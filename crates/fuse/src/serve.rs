@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use engine::sync::{MailReceiver, Semaphore, mailbox};
@@ -105,6 +106,19 @@ impl Served {
             Way::Place => file.write(at, bytes).await,
             Way::Pages => file.write_all(at, bytes).await.map(|()| bytes.len()),
         }
+    }
+
+    /// Makes room for a range, as far as that can be done: none is set aside, but there has to be so much now. What is there is
+    /// cleared, or stays; the file gets that long, or not.
+    pub async fn allocate(&self, handle: u64, range: Range<u64>, clears: bool, grows: bool) -> Result<(), Error> {
+        let file = self.file(handle)?;
+        if !clears && self.files.usage_at(file.ino()).await?.free < range.end - range.start {
+            return Err(Error::NoSpace("less is free than is to be set aside".to_owned()));
+        }
+        if clears {
+            file.punch(range.start, range.end).await?;
+        }
+        if grows { file.grow(range.end).await } else { Ok(()) }
     }
 
     /// Takes a lock by a handle. What the kernel has of the file is of before, and goes.

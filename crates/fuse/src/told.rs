@@ -67,6 +67,17 @@ pub fn file_time(time: Moment) -> Time {
     }
 }
 
+/// A moment as it comes from the kernel. What reads its requests takes the nanoseconds of those before 1970 away, which count upwards.
+pub fn asked_time(time: Moment) -> Time {
+    match EPOCH.duration_since(time) {
+        Ok(before) if !before.is_zero() => {
+            let seconds = i64::try_from(before.as_secs()).unwrap_or(i64::MAX);
+            Time { seconds: -seconds, nanos: before.subsec_nanos() }
+        }
+        _ => file_time(time),
+    }
+}
+
 /// What `stat` tells.
 pub fn attributes(told: &Attributes) -> FileAttr {
     FileAttr {
@@ -117,6 +128,19 @@ mod tests {
         for (seconds, nanos) in [(0, 0), (1, 999_999_999), (-1, 0), (-1, 500_000_000), (-2, 1), (4_000_000_000, 7)] {
             let time = Time { seconds, nanos };
             assert_eq!(file_time(system_time(time)), time);
+        }
+    }
+
+    /// Three quarters of a second before 1970 became five.
+    #[test]
+    fn times_before_1970_are_what_was_asked_for() {
+        for (seconds, nanos) in [(-1, 250_000_000), (-1, 0), (-7, 1), (0, 0), (0, 5), (3, 999_999_999)] {
+            // As the kernel's words are read.
+            let read = match u64::try_from(seconds) {
+                Ok(since) => EPOCH + Duration::new(since, nanos),
+                Err(_) => EPOCH - Duration::new(i64::unsigned_abs(seconds), nanos),
+            };
+            assert_eq!(asked_time(read), Time { seconds, nanos });
         }
     }
 

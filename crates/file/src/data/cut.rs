@@ -21,6 +21,18 @@ impl Contents {
     /// # Errors
     /// As [`Contents::write`].
     pub async fn truncate(self: &Rc<Self>, inode: &dyn Inode, size: u64) -> Result<(), Error> {
+        self.set_size(inode, size, false).await
+    }
+
+    /// Makes a file so long if it is shorter; one that is longer, by whomever, stays.
+    ///
+    /// # Errors
+    /// As [`Contents::write`].
+    pub async fn grow(self: &Rc<Self>, inode: &dyn Inode, size: u64) -> Result<(), Error> {
+        self.set_size(inode, size, true).await
+    }
+
+    async fn set_size(self: &Rc<Self>, inode: &dyn Inode, size: u64, only_grows: bool) -> Result<(), Error> {
         if size > FILE_BYTES_MAX {
             return Err(Error::TooLong(FILE_BYTES_MAX));
         }
@@ -30,6 +42,9 @@ impl Contents {
             before_try(attempt).await;
             // What this client has seen before says neither how long the file is nor where its bytes are.
             let (state, version) = inode.load(true).await?;
+            if only_grows && state.size >= size {
+                return Ok(());
+            }
             let Content::Spans(spans) = &state.content else {
                 if has_shrunk || self.truncate_short(inode, (&state, version), size, &hold).await? {
                     self.space.tend().await;
@@ -41,13 +56,13 @@ impl Contents {
                 self.finish_cut(inode, &state, version, *spans).await?;
                 continue;
             }
-            if has_shrunk || size == state.size {
+            if has_shrunk {
                 self.space.tend().await;
                 return Ok(());
             }
             if size < state.size {
                 has_shrunk = self.begin_cut(inode, &state, version, *spans, size).await?;
-            } else if state.size < spans.reach && !behind.is_nothing(spans) {
+            } else if size > state.size && state.size < spans.reach && !behind.is_nothing(spans) {
                 self.begin_cut(inode, &state, version, *spans, state.size).await?;
             } else if inode.store(version, State { size, ..(*state).clone() }).await? {
                 return Ok(());

@@ -233,7 +233,7 @@ impl FileSystem {
         Ok(self.access.put(&self.access.keys.node(dir, Path::ROOT), Some(&held), node).await?.is_some())
     }
 
-    /// Notes all times that wait. Whoever mounts calls this about every second, and at the end.
+    /// Notes all times that wait: each second, and at the end.
     pub async fn note_all_times(&self) {
         let waiting: Vec<u64> = self.known.borrow().touched.keys().copied().collect();
         for dir in waiting {

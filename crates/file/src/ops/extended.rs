@@ -1,4 +1,5 @@
-//! Extended attributes, in the inode. There are no access control lists: `system.` attributes are refused.
+//! Extended attributes, in the inode: those of users and of whoever is trusted, and labels of security. There are no access control
+//! lists: `system.` attributes are refused, as are those of no namespace.
 
 use engine::task::LocalFuture;
 
@@ -7,6 +8,11 @@ use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::record::Time;
 use crate::record::inode::{ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTES_BYTES_MAX};
+
+/// What an attribute's name begins with. Of `system.` there is nothing: neither access control lists nor anything else.
+const NAMESPACES: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
+/// What a program that is run may do.
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
 /// Whether an attribute may, must or must not be there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +30,12 @@ impl FileSystem {
     pub fn get_xattr<'a>(&'a self, ino: u64, name: &'a [u8]) -> LocalFuture<'a, Result<Vec<u8>, Error>> {
         Box::pin(async move {
             check_attribute(name)?;
-            let mut inode = self.get_inode(ino).await?;
+            // The kernel asks for this one before each write.
+            let guess = if name == CAPABILITY { self.guess_inode(ino) } else { None };
+            let mut inode = match guess {
+                Some(held) => held.record,
+                None => self.get_inode(ino).await?,
+            };
             inode.attributes.remove(name).ok_or_else(|| Error::NoAttribute(shown(name)))
         })
     }
@@ -81,8 +92,9 @@ fn check_attribute(name: &[u8]) -> Result<(), Error> {
     if !(1..=ATTRIBUTE_NAME_BYTES_MAX).contains(&name.len()) || name.contains(&0) {
         return Err(Error::Range("a name has 1 to 255 bytes"));
     }
-    if name.starts_with(b"system.") {
-        return Err(Error::NotSupported("access control lists, and other attributes of the system"));
+    let is_of = |namespace: &&[u8]| name.len() > namespace.len() && name.starts_with(namespace);
+    match NAMESPACES.iter().any(is_of) {
+        true => Ok(()),
+        false => Err(Error::NotSupported("attributes but user., trusted. and security.")),
     }
-    Ok(())
 }

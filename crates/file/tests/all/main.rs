@@ -25,6 +25,7 @@ mod opened;
 mod operations;
 mod overdue;
 mod paths;
+mod posix;
 mod quotas;
 mod quotas_held;
 mod quotas_kept;

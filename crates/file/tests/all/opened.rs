@@ -15,7 +15,7 @@ use file::{Change, CreateOptions, DIRTY_BYTES_MAX, Error, FileSystem, Files, Ope
 use crate::data::bed::{Gate, Shelf, drawn};
 use crate::world::{file, options, run};
 
-const MIB: u64 = 1 << 20;
+pub const MIB: u64 = 1 << 20;
 const MEMBER_BYTES: u64 = 32 * MIB;
 
 /// A file system of three members: two columns of data and one of parity.

@@ -300,6 +300,65 @@ fn calls_do_what_posix_says() {
     assert_eq!(mounted.unmount(), 0);
 }
 
+/// Room that a program has set aside before it writes, and where a file has none of it; times before 1970; attributes.
+#[test]
+fn what_tools_ask_of_the_kernel_is_answered() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new(3);
+    let mounted = place.mount_with("a", &["--allow-other"]);
+    let path = |name: &str| mounted.path(name);
+    let text = |name: &str| path(name).display().to_string();
+
+    // The C library would write a byte into each 4 KiB of it.
+    ok("fallocate", &["--length=100MiB", &text("set-aside")], &mounted.at);
+    assert_eq!(fs::metadata(path("set-aside")).expect("there").len(), 100 << 20);
+    ok("fallocate", &["--keep-size", "--offset=100MiB", "--length=1MiB", &text("set-aside")], &mounted.at);
+    let mut too_much = Command::new("fallocate");
+    too_much.args(["--length=1TiB", &text("too-much")]);
+    let (status, _, error) = finished(too_much);
+    assert!(status != 0 && error.contains("No space left"), "{error}");
+    fs::write(path("written"), vec![7; 300_000]).expect("written");
+    ok("fallocate", &["--zero-range", "--offset=100000", "--length=500000", &text("written")], &mounted.at);
+    let bytes = fs::read(path("written")).expect("read");
+    assert!(bytes.len() == 600_000 && bytes[..100_000].iter().all(|byte| *byte == 7));
+    assert!(bytes[100_000..].iter().all(|byte| *byte == 0));
+
+    // Holes are found: a terabyte of them takes no time.
+    let sparse = File::create(path("sparse")).expect("made");
+    sparse.write_all_at(&[7; 4096], 1 << 40).expect("written");
+    sparse.sync_all().expect("stable");
+    let next = |at, wants| rustix::fs::seek(&sparse, wants_of(at, wants)).ok();
+    assert_eq!(
+        (next(0, true), next(0, false), next((1 << 40) + 1, false)),
+        (Some(1 << 40), Some(0), Some((1 << 40) + 4096))
+    );
+    assert_eq!(next((1 << 40) + 4096, true), None, "ENXIO");
+    drop(sparse);
+
+    // A quarter of a second after the last but one second before 1970.
+    ok("touch", &["--date=1969-12-31T23:59:58.25Z", &text("old")], &mounted.at);
+    assert_eq!(
+        fs::metadata(path("old")).map(|told| (told.mtime(), told.mtime_nsec())).expect("there"),
+        (-2, 250_000_000)
+    );
+
+    // Others than root are told nothing of what is for the trusted.
+    let set = |name, value: &[u8]| rustix::fs::setxattr(path("written"), name, value, rustix::fs::XattrFlags::empty());
+    assert_eq!((set("user.a", b"1"), set("trusted.b", b"2")), (Ok(()), Ok(())));
+    assert_eq!(set("none", b"3"), Err(rustix::io::Errno::NOTSUP));
+    let mut bytes = [0; 100];
+    let length = rustix::fs::listxattr(path("written"), &mut bytes).expect("listed");
+    assert_eq!(&bytes[..length], b"trusted.b\0user.a\0");
+    assert_eq!(mounted.unmount(), 0);
+}
+
+/// From there on, what a program looks for that copies no holes.
+fn wants_of(at: u64, data: bool) -> rustix::fs::SeekFrom {
+    if data { rustix::fs::SeekFrom::Data(at) } else { rustix::fs::SeekFrom::Hole(at) }
+}
+
 /// Two mounts as of two hosts.
 #[test]
 fn what_one_host_has_closed_another_opens() {
