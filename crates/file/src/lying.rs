@@ -110,8 +110,8 @@ impl OpenFile {
         })
     }
 
-    /// Where the next bytes are that are no hole, from `at` on, or the next hole, which is at the file's end at the latest. `None`: there
-    /// are none, or the file ends before.
+    /// Where the next bytes are that are no hole, from `at` on, or the next hole, which is at the file's end at the latest. `None`:
+    /// there are none, or the file ends before.
     ///
     /// # Errors
     /// As [`OpenFile::lying`].

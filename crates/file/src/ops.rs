@@ -18,10 +18,10 @@ mod stakes;
 mod standing;
 mod told;
 mod turns;
+mod wishes;
 
 pub use attributes::Change;
 pub use extended::SetMode;
-pub(crate) use listing::Wishes;
 pub use make::New;
 pub use quota::Quota;
 pub use rename::RenameFlags;
@@ -31,6 +31,7 @@ pub(crate) use standing::{LEASE_RENEWED_EVERY, Standing};
 pub use told::Attributes;
 pub(crate) use told::OpenDir;
 pub(crate) use turns::Turns;
+pub(crate) use wishes::Wishes;
 
 use crate::error::Error;
 

@@ -21,7 +21,7 @@ use fuser::{
 
 use crate::caller::Caller;
 use crate::figures::{Kind, Outcome};
-use crate::replies::{answer, attributes, bytes, data, done, entry, how_opened, opened, room, tested};
+use crate::replies::{answer, attributes, bytes, data, done, entry, how_opened, joined, opened, room, sought, tested};
 use crate::serve::{Job, Served, Way};
 use crate::told::{self, Moment, TTL};
 
@@ -29,8 +29,6 @@ use crate::told::{self, Moment, TTL};
 const WRITE_BYTES_MAX: u32 = 1 << 20;
 /// Requests that the kernel may have under way for readahead and writeback. Chosen: as many as a fast network takes.
 const BACKGROUND_MAX: u16 = 64;
-/// Names that are read at a time for one request.
-const NAMES_AT_ONCE: usize = 64;
 /// Between two tries to hand a request on to a reactor that has very many.
 const PAUSE: Duration = Duration::from_micros(100);
 
@@ -400,28 +398,15 @@ impl Filesystem for Face {
 
     fn readdir(&self, _request: &Request, ino: INodeNo, _handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
         self.hand_on(Kind::Readdir, move |served| async move {
-            let mut from = offset;
-            loop {
-                let names = match served.files.names().readdir(ino.0, from, NAMES_AT_ONCE).await {
-                    Ok(names) => names,
-                    // What is read already is told first; the next request meets the error again.
-                    Err(error) if from == offset => {
-                        reply.error(told::errno(&error));
-                        return Err(error);
-                    }
-                    Err(_) => break,
-                };
-                let Some(last) = names.last() else { break };
-                from = last.cursor;
-                let add = |name: &DirEntry| {
-                    reply.add(INodeNo(name.ino), name.cursor, told::kind(name.kind), OsStr::from_bytes(&name.name))
-                };
-                if names.iter().any(add) {
-                    break;
-                }
+            let add = |name: &DirEntry| {
+                reply.add(INodeNo(name.ino), name.cursor, told::kind(name.kind), OsStr::from_bytes(&name.name))
+            };
+            let told = served.tell_names(ino.0, offset, add).await;
+            match &told {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(told::errno(error)),
             }
-            reply.ok();
-            Ok(())
+            told
         });
     }
 
@@ -463,11 +448,7 @@ impl Filesystem for Face {
         let is_told = request.uid() == 0;
         self.hand_on(Kind::Listxattr, move |served| async move {
             let names = served.files.names().list_xattrs(ino.0).await;
-            let told = |name: &Vec<u8>| is_told || !name.starts_with(b"trusted.");
-            let joined = |names: Vec<Vec<u8>>| {
-                names.into_iter().filter(told).flat_map(|name| [name, vec![0]].concat()).collect()
-            };
-            answer(reply, size, names.map(joined))
+            answer(reply, size, names.map(|names| joined(names, is_told)))
         });
     }
 
@@ -488,17 +469,12 @@ impl Filesystem for Face {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let keeps_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
-        let clears = match mode & !libc::FALLOC_FL_KEEP_SIZE {
-            0 => false,
-            libc::FALLOC_FL_ZERO_RANGE => true,
-            libc::FALLOC_FL_PUNCH_HOLE if keeps_size => true,
-            _ => return reply.error(Errno::EOPNOTSUPP),
-        };
-        let end = offset.saturating_add(length);
-        self.hand_on(Kind::Fallocate, move |served| async move {
-            done(reply, served.allocate(handle.0, offset..end, clears, !keeps_size).await)
-        });
+        let Some(how) = told::allocation(mode) else { return reply.error(Errno::EOPNOTSUPP) };
+        let range = offset..offset.saturating_add(length);
+        self.hand_on(
+            Kind::Fallocate,
+            move |served| async move { done(reply, served.allocate(handle.0, range, how).await) },
+        );
     }
 
     // The kernel asks for data and for holes alone.
@@ -516,13 +492,7 @@ impl Filesystem for Face {
         };
         self.hand_on(Kind::Lseek, move |served| async move {
             let found = async { served.file(handle.0)?.seek(at, whence == libc::SEEK_DATA).await };
-            let found = found.await;
-            match &found {
-                Ok(Some(found)) => reply.offset(*found as i64),
-                Ok(None) => reply.error(Errno::ENXIO),
-                Err(error) => reply.error(told::errno(error)),
-            }
-            found.map(drop)
+            sought(reply, found.await)
         });
     }
 }

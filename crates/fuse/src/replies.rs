@@ -4,8 +4,8 @@ use file::data::Rope;
 use file::record::lock::Lock;
 use file::{Error, Usage};
 use fuser::{
-    Errno, FileHandle, FopenFlags, Generation, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyLock, ReplyOpen,
-    ReplyStatfs, ReplyXattr,
+    Errno, FileHandle, FopenFlags, Generation, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyXattr,
 };
 
 use crate::figures::Outcome;
@@ -20,6 +20,22 @@ pub fn answer(reply: ReplyXattr, size: u32, found: Result<Vec<u8>, Error>) -> Ou
         Ok(value) if size == 0 => reply.size(value.len() as u32),
         Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
         Ok(value) => reply.data(value),
+        Err(error) => reply.error(told::errno(error)),
+    }
+    found.map(drop)
+}
+
+/// Names of attributes one after the other, with an end each; those of the trusted only where they are to be told.
+pub fn joined(names: Vec<Vec<u8>>, trusted: bool) -> Vec<u8> {
+    let is_told = |name: &Vec<u8>| trusted || !name.starts_with(b"trusted.");
+    names.into_iter().filter(is_told).flat_map(|name| [name, vec![0]].concat()).collect()
+}
+
+/// Ends a request for a place of data or of a hole.
+pub fn sought(reply: ReplyLseek, found: Result<Option<u64>, Error>) -> Outcome {
+    match &found {
+        Ok(Some(at)) => reply.offset(*at as i64),
+        Ok(None) => reply.error(Errno::ENXIO),
         Err(error) => reply.error(told::errno(error)),
     }
     found.map(drop)

@@ -7,11 +7,12 @@ use std::rc::Rc;
 
 use engine::sync::{MailReceiver, Semaphore, mailbox};
 use engine::task::{self, LocalFuture};
-use file::{Error, Files, Handle, LockRequest, OpenFile};
+use file::{DirEntry, Error, Files, Handle, LockRequest, OpenFile};
 use fuser::{INodeNo, Notifier};
 
 use crate::figures::FuseMetrics;
 use crate::lockers::Lockers;
+use crate::told::Allocation;
 
 /// What a request does on the reactor. It has its reply with it.
 pub type Job = Box<dyn FnOnce(Rc<Served>) -> LocalFuture<'static, ()> + Send>;
@@ -19,6 +20,9 @@ pub type Job = Box<dyn FnOnce(Rc<Served>) -> LocalFuture<'static, ()> + Send>;
 /// Threads by which the kernel forgets pages, at most: each waits for as long as the kernel does. Chosen: who takes many locks of
 /// many files at once is not held up by one that is slow.
 const FORGETTING_MAX: usize = 8;
+
+/// Names that are read at a time for one request.
+const NAMES_AT_ONCE: usize = 64;
 
 /// A file that is open, and what this one that has it open was told.
 type Opened = (Rc<OpenFile>, Rc<Handle>);
@@ -108,9 +112,27 @@ impl Served {
         }
     }
 
+    /// Tells names of a directory from a cursor on until `add` says that there is no room for more.
+    pub async fn tell_names(&self, dir: u64, cursor: u64, mut add: impl FnMut(&DirEntry) -> bool) -> Result<(), Error> {
+        let mut from = cursor;
+        loop {
+            let names = match self.files.names().readdir(dir, from, NAMES_AT_ONCE).await {
+                // What is read already is told first; the next request meets the error again.
+                Err(_) if from != cursor => return Ok(()),
+                names => names?,
+            };
+            let Some(last) = names.last() else { return Ok(()) };
+            from = last.cursor;
+            if names.iter().any(&mut add) {
+                return Ok(());
+            }
+        }
+    }
+
     /// Makes room for a range, as far as that can be done: none is set aside, but there has to be so much now. What is there is
     /// cleared, or stays; the file gets that long, or not.
-    pub async fn allocate(&self, handle: u64, range: Range<u64>, clears: bool, grows: bool) -> Result<(), Error> {
+    pub async fn allocate(&self, handle: u64, range: Range<u64>, how: Allocation) -> Result<(), Error> {
+        let Allocation { clears, grows } = how;
         let file = self.file(handle)?;
         if !clears && self.files.usage_at(file.ino()).await?.free < range.end - range.start {
             return Err(Error::NoSpace("less is free than is to be set aside".to_owned()));

@@ -67,7 +67,8 @@ pub fn file_time(time: Moment) -> Time {
     }
 }
 
-/// A moment as it comes from the kernel. What reads its requests takes the nanoseconds of those before 1970 away, which count upwards.
+/// A moment as it comes from the kernel. What reads its requests takes the nanoseconds of those before 1970 away, which count
+/// upwards.
 pub fn asked_time(time: Moment) -> Time {
     match EPOCH.duration_since(time) {
         Ok(before) if !before.is_zero() => {
@@ -97,6 +98,26 @@ pub fn attributes(told: &Attributes) -> FileAttr {
         rdev: told.device as u32,
         blksize: BLOCK_BYTES,
         flags: 0,
+    }
+}
+
+/// What becomes of a range for which room is to be set aside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Allocation {
+    /// It is zeroes.
+    pub clears: bool,
+    /// The file gets as long.
+    pub grows: bool,
+}
+
+/// What a mode of `fallocate` asks for; `None`: what there is not.
+pub fn allocation(mode: i32) -> Option<Allocation> {
+    let grows = mode & libc::FALLOC_FL_KEEP_SIZE == 0;
+    match mode & !libc::FALLOC_FL_KEEP_SIZE {
+        0 => Some(Allocation { clears: false, grows }),
+        libc::FALLOC_FL_ZERO_RANGE => Some(Allocation { clears: true, grows }),
+        libc::FALLOC_FL_PUNCH_HOLE if !grows => Some(Allocation { clears: true, grows }),
+        _ => None,
     }
 }
 

@@ -46,6 +46,7 @@ use crate::change::Epoch;
 use crate::lives::Lives;
 use crate::map::{Map, MapError, Member, MemberId};
 use crate::plan::PlanError;
+use crate::seen::{Answers, Seen, shown_by, voters};
 use crate::superblock::Ballot;
 use crate::together::together;
 
@@ -94,9 +95,6 @@ pub struct Proposer<'a, N> {
     host: u64,
 }
 
-/// What members answered, by id.
-type Answers<T> = BTreeMap<MemberId, Result<T, Refusal>>;
-
 /// How a ballot ended.
 enum Ended {
     Agreed(Map),
@@ -106,64 +104,6 @@ enum Ended {
     Settled,
     /// Refused for a higher ballot.
     Outbid(u64),
-}
-
-/// What a proposal knows of those it asks, from all maps that it has come by.
-struct Seen {
-    pool: uuid::Uuid,
-    asked: BTreeSet<MemberId>,
-    lives: Lives,
-    /// Who has to show what it has accepted, with a vote or without.
-    carrier: Option<MemberId>,
-}
-
-impl Seen {
-    fn new(known: &Map) -> Seen {
-        let mut lives = Lives::default();
-        lives.learn(known);
-        Seen { pool: known.pool, asked: voters(known), lives, carrier: None }
-    }
-
-    /// The same, of a map besides that somebody carries.
-    fn beside(known: &Map, carried: Option<&Map>) -> Seen {
-        let mut seen = Seen::new(known);
-        if let Some(carried) = carried.filter(|carried| carried.pool == known.pool) {
-            seen.lives.learn(carried);
-            // Of two maps of one version this one has been in force.
-            seen.lives.learn(known);
-            seen.asked.extend(voters(carried));
-        }
-        seen
-    }
-
-    /// Learns what the promises show, which are in the order of their ballots. Whether there is more to ask before a map is
-    /// built on the last of them: voters that were not asked, or that other lives and marks than were known judge otherwise.
-    fn learn(&mut self, shown: &[(Ballot, &Map)], base: &Map, promises: &Answers<Promise>) -> bool {
-        let before = self.lives.clone();
-        shown.iter().for_each(|(_, map)| self.lives.learn(map));
-        let voters = voters(base);
-        let is_judged_anew = |member: &MemberId| match promises.get(member) {
-            Some(Ok(promise)) => !self.lives.is_current(*member, &promise.superblock),
-            _ => before.of(*member) != self.lives.of(*member),
-        };
-        let more = voters.iter().any(|member| !self.asked.contains(member) || is_judged_anew(member));
-        self.asked.extend(voters);
-        more
-    }
-
-    /// Whether some have refused since they have gone on without the voters. They are asked from now on, and the voters of their
-    /// map, who need not carry it yet.
-    fn has_met_seized(&mut self, handed: &Answers<()>) -> bool {
-        let mut has_met = false;
-        for (member, result) in handed {
-            if let Err(Refusal::Seized(map)) = result {
-                self.asked.insert(*member);
-                self.asked.extend(voters(map));
-                has_met = true;
-            }
-        }
-        has_met
-    }
 }
 
 impl<'a, N: Namespace> Proposer<'a, N> {
@@ -237,15 +177,11 @@ impl<'a, N: Namespace> Proposer<'a, N> {
     ) -> Result<Ended, AgreeError> {
         let prepare = |member| self.acceptor(&seen.lives, seen.pool, member)?.prepare_within(ballot);
         let promises = self.ask(seen.asked.clone(), prepare).await;
-        let carried = seen.carrier.and_then(|carrier| Some((carrier, promises.get(&carrier)?.as_ref().ok()?)));
-        if seen.carrier.is_some() && carried.is_none_or(|(_, promise)| promise.map.is_none()) {
+        let Some(carried) = seen.carried(&promises) else {
             let unseen = || AgreeError::Refused("the member that carries a later map does not show it now".into());
             return self.not_enough(&promises, *may_be_accepted).map_err(|_| unseen());
-        }
-        let granted = promises.values().filter_map(|promise| promise.as_ref().ok());
-        let shown = granted.filter_map(|promise| Some((promise.superblock.accepted, promise.map.as_ref()?)));
-        let mut shown: Vec<_> = shown.collect();
-        shown.sort_by_key(|(accepted, map)| map.order(*accepted));
+        };
+        let shown = shown_by(&promises);
         let Some(&(accepted, base)) = shown.last() else {
             return self.not_enough(&promises, *may_be_accepted);
         };
@@ -485,11 +421,6 @@ fn too_slow() -> Refusal {
 /// A pause by chance, so that those who outbid each other don't meet again.
 async fn step_back(backoff: &mut Backoff) {
     time::sleep(backoff.pause().mul_f64((engine::task::random_u64() % 1000) as f64 / 1000.0)).await;
-}
-
-/// Everybody who is asked about the map after this one.
-pub(crate) fn voters(map: &Map) -> BTreeSet<MemberId> {
-    map.voter_indices().map(|index| map.members[index].id).collect()
 }
 
 #[path = "seize.rs"]

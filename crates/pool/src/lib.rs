@@ -42,6 +42,7 @@ mod renew;
 pub mod ring;
 mod room;
 pub mod search;
+mod seen;
 mod slot;
 pub mod superblock;
 mod together;

@@ -13,11 +13,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::agree::voters;
 use crate::change::Epoch;
 use crate::error::Error;
 use crate::map::{Map, MemberId};
 use crate::open::Opened;
+use crate::seen::voters;
 
 /// Looks for the map in force.
 pub struct Search {

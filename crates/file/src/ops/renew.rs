@@ -12,8 +12,8 @@ use std::cell::Cell;
 use engine::task::LocalFuture;
 use engine::time::{self, Instant};
 
-use super::listing::RECORD;
 use super::turns::Turn;
+use super::wishes::RECORD;
 use crate::access::{Tries, draw};
 use crate::error::Error;
 use crate::fs::FileSystem;

@@ -2,7 +2,8 @@
 //! Else an open could count too late for a removal that found it closed, and give out a file that is gone the next moment.
 //!
 //! A turn is taken before anything else that others wait for: whoever has one waits for no other turn but that of the client's own
-//! number, then those of its record and of numbers for inodes, which wait for nobody; and intents are put by those alone who have theirs.
+//! number, then those of its record and of numbers for inodes, which wait for nobody; and intents are put by those alone who have
+//! theirs.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

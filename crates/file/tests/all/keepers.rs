@@ -208,8 +208,8 @@ fn what_goes_is_gone_for_everybody_and_freed_by_nobody_else() {
     });
 }
 
-/// A process ends that has many files open without a name. Each close changed this client's record for itself; they overtook one another
-/// until most had failed, and the files stayed for as long as the client did.
+/// A process ends that has many files open without a name. Each close changed this client's record for itself; they overtook one
+/// another until most had failed, and the files stayed for as long as the client did.
 #[test]
 fn many_closes_at_once_let_all_orphans_go() {
     run(1, async {

@@ -10,8 +10,8 @@ use file::{Error, ROOT, SetMode};
 use crate::opened::{MIB, Place, bytes, make};
 use crate::world::{create, run};
 
-/// A fault that is over, as all has been stored since, was told by the next flush, after which databases give up; and a flush told of
-/// a fault of before without one try of its own.
+/// A fault that is over, as all has been stored since, was told by the next flush, after which databases give up; and a flush told
+/// of a fault of before without one try of its own.
 #[test]
 fn a_fault_that_is_over_is_told_to_nobody() {
     run(1, async {
@@ -36,7 +36,7 @@ fn a_fault_that_is_over_is_told_to_nobody() {
     });
 }
 
-/// Writes were taken until memory was full, long after members were; the program was told when it closed the file, if it asked then.
+/// Writes were taken until memory was full, long after members were; the program was told when it closed the file, if it asked.
 #[test]
 fn who_writes_on_where_members_are_full_is_told_by_the_write() {
     run(1, async {

@@ -1,0 +1,146 @@
+//! What was gathered goes out: block by block, in the background or because somebody waits for it.
+
+use std::rc::Rc;
+
+use engine::sync::Permit;
+use engine::task;
+
+use super::OpenFile;
+use crate::dirty::Piece;
+use crate::error::Error;
+
+impl OpenFile {
+    /// Room for one more block: where there is none, blocks go out first, this file's and those of others.
+    pub(super) async fn room(self: &Rc<Self>) -> Result<Permit, Error> {
+        loop {
+            if let Some(permit) = self.shared.room.try_acquire(1) {
+                return Ok(permit);
+            }
+            let mut others = self.shared.dirty_files();
+            if others.is_empty() {
+                // What is on its way belongs to files that are closed.
+                return Ok(self.shared.room.acquire(1).await);
+            }
+            others.sort_by_key(|file| !Rc::ptr_eq(file, self));
+            let (mut has_room, mut fault) = (false, None);
+            for file in others {
+                file.send_some().await;
+                has_room = self.shared.room.available() > 0;
+                if has_room {
+                    break;
+                }
+                fault = fault.or_else(|| file.fault.borrow().clone());
+            }
+            if !has_room && let Some(error) = fault {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Waits until a block that is dirty or on its way has arrived, or has not.
+    pub(super) async fn send_some(self: &Rc<Self>) {
+        let ended = self.ended.notified();
+        if !self.is_clean() {
+            self.begin(true);
+            ended.await;
+        }
+    }
+
+    /// Blocks leave in the background, a few at a time: whole ones and those that are due, or all.
+    pub(super) fn begin(self: &Rc<Self>, all: bool) {
+        while let Some(permit) = self.leaving.try_acquire(1) {
+            let taken = self.dirty.borrow_mut().take(all);
+            let taken = taken.or_else(|| self.dirty.borrow_mut().take_of(&mut self.due.borrow_mut()));
+            let Some((number, pieces)) = taken else { return };
+            let file = Rc::clone(self);
+            task::spawn(async move {
+                file.send(number, pieces).await;
+                drop(permit);
+                // What has failed waits for somebody to ask for it.
+                if file.fault.borrow().is_none() {
+                    file.begin(false);
+                }
+                file.ended.notify_all();
+            })
+            .detach();
+        }
+    }
+
+    /// Has what is dirty now go out without waiting for it.
+    pub(crate) fn go_on(self: &Rc<Self>) {
+        *self.due.borrow_mut() = self.dirty.borrow().numbers();
+        self.try_anew();
+        self.begin(false);
+    }
+
+    /// Forgets a fault of a try that is over: there is another one now.
+    fn try_anew(&self) {
+        if !self.dirty.borrow().has_leaving() {
+            *self.fault.borrow_mut() = None;
+        }
+    }
+
+    /// Puts a block into stripes; a fault is noted.
+    pub(super) async fn send(&self, number: u64, pieces: Vec<Piece>) {
+        let mut result = Ok(());
+        for Piece { at, view } in pieces {
+            // Others may have what was locked for these bytes.
+            result = self.check_locks();
+            if result.is_ok() {
+                result = self.shared.contents.write(&self.inode, at, view.into()).await;
+            }
+            if result.is_err() {
+                break;
+            }
+        }
+        match result {
+            Ok(()) => {
+                self.dirty.borrow_mut().arrived(number);
+                self.shared.is_full.set(false);
+            }
+            Err(error @ (Error::Stale | Error::LostLock)) => {
+                self.shared.contents.figures.add_dropped(1 + self.dirty.borrow().numbers().len());
+                // Nothing of it can ever go out, and what others write needs the room.
+                self.is_gone.set(self.is_gone.get() || error == Error::Stale);
+                let mut dirty = self.dirty.borrow_mut();
+                dirty.arrived(number);
+                dirty.cut(0);
+            }
+            Err(error) => {
+                self.dirty.borrow_mut().failed(number);
+                self.shared.is_full.set(matches!(error, Error::NoSpace(_)));
+                tracing::warn!(inode = self.ino, %error, "bytes of a file could not be stored yet");
+                *self.fault.borrow_mut() = Some(error);
+                self.shared.contents.figures.blocks_failed.update(|sum| sum + 1);
+            }
+        }
+        if self.is_clean() {
+            self.inode.set_written(None);
+        }
+        self.settle_permits();
+        self.trim_aside();
+    }
+
+    /// Has everything go out that is dirty now. A fault ends it, but not before what is on its way has ended: it would come
+    /// over what is written after it.
+    pub(super) async fn go_out(self: &Rc<Self>) -> Result<(), Error> {
+        self.try_anew();
+        loop {
+            let ended = self.ended.notified();
+            // First, also where there is a fault: with the last close all that is known of the loss goes but what is noted here.
+            self.check_locks()?;
+            if self.fault.borrow().is_none() {
+                self.check_there()?;
+                if self.is_clean() {
+                    return Ok(());
+                }
+                self.begin(true);
+            } else if !self.dirty.borrow().has_leaving()
+                && let Some(error) = self.fault.borrow_mut().take()
+            {
+                return Err(error);
+            }
+            ended.await;
+        }
+    }
+}
