@@ -149,6 +149,8 @@ impl Access {
             if let Swapped::Done(version) =
                 self.meta.swap(key, expected, Some(value.clone())).await.map_err(lost_sight)?
             {
+                // What was met since is of before it.
+                self.recent.borrow_mut().forget(key);
                 return Ok(Some(Held { record: new, version }));
             }
         }

@@ -413,7 +413,13 @@ impl Files {
     /// Changes attributes, and the size of a file.
     pub fn setattr<'a>(self: &'a Rc<Self>, ino: u64, change: &'a Change) -> LocalFuture<'a, Result<Attributes, Error>> {
         Box::pin(async move {
-            let open = self.shared.opened.borrow().get(&ino).filter(|_| change.modified.is_some()).cloned();
+            let open = self
+                .shared
+                .opened
+                .borrow()
+                .get(&ino)
+                .filter(|_| change.modified.or(change.accessed).is_some())
+                .cloned();
             if let Some(file) = open {
                 // What goes out later would bring its own time.
                 file.flush().await?;

@@ -117,7 +117,11 @@ impl OpenFile {
     /// As [`OpenFile::lying`].
     pub fn seek<'a>(self: &'a Rc<Self>, at: u64, wants_data: bool) -> LocalFuture<'a, Result<Option<u64>, Error>> {
         Box::pin(async move {
-            let mut lying = self.lying(at..u64::MAX).await?;
+            let Ok(mut lying) = self.lying(at..u64::MAX).await else {
+                // Not all can be stored, and all can be read: it is taken for data up to its end.
+                let end = self.end().await?;
+                return Ok(Some(if wants_data { at } else { end }).filter(|_| at < end));
+            };
             let (mut is_there, mut end) = (false, at);
             // Who copies asks again where these end.
             lying.step = 0;

@@ -69,6 +69,8 @@ pub struct OpenFile {
     /// A block has arrived, or has not.
     ended: Notify,
     fault: RefCell<Option<Error>>,
+    /// How often one has not.
+    failed: Cell<u64>,
     /// Blocks that were dirty when it was said last that what nobody flushes is to go out.
     due: RefCell<BTreeSet<u64>>,
     /// The file was removed by another host: nothing of it can go out.
@@ -100,6 +102,7 @@ impl OpenFile {
             leaving: Semaphore::new(LEAVING_MAX),
             ended: Notify::new(),
             fault: RefCell::default(),
+            failed: Cell::default(),
             due: RefCell::default(),
             is_gone: Cell::default(),
             dropped: Cell::default(),
@@ -152,6 +155,12 @@ impl OpenFile {
         if let Some(written) = self.inode.written().filter(|_| !self.is_clean()) {
             (told.modified, told.changed) = (written, told.changed.max(written));
         }
+    }
+
+    /// Where it ends, what is not in stripes yet among it.
+    pub(crate) async fn end(&self) -> Result<u64, Error> {
+        let (state, _) = self.inode.load(false).await?;
+        Ok(state.size.max(self.dirty.borrow().end().unwrap_or(0)))
     }
 
     /// Bytes of the file, as far as it goes; holes are zeroes.

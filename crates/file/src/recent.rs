@@ -1,5 +1,6 @@
 //! [`Recent`]: what records held when they were last met, for a moment: a first guess for whoever is to change one. **A guess is
-//! never an answer**: it is what a compare-and-set names as seen, which fails where it was wrong, and costs a read then.
+//! never an answer**: it is what a compare-and-set names as seen, which fails where it was wrong, and costs a read then. But for
+//! one question, which the kernel asks before each write: what a program may do. That is as old then as what the kernel goes by.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -65,6 +65,12 @@ impl Stored {
         self.written.get()
     }
 
+    /// Whether its bytes lie in the inode, as it was met last.
+    pub(crate) fn is_inline(&self) -> bool {
+        let seen = self.seen.borrow();
+        seen.as_ref().is_some_and(|seen| matches!(seen.state.content, Content::Inline(_)))
+    }
+
     /// Says when bytes were written that go out later; `None`: all are out.
     pub(crate) fn set_written(&self, when: Option<Time>) {
         self.written.set(when);
@@ -101,8 +107,9 @@ impl Stored {
         let written = self.written.get().unwrap_or(now);
         let (accessed, modified, changed) = match self.keeps_times {
             true => (held.record.accessed, held.record.modified, held.record.changed),
-            // Of when it was written, as whoever wrote was told, and not of when that goes out. Nobody notes when it is read.
-            false => (held.record.accessed.max(written), written, held.record.changed.max(written)),
+            // It was written when whoever wrote was told so; but by when it was changed others see that more of it has gone out
+            // since, so that each time differs. Nobody notes when it is read.
+            false => (held.record.accessed.max(written), written, now),
         };
         let content = (&state.content).into();
         let new = Inode { content, size: state.size, accessed, modified, changed, ..held.record.clone() };

@@ -491,8 +491,7 @@ impl Filesystem for Face {
             return reply.error(Errno::EINVAL);
         };
         self.hand_on(Kind::Lseek, move |served| async move {
-            let found = async { served.file(handle.0)?.seek(at, whence == libc::SEEK_DATA).await };
-            sought(reply, found.await)
+            sought(reply, served.seek(handle.0, at, whence == libc::SEEK_DATA).await)
         });
     }
 }

@@ -134,13 +134,24 @@ impl Served {
     pub async fn allocate(&self, handle: u64, range: Range<u64>, how: Allocation) -> Result<(), Error> {
         let Allocation { clears, grows } = how;
         let file = self.file(handle)?;
-        if !clears && self.files.usage_at(file.ino()).await?.free < range.end - range.start {
-            return Err(Error::NoSpace("less is free than is to be set aside".to_owned()));
+        if !clears {
+            let size = self.files.getattr(file.ino()).await?.size;
+            if self.files.usage_at(file.ino()).await?.free < range.end.saturating_sub(size.max(range.start)) {
+                return Err(Error::NoSpace("less is free than is to be set aside".to_owned()));
+            }
         }
-        if clears {
-            file.punch(range.start, range.end).await?;
+        // First: where it can't be as long, what is there stays.
+        if grows {
+            file.grow(range.end).await?;
         }
-        if grows { file.grow(range.end).await } else { Ok(()) }
+        if clears { file.punch(range.start, range.end).await } else { Ok(()) }
+    }
+
+    /// Where the next data is, or the next hole. What a mapping has changed is data.
+    pub async fn seek(&self, handle: u64, at: u64, wants_data: bool) -> Result<Option<u64>, Error> {
+        let file = self.file(handle)?;
+        self.drop_pages(file.ino(), &self.forgetting).await?;
+        file.seek(at, wants_data).await
     }
 
     /// Takes a lock by a handle. What the kernel has of the file is of before, and goes.

@@ -24,12 +24,19 @@ impl OpenFile {
             others.sort_by_key(|file| !Rc::ptr_eq(file, self));
             let (mut has_room, mut fault) = (false, None);
             for file in others {
+                let failed = file.failed.get();
                 file.send_some().await;
                 has_room = self.shared.room.available() > 0;
                 if has_room {
                     break;
                 }
-                fault = fault.or_else(|| file.fault.borrow().clone());
+                // One of before may be over.
+                if file.failed.get() != failed {
+                    fault = fault.or_else(|| file.fault.borrow().clone());
+                    if Rc::ptr_eq(&file, self) {
+                        break;
+                    }
+                }
             }
             if !has_room && let Some(error) = fault {
                 return Err(error);
@@ -96,7 +103,10 @@ impl OpenFile {
         match result {
             Ok(()) => {
                 self.dirty.borrow_mut().arrived(number);
-                self.shared.is_full.set(false);
+                // What lies in the inode takes no room.
+                if self.shared.is_full.get() && !self.inode.is_inline() {
+                    self.shared.is_full.set(false);
+                }
             }
             Err(error @ (Error::Stale | Error::LostLock)) => {
                 self.shared.contents.figures.add_dropped(1 + self.dirty.borrow().numbers().len());
@@ -108,7 +118,8 @@ impl OpenFile {
             }
             Err(error) => {
                 self.dirty.borrow_mut().failed(number);
-                self.shared.is_full.set(matches!(error, Error::NoSpace(_)));
+                self.failed.set(self.failed.get() + 1);
+                self.shared.is_full.set(self.shared.is_full.get() || matches!(error, Error::NoSpace(_)));
                 tracing::warn!(inode = self.ino, %error, "bytes of a file could not be stored yet");
                 *self.fault.borrow_mut() = Some(error);
                 self.shared.contents.figures.blocks_failed.update(|sum| sum + 1);
@@ -124,7 +135,8 @@ impl OpenFile {
     /// Has everything go out that is dirty now. A fault ends it, but not before what is on its way has ended: it would come
     /// over what is written after it.
     pub(super) async fn go_out(self: &Rc<Self>) -> Result<(), Error> {
-        self.try_anew();
+        // It is of a try before this one, which has all go out that is not: there is nobody else who waits to tell it.
+        *self.fault.borrow_mut() = None;
         loop {
             let ended = self.ended.notified();
             // First, also where there is a fault: with the last close all that is known of the loss goes but what is noted here.

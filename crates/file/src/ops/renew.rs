@@ -57,11 +57,12 @@ impl FileSystem {
     pub fn renew(&self) -> LocalFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             let named = self.named().await?;
-            let (sent, now, term) = (time::now(), Time::now(), Cell::new(0));
+            let (sent, term) = (Cell::new(time::now()), Cell::new(0));
             let is_there = self.change_client(|record| {
+                sent.set(time::now());
                 // With each try: of two renewals the one that comes later must not bring an older term back.
                 term.set(self.standing.term_to_tell());
-                (record.renewed, record.term) = (now, term.get());
+                (record.renewed, record.term) = (Time::now(), term.get());
                 Ok(())
             });
             if !is_there.await? {
@@ -70,7 +71,7 @@ impl FileSystem {
             }
             // What was lost before this came is lost.
             self.notice_loss();
-            self.standing.renew(sent, term.get());
+            self.standing.renew(sent.get(), term.get());
             Ok(())
         })
     }

@@ -19,7 +19,7 @@ pub struct Attributes {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Names; 1 of a directory.
+    /// Names; of a directory two and one for each that is in it, or one where they are not counted.
     pub links: u32,
     /// Of a device's name.
     pub device: u64,
