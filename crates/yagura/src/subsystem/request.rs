@@ -210,7 +210,7 @@ mod tests {
                 let failure = understood(&later.to_string()).expect_err("refused");
                 let why = failure.sentence();
                 assert!(failure.status() == 4 && why.contains("unknown field `later`"), "{later}: {why}");
-                assert!(why.contains("update the target, or leave out what"), "{why}");
+                assert!(why.contains("update the target, or use a program of its version"), "{why}");
                 refused += 1;
             }
         }
