@@ -413,13 +413,8 @@ impl Files {
     /// Changes attributes, and the size of a file.
     pub fn setattr<'a>(self: &'a Rc<Self>, ino: u64, change: &'a Change) -> LocalFuture<'a, Result<Attributes, Error>> {
         Box::pin(async move {
-            let open = self
-                .shared
-                .opened
-                .borrow()
-                .get(&ino)
-                .filter(|_| change.modified.or(change.accessed).is_some())
-                .cloned();
+            let sets_time = change.modified.or(change.accessed).is_some();
+            let open = self.shared.opened.borrow().get(&ino).filter(|_| sets_time).cloned();
             if let Some(file) = open {
                 // What goes out later would bring its own time.
                 file.flush().await?;

@@ -27,8 +27,6 @@ use crate::record::{Keys, Kind, Path, Record as _, Stamps, Time, key};
 pub const ROOT: u64 = 1;
 /// Inode numbers that a client takes at a time. Chosen: a million files cost a thousand changes of that record.
 const NUMBERS_AT_ONCE: u64 = 1024;
-/// The turn of who fetches them: no inode has this number.
-const NUMBERS: u64 = u64::MAX - 1;
 
 /// What a new file system is to be.
 #[derive(Clone, Debug)]
@@ -218,7 +216,7 @@ impl FileSystem {
             return Ok(number);
         }
         // One fetches them for all who come meanwhile.
-        let _turn = self.turns.alone(NUMBERS).await;
+        let _turn = self.turns.alone(Turns::NUMBERS).await;
         if let Some(number) = self.take_number() {
             return Ok(number);
         }

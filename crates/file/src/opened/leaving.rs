@@ -76,15 +76,11 @@ impl OpenFile {
     /// Has what is dirty now go out without waiting for it.
     pub(crate) fn go_on(self: &Rc<Self>) {
         *self.due.borrow_mut() = self.dirty.borrow().numbers();
-        self.try_anew();
-        self.begin(false);
-    }
-
-    /// Forgets a fault of a try that is over: there is another one now.
-    fn try_anew(&self) {
         if !self.dirty.borrow().has_leaving() {
+            // It is of a try that is over, and there is another one now.
             *self.fault.borrow_mut() = None;
         }
+        self.begin(false);
     }
 
     /// Puts a block into stripes; a fault is noted.

@@ -7,8 +7,7 @@
 
 use engine::task::LocalFuture;
 
-use super::renew::NAMING;
-use super::turns::Turn;
+use super::turns::{Turn, Turns};
 use crate::access::{Held, Tries};
 use crate::error::Error;
 use crate::fs::FileSystem;
@@ -125,7 +124,7 @@ impl FileSystem {
             self.note_all_times().await;
             self.opened.borrow_mut().clear();
             self.open_dirs.borrow_mut().clear();
-            let _named = self.turns.alone(NAMING).await;
+            let _named = self.turns.alone(Turns::NAMING).await;
             if self.locks.has_any_failed() {
                 // What could not be stored under locks may yet come: others have these when the record was silent for long
                 // enough, and collect it as that of one who died.

@@ -12,17 +12,13 @@ use std::cell::Cell;
 use engine::task::LocalFuture;
 use engine::time::{self, Instant};
 
-use super::turns::Turn;
-use super::wishes::RECORD;
+use super::turns::{Turn, Turns};
 use crate::access::{Tries, draw};
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::record::inode::KEEPERS_MAX;
 use crate::record::small::{ClientRecord, ORPHANS_MAX};
 use crate::record::{Stamps, Time};
-
-/// The turn of the client's own number: no inode has this one.
-pub(super) const NAMING: u64 = 0;
 
 impl FileSystem {
     /// Which client this is.
@@ -43,7 +39,7 @@ impl FileSystem {
     /// As long as it is held this client has its number, which is one that others do not take for dead.
     pub(crate) async fn named(&self) -> Result<Turn<'_>, Error> {
         loop {
-            let turn = self.turns.share(NAMING).await;
+            let turn = self.turns.share(Turns::NAMING).await;
             if self.is_standing() {
                 return Ok(turn);
             }
@@ -100,7 +96,7 @@ impl FileSystem {
 
     /// Goes on under another number, unless another has seen to that.
     async fn begin_anew(&self) -> Result<(), Error> {
-        let _turn = self.turns.alone(NAMING).await;
+        let _turn = self.turns.alone(Turns::NAMING).await;
         if self.is_standing() {
             return Ok(());
         }
@@ -157,7 +153,7 @@ impl FileSystem {
         &self,
         change: impl Fn(&mut ClientRecord) -> Result<(), Error>,
     ) -> Result<bool, Error> {
-        let _turn = self.turns.alone(RECORD).await;
+        let _turn = self.turns.alone(Turns::RECORD).await;
         self.change_client_in_turn(change).await
     }
 

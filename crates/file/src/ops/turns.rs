@@ -26,7 +26,15 @@ pub(crate) struct Turn<'a> {
     permit: Option<Permit>,
 }
 
+// No inode has one of these numbers.
 impl Turns {
+    /// The turn of the client's own number.
+    pub(crate) const NAMING: u64 = 0;
+    /// The turn of its record.
+    pub(crate) const RECORD: u64 = u64::MAX;
+    /// The turn of who fetches numbers for inodes.
+    pub(crate) const NUMBERS: u64 = u64::MAX - 1;
+
     /// A turn beside others that open the inode.
     pub(crate) async fn share(&self, ino: u64) -> Turn<'_> {
         self.take(ino, 1).await

@@ -1,14 +1,11 @@
 //! [`Wishes`]: what the list of this client's record is to say of inodes, in the order in which that was wished. One whose owner
 //! has gone is fulfilled like the others: what is listed without need is harmless, and what comes after it has its place behind it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::error::Error;
 use crate::record::small::ORPHANS_MAX;
-
-/// The turn of this client's record: no inode has this number.
-pub(super) const RECORD: u64 = u64::MAX;
 
 /// See the module.
 #[derive(Default)]
@@ -18,6 +15,8 @@ pub(crate) struct Wishes(RefCell<Vec<Rc<Wish>>>);
 pub(super) struct Wish {
     ino: u64,
     listed: bool,
+    /// The list had no room for it at the last try.
+    is_full: Cell<bool>,
     /// What has come of it.
     outcome: RefCell<Option<Result<bool, Error>>>,
 }
@@ -25,7 +24,7 @@ pub(super) struct Wish {
 impl Wishes {
     /// One more.
     pub(super) fn wish(&self, ino: u64, listed: bool) -> Rc<Wish> {
-        let wish = Rc::new(Wish { ino, listed, outcome: RefCell::default() });
+        let wish = Rc::new(Wish { ino, listed, is_full: Cell::default(), outcome: RefCell::default() });
         self.0.borrow_mut().push(Rc::clone(&wish));
         wish
     }
@@ -47,18 +46,21 @@ impl Wish {
         self.outcome.borrow_mut().take()
     }
 
-    pub(super) fn end(&self, outcome: Result<bool, Error>) {
-        *self.outcome.borrow_mut() = Some(outcome);
+    /// This has come of the change that it was part of.
+    pub(super) fn end(&self, changed: &Result<bool, Error>) {
+        let too_many = || Err(Error::NoSpace("too many files are open that have no name".to_owned()));
+        let is_full = self.is_full.get() && *changed == Ok(true);
+        *self.outcome.borrow_mut() = Some(if is_full { too_many() } else { changed.clone() });
     }
 
-    /// False: the list is full.
-    pub(super) fn fulfil(&self, orphans: &mut Vec<u64>) -> bool {
-        match (orphans.binary_search(&self.ino), self.listed) {
-            (Err(_), true) if orphans.len() >= ORPHANS_MAX => return false,
-            (Err(at), true) => orphans.insert(at, self.ino),
+    /// Has a list say it, if there is room.
+    pub(super) fn fulfil(&self, orphans: &mut Vec<u64>) {
+        let found = orphans.binary_search(&self.ino);
+        self.is_full.set(self.listed && found.is_err() && orphans.len() >= ORPHANS_MAX);
+        match (found, self.listed) {
+            (Err(at), true) if !self.is_full.get() => orphans.insert(at, self.ino),
             (Ok(at), false) => drop(orphans.remove(at)),
-            (Ok(_), true) | (Err(_), false) => {}
+            _ => {}
         }
-        true
     }
 }
