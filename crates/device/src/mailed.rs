@@ -5,7 +5,9 @@
 //!   the answer comes back by mail. No lock is held while a command runs.
 //! - What other threads are told without asking is never older than the last answer that they got, nor than what the thread that
 //!   has it was told when it asked last.
-//! - What was mailed runs to its end, also when its caller has gone: then its outcome is open, as with any dropped command.
+//! - What the thread has begun runs to its end, also when its caller has gone: then its outcome is open, as with any dropped
+//!   command. What has not begun by then never does: whoever has waited for all that a host had under way takes what it finds for
+//!   what is.
 //!
 //! Downside: a command of another thread costs two boxes and two wakes, and all commands end on one core. A namespace that every
 //! thread can reach by itself (as `fabric::host::PerThread`) is better where there is one.
@@ -137,8 +139,14 @@ impl Mailed {
     ) -> Option<T> {
         let (reply, answer) = mailbox(1);
         let told = self.0.told.clone();
+        // Here as long as the caller waits.
+        let caller = Arc::new(());
+        let waits = Arc::downgrade(&caller);
         let command: Command = Box::new(move |namespace| {
             Box::pin(async move {
+                if waits.strong_count() == 0 {
+                    return;
+                }
                 let result = command(namespace.clone()).await;
                 // Before the answer: who gets an error looks at once at what the namespace has become.
                 *lock(&told) = Told::by(&*namespace);
@@ -147,7 +155,9 @@ impl Mailed {
             })
         });
         self.0.mail.send(command).await.ok()?;
-        answer.recv().await
+        let result = answer.recv().await;
+        drop(caller);
+        result
     }
 }
 
@@ -327,6 +337,41 @@ mod tests {
             std::thread::sleep(Duration::from_millis(50));
             Writability::Failed
         }
+    }
+
+    /// A write that had been mailed was begun when its caller had gone, and came over what was written since: a target had told
+    /// another host that nothing of the first one's was under way.
+    #[test]
+    fn what_has_not_begun_when_its_caller_goes_never_does() {
+        let (sender, namespaces) = std::sync::mpsc::channel::<Mailed>();
+        let (tell, told) = std::sync::mpsc::channel();
+        let data = |byte: u8| Buf::copy_from(&[byte; 4096]).freeze();
+        let other = std::thread::spawn(move || {
+            let mailed = namespaces.recv().expect("it is sent");
+            let body = async move {
+                let write = mailed.write(Lba(0), data(7), Durability::Stable);
+                let gone = engine::time::timeout(Duration::from_millis(1), write).await;
+                tell.send(gone.is_err()).expect("the thread waits");
+                mailed.flush().await
+            };
+            Reactor::run(ReactorConfig::default(), body).expect("a reactor")
+        });
+        let body = async move {
+            let memory = Memory::new(16 * 4096, 4096, [1; 16]).expect("it fits");
+            let mailed = Mailed::new(Rc::new(memory));
+            sender.send(mailed.clone()).expect("the thread waits");
+            // Nothing that is mailed begins before this thread goes on.
+            assert_eq!(told.recv(), Ok(true));
+            mailed.write(Lba(0), data(9), Durability::Stable).await.expect("it is here");
+            while !other.is_finished() {
+                engine::time::sleep(Duration::from_millis(1)).await;
+            }
+            // Behind the write.
+            other.join().expect("it did not panic").expect("flushed");
+            mailed.read(Lba(0), Buf::with_len(4096)).await.1
+        };
+        let found = Reactor::run(ReactorConfig::default(), body).expect("a reactor");
+        assert!(found.iter().all(|byte| *byte == 9));
     }
 
     /// The answer went out before what other threads are told was renewed: a target on another thread that got the error found the

@@ -30,8 +30,9 @@ use std::{
     sync::atomic::{Ordering, fence},
 };
 
-pub use block::{ALIGN, BUF_BYTES_MAX, POOL_BYTES_MAX, limit_pools, pooled_bytes, system_bytes};
+pub use block::{ALIGN, BUF_BYTES_MAX, POOL_BYTES_MAX, left_to_kernel, limit_pools, pooled_bytes, system_bytes};
 use block::{Block, class_of};
+pub(crate) use block::{back_from_kernel, leave_to_kernel};
 
 /// A buffer with one owner: `len` bytes of content in `capacity` bytes of memory that starts at a multiple of [`ALIGN`].
 #[derive(Default)]

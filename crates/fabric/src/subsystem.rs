@@ -68,6 +68,7 @@ mod stats;
 mod store;
 mod terms;
 mod transfers;
+mod turn;
 mod zns;
 
 pub use ana::ANA_GROUP_DEFAULT;

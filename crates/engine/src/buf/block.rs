@@ -141,6 +141,8 @@ impl Block {
 
 /// Bytes of all blocks of all threads, in use and in pools.
 static SYSTEM_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// See [`left_to_kernel`].
+static LEFT_TO_KERNEL: AtomicUsize = AtomicUsize::new(0);
 /// What a pool keeps.
 static POOL_LIMIT: AtomicUsize = AtomicUsize::new(POOL_BYTES_MAX);
 
@@ -193,6 +195,20 @@ impl Drop for Pool {
 /// Bytes of memory that the buffers of all threads hold from the system, in use or kept for reuse.
 pub fn system_bytes() -> usize {
     SYSTEM_BYTES.load(Ordering::Relaxed)
+}
+
+/// Bytes that operations hold which nobody waits for any more, and which the kernel has not done with: of a medium that hangs, or is
+/// slow, to which a host comes back again and again. Whoever bounds what its peers hold counts them.
+pub fn left_to_kernel() -> usize {
+    LEFT_TO_KERNEL.load(Ordering::Relaxed)
+}
+
+pub(crate) fn leave_to_kernel(bytes: usize) {
+    LEFT_TO_KERNEL.fetch_add(bytes, Ordering::Relaxed);
+}
+
+pub(crate) fn back_from_kernel(bytes: usize) {
+    LEFT_TO_KERNEL.fetch_sub(bytes, Ordering::Relaxed);
 }
 
 /// From now on no thread's pool takes a block that would make it keep more than `bytes`, or [`POOL_BYTES_MAX`]: for a program

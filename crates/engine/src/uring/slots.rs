@@ -15,7 +15,7 @@ use std::{
 use slab::Slab;
 
 use super::message::{Address, SendState, SendStates};
-use crate::{Buf, View};
+use crate::{Buf, View, buf};
 
 /// What an operation holds for the kernel.
 pub(super) enum Held {
@@ -27,6 +27,17 @@ pub(super) enum Held {
     Address(#[expect(dead_code, reason = "held for the kernel, which reads it")] Box<Address>),
     /// Nothing, but the result is a descriptor.
     Accept,
+}
+
+impl Held {
+    /// Bytes of data.
+    fn bytes(&self) -> usize {
+        match self {
+            Held::Buf(buf) => buf.capacity(),
+            Held::View(view) => view.len(),
+            Held::Nothing | Held::Send(_) | Held::Address(_) | Held::Accept => 0,
+        }
+    }
 }
 
 /// What the reactor must know of an operation beside its entry.
@@ -118,7 +129,13 @@ impl Slots {
         self.files -= usize::from(slot.kind == Kind::File);
         match std::mem::replace(&mut slot.owner, Owner::Done(result)) {
             Owner::Waiting(waker) => Completed::Wake(waker),
-            Owner::Gone => Completed::Forgotten(self.slots.remove(key).into_parts(), result),
+            Owner::Gone => {
+                let slot = self.slots.remove(key);
+                if slot.kind.goes_on() {
+                    buf::back_from_kernel(slot.held.bytes());
+                }
+                Completed::Forgotten(slot.into_parts(), result)
+            }
             Owner::Unpolled | Owner::Done(_) => Completed::Kept,
         }
     }
@@ -156,7 +173,10 @@ impl Slots {
         let slot = &mut self.slots[key];
         match std::mem::replace(&mut slot.owner, Owner::Gone) {
             Owner::Done(result) => Abandoned::Ended(self.slots.remove(key).into_parts(), result),
-            Owner::Unpolled | Owner::Waiting(_) | Owner::Gone if slot.kind.goes_on() => Abandoned::GoesOn,
+            Owner::Unpolled | Owner::Waiting(_) | Owner::Gone if slot.kind.goes_on() => {
+                buf::leave_to_kernel(slot.held.bytes());
+                Abandoned::GoesOn
+            }
             Owner::Unpolled | Owner::Waiting(_) | Owner::Gone => Abandoned::ToCancel,
         }
     }
@@ -254,6 +274,27 @@ mod tests {
         assert!(matches!(slots.complete(command, -libc::ENODEV), Completed::Forgotten(..)));
         assert_eq!(Arc::strong_count(&descriptor), 1);
         assert!(!slots.reward_spinning());
+    }
+
+    /// A medium that hangs holds the data of whoever has given it up.
+    #[test]
+    fn what_is_left_to_the_kernel_is_counted_until_it_comes_back() {
+        let descriptor = Arc::new(OwnedFd::from(File::open("/dev/null").unwrap()));
+        let mut slots = Slots::default();
+        // What other tests leave does not come near this much.
+        let held = |number| match number % 2 {
+            0 => Held::Buf(Buf::with_capacity(1 << 20)),
+            _ => Held::View(Buf::zeroed(1 << 20).freeze()),
+        };
+        let kind = |number| if number < 64 { Kind::File } else { Kind::Socket };
+        let mut added = |number| slots.add(held(number), descriptor.clone(), kind(number));
+        let keys: Vec<usize> = (0..128).map(&mut added).collect();
+        let mib = || buf::left_to_kernel() >> 20;
+        assert!(mib() < 32, "somebody waits for it");
+        keys.iter().for_each(|key| drop(slots.abandon(*key)));
+        assert!((64..96).contains(&mib()), "sockets are called back");
+        keys.iter().for_each(|key| drop(slots.complete(*key, 0)));
+        assert!(mib() < 32);
     }
 
     #[test]

@@ -164,7 +164,7 @@ impl Connection {
         let controller = if qid == 0 {
             self.make_controller(&fields, &data, identity, (&entrance, &terms), now)?
         } else {
-            let joined = self.join_controller(qid, &data, &identity)?;
+            let joined = self.join_controller(qid, &data, &identity, now)?;
             joined.ok_or_else(|| {
                 self.hold(slot, now);
                 // It exists (NVMe Base 2.0c §6.3). It may be about to go: the same command may succeed later.
@@ -227,10 +227,21 @@ impl Connection {
     }
 
     /// Connect of an I/O queue to a controller that the same host has made and enabled; `None` where it has such a queue.
-    fn join_controller(&mut self, qid: u16, data: &ConnectData, identity: &Identity) -> Result<Option<u16>, Refusal> {
+    fn join_controller(
+        &mut self,
+        qid: u16,
+        data: &ConnectData,
+        identity: &Identity,
+        now: Instant,
+    ) -> Result<Option<u16>, Refusal> {
         let controller = self.shared.controller(data.cntlid.get());
         let controller = controller.filter(|found| found.belongs_to(identity));
         let controller = controller.ok_or(Refusal::in_data(offset_of!(ConnectData, cntlid)))?;
+        if self.shared.room.is_left_behind() {
+            let reason = "media that hang hold all the data that there may be";
+            self.shared.complaints.tell(now, &self.origin.peer, REFUSED, &reason);
+            return Err(Refusal::of(Refused::Busy));
+        }
         let profile = self.shared.config.profile;
         if qid > profile.io_queues_max || controller.is_discovery() {
             return Err(Refusal::in_command(offset_of!(ConnectFields, qid)));

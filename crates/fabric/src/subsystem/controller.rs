@@ -232,7 +232,7 @@ impl Controller {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Held, whole, by the command of our own that changes namespaces, or waits for its turn to.
+    /// Held, by number of namespace, by the command that changes something of it, or waits for its turn to; 0: of all.
     pub fn changes(&self) -> &Arc<RangeLocks> {
         &self.changes
     }

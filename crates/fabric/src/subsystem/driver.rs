@@ -18,9 +18,8 @@ use std::time::Duration;
 use device::{AnyNamespace, Durability, Error, Lba, Namespace};
 use engine::Buf;
 use engine::net::{SendBatch, TcpStream};
-use engine::task::{self, TaskSet};
+use engine::task::TaskSet;
 use engine::time::{self, Instant, Sleep};
-use nvme::Status;
 use tls::Transport;
 
 use super::complaints::Complaints;
@@ -35,6 +34,7 @@ use super::ports::Origin;
 use super::secure::{self, Begun};
 use super::serve::Place;
 use super::shared::Shared;
+use super::turn::{Keep, to_its_end};
 use super::zns;
 
 /// After this long without traffic a connection gives back what a burst had made it take.
@@ -193,32 +193,22 @@ async fn send(core: &RefCell<Connection>, stream: &Transport, sending: &Cell<boo
     }
 }
 
-/// Carries out a job; one that must not end half way goes on when the connection has gone.
+/// Carries out a job; a change that has begun goes on when the connection has gone.
 async fn carry_out(job: Job) -> Outcome {
     match job {
-        // A change of reservations that is durable and was not published would come true when the target starts anew.
-        Job::Operation(operation) if matches!(operation.work, Work::Reserve(_)) => {
-            to_its_end(operation.slot, execute(operation)).await
-        }
-        Job::Operation(operation) => execute(operation).await,
-        Job::Manage(slot, request) => to_its_end(Some(slot), manage(slot, request)).await,
+        Job::Operation(operation) => execute(operation, to_its_end).await,
+        Job::Manage(slot, request) => manage(slot, request, to_its_end).await,
     }
 }
 
-async fn to_its_end(slot: Option<u16>, work: impl Future<Output = Outcome> + 'static) -> Outcome {
-    let status = Some(Status::INTERNAL_ERROR);
-    let cut_off = Outcome { slot, result: Ok(()), status, data: Buf::default(), dwords: 0 };
-    task::to_its_end(work).await.unwrap_or(cut_off)
-}
-
 /// Carries out Namespace Management or Attachment, or a command of our own.
-pub(super) async fn manage(slot: u16, request: Box<Request>) -> Outcome {
-    let (status, dword0, data) = request.execute().await;
+pub(super) async fn manage(slot: u16, request: Box<Request>, keep: Keep) -> Outcome {
+    let (status, dword0, data) = request.execute(keep).await;
     Outcome { slot: Some(slot), result: Ok(()), status: Some(status), data, dwords: dword0.into() }
 }
 
 /// Carries out one operation.
-pub(super) async fn execute(operation: Operation) -> Outcome {
+pub(super) async fn execute(operation: Operation, keep: Keep) -> Outcome {
     let Operation { slot, namespace, commit, work } = operation;
     if commit && let Err(error) = namespace.flush().await {
         // Who reads is not told that something is protected from writes.
@@ -234,7 +224,7 @@ pub(super) async fn execute(operation: Operation) -> Outcome {
             return Outcome { slot, result, status: None, data, dwords: 0 };
         }
         Work::Reserve(request) => {
-            let (status, data) = request.execute().await;
+            let (status, data) = request.execute(keep).await;
             return Outcome { slot, result: Ok(()), status: Some(status), data, dwords: 0 };
         }
         Work::Write { lba, data, durability } => namespace.write(lba, data, durability).await,

@@ -3,8 +3,8 @@
 //!
 //! A command is executed as I/O is, beside the other commands of its queue, because it writes to a medium. All changes of a
 //! target, also those of its operator, take turns; each is durable before it is published, and published before it is
-//! answered. Once begun it runs to its end whatever becomes of its connection: else a namespace could be left that nobody
-//! knows of until the target starts anew.
+//! answered. Once begun it runs to its end whatever becomes of its connection, and not before it was its turn ([`turn`](super::turn)):
+//! else a namespace could be left that nobody knows of until the target starts anew.
 //!
 //! Thin namespaces and capacity: NCAP is the room that must be free when the namespace is made; nothing is set aside. A host
 //! that wants to promise more than there is says NSZE above NCAP. What it gets has NCAP equal to NSZE: all of its blocks may
@@ -35,6 +35,7 @@ use super::reservation::Rights;
 use super::shared::{Attached, Change, Shared, State, Subsystem};
 use super::slots::Stage;
 use super::store::{BLOCK_SIZES, NamespaceStore, NewNamespace, Room, StoreError};
+use super::turn::{Changed, Keep};
 
 mod deletion;
 mod extension;
@@ -98,10 +99,10 @@ impl Connection {
 
 impl Request {
     /// Carries it out: the status, dword 0 of the completion, and data for the host.
-    pub async fn execute(self) -> (Status, u32, Buf) {
+    pub async fn execute(self: Box<Self>, keep: Keep) -> (Status, u32, Buf) {
         let done = match ExtensionCommand::OPCODES.contains(&AdminOpcode(self.command.opcode)) {
-            true => self.extend().await,
-            false => self.run().await.map(|result| (result, Buf::default())),
+            true => self.extend(keep).await,
+            false => self.run(keep).await.map(|result| (result, Buf::default())),
         };
         match done {
             Ok((result, data)) => (Status::SUCCESS, result, data),
@@ -109,10 +110,25 @@ impl Request {
         }
     }
 
-    async fn run(&self) -> Result<u32, Status> {
-        let nsid = self.command.nsid.get();
+    async fn run(self: Box<Self>, keep: Keep) -> Changed {
         let asked = ManagementCommand::from_submission(&self.command).ok_or(INVALID_FIELD)?;
-        let _turn = self.shared.management.lock(0, 1, Mode::Exclusive).await;
+        self.in_turn(keep, async move |request: &Request| request.change(asked).await).await
+    }
+
+    /// Makes a change when its turn has come.
+    async fn in_turn(self: Box<Self>, keep: Keep, change: impl AsyncFnOnce(&Request) -> Changed + 'static) -> Changed {
+        let own = self.controller.may_wait(0).await;
+        let turn = self.shared.management.lock(0, 1, Mode::Exclusive).await;
+        self.controller.check_there()?;
+        keep(Box::pin(async move {
+            let _turns = (own, turn);
+            change(&self).await
+        }))
+        .await
+    }
+
+    async fn change(&self, asked: ManagementCommand) -> Changed {
+        let nsid = self.command.nsid.get();
         self.check_right(&self.shared.lock())?; // it may have ended: the turns of others took their time
         match asked {
             ManagementCommand::Create { .. } if nsid != 0 => Err(INVALID_FIELD),

@@ -303,12 +303,12 @@ impl RawHost {
             while !self.stalled
                 && let Some(operation) = self.core.next_operation()
             {
-                self.pending.push(Box::pin(driver::execute(operation)));
+                self.pending.push(Box::pin(driver::execute(operation, |change| change)));
             }
             while !self.stalled
                 && let Some((slot, request)) = self.core.next_request()
             {
-                self.pending.push(Box::pin(driver::manage(slot, request)));
+                self.pending.push(Box::pin(driver::manage(slot, request, |change| change)));
             }
             for mut pending in std::mem::take(&mut self.pending) {
                 match poll_once(&mut pending) {

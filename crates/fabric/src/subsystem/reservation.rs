@@ -35,6 +35,7 @@ use super::drain::{Drain, drain};
 use super::io::{self, Plan};
 use super::limits::TRANSFER_BYTES_MAX;
 use super::shared::{Attached, Shared};
+use super::turn::Keep;
 
 mod queue;
 mod record;
@@ -221,32 +222,39 @@ pub(super) fn asked(command: &Submission, data: &[u8]) -> Result<Asked, Status> 
 /// A reservation command, or a change of the persistence feature, on its way.
 pub(super) struct Request {
     pub shared: Arc<Shared>,
-    /// One; of the feature there may be more.
-    pub namespaces: Result<Vec<Attached>, Status>,
+    /// Whose it is, and of what: of one, or of the feature there may be more.
+    pub found: Result<(Arc<Controller>, Vec<Attached>), Status>,
     /// The command is for all namespaces (NSID FFFFFFFFh).
     pub of_all: bool,
-    pub host: HostId,
     pub asked: Result<Asked, Status>,
 }
 
 impl Request {
     /// Carries it out; the status and the data for the host that asked.
-    pub async fn execute(self) -> (Status, Buf) {
-        match self.run().await {
+    pub async fn execute(self, keep: Keep) -> (Status, Buf) {
+        match self.run(keep).await {
             Ok(data) => (Status::SUCCESS, data),
             Err(status) => (status, Buf::default()),
         }
     }
 
-    async fn run(self) -> Result<Buf, Status> {
-        let namespaces = self.namespaces?;
+    async fn run(self, keep: Keep) -> Result<Buf, Status> {
+        let (controller, namespaces) = self.found?;
         match self.asked? {
             Asked::Change(change) => {
                 // All namespaces means those that can (NVMe Base 2.0c §5.27.1.27): one that keeps nothing over power loss must
                 // not stop the change half way through the others.
                 let of_all = change == Change::Persist(true) && self.of_all;
-                for attached in namespaces.iter().filter(|found| !of_all || found.info.persists_attributes) {
-                    make(&self.shared, attached, self.host, change).await?;
+                for attached in namespaces.into_iter().filter(|found| !of_all || found.info.persists_attributes) {
+                    let _own = controller.may_wait(attached.nsid).await;
+                    let turn = attached.reservations.turn.lock(0, 1, Mode::Exclusive).await;
+                    check(&self.shared, &controller, &attached, change)?;
+                    let (shared, host) = (self.shared.clone(), controller.host_id());
+                    keep(Box::pin(async move {
+                        let _turn = turn;
+                        make(&shared, &attached, host, change).await.map(|()| 0)
+                    }))
+                    .await?;
                 }
                 Ok(Buf::default())
             }
@@ -264,10 +272,21 @@ impl Request {
     }
 }
 
+/// Whether a change may begin whose turn has come: that may have taken long, and a host that has lost the namespace, or is let in no
+/// more, must not come to hold it.
+fn check(shared: &Shared, controller: &Controller, attached: &Attached, change: Change) -> Result<(), Status> {
+    controller.check_there()?;
+    let now =
+        shared.namespaces(controller).into_iter().find(|now| (now.nsid, now.life) == (attached.nsid, attached.life));
+    let now = now.ok_or(Status::INVALID_NAMESPACE.do_not_retry())?;
+    // Features are no namespace's commands.
+    let refusal = now.access.refusal().filter(|_| !matches!(change, Change::Persist(_)));
+    refusal.map_or(Ok(()), Err)
+}
+
 /// Makes one change, alone on its namespace.
 async fn make(shared: &Shared, attached: &Attached, host: HostId, change: Change) -> Result<(), Status> {
     let reservations = &attached.reservations;
-    let _turn = reservations.turn.lock(0, 1, Mode::Exclusive).await;
     let before = reservations.lock().state.clone();
     let mut after = before.clone();
     let effects = after.apply(host, change, attached.info.persists_attributes)?;

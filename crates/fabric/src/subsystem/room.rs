@@ -6,7 +6,9 @@
 //!   that is refused has commands under way, their end is when it asks again, and no connection ever waits for another one: a
 //!   host that never sends what it was asked for holds up nobody else, and there is no circle of waiters.
 //! - Room is taken as long as its data is held: that of an answer until it is sent, as its host decides when it reads.
-//! - What goes beyond comes out of one pool of [`SHARED_DATA_BYTES_MAX`], and goes back to it at the latest with the connection.
+//! - What goes beyond comes out of one pool of [`SHARED_DATA_BYTES_MAX`], and goes back to it at the latest with the connection. But
+//!   commands that a medium holds up hold their data when their connection has ended, and their host comes again: the pool is
+//!   smaller by that, and who comes is let in no more where it would be used up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,19 +18,33 @@ use super::limits::{CONNECTION_CAPSULE_BYTES, CONNECTION_DATA_BYTES_MAX, CONNECT
 /// What the connections of a target share.
 pub(super) struct SharedRoom {
     left: AtomicU64,
+    /// How much is held by what nobody waits for any more.
+    left_behind: fn() -> u64,
 }
 
 impl Default for SharedRoom {
     fn default() -> SharedRoom {
-        SharedRoom { left: AtomicU64::new(SHARED_DATA_BYTES_MAX) }
+        SharedRoom::beside(|| engine::buf::left_to_kernel() as u64)
     }
 }
 
 impl SharedRoom {
+    /// Beside what others hold.
+    pub fn beside(left_behind: fn() -> u64) -> SharedRoom {
+        SharedRoom { left: AtomicU64::new(SHARED_DATA_BYTES_MAX), left_behind }
+    }
+
     /// Takes all of `bytes`, or nothing and tells so.
     pub fn take(&self, bytes: u64) -> bool {
+        let behind = (self.left_behind)();
         // A count and nothing else: no memory is handed over with it.
-        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
+        let taken = |left: u64| (left >= bytes.saturating_add(behind)).then(|| left - bytes);
+        self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
+    }
+
+    /// Whether what was left behind is as much as there may be: a connection more would hold more, whatever it is refused.
+    pub fn is_left_behind(&self) -> bool {
+        (self.left_behind)() >= SHARED_DATA_BYTES_MAX
     }
 
     pub fn give(&self, bytes: u64) {
@@ -102,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_connection_has_its_own_and_the_pool_bounds_the_rest() {
-        let shared = Arc::new(SharedRoom { left: AtomicU64::new(u64::from(3 * MIB)) });
+        let shared = Arc::new(SharedRoom { left: AtomicU64::new(u64::from(3 * MIB)), left_behind: || 0 });
         let mut rooms = [(); 2].map(|()| DataRoom::new(Arc::clone(&shared)));
         assert!((0..5).all(|_| rooms[0].take(MIB)), "two of its own, three of the pool");
         assert!(!rooms[0].take(1));
@@ -114,6 +130,16 @@ mod tests {
         drop(first);
         drop(second);
         assert_eq!(shared.left.load(Ordering::Relaxed), u64::from(3 * MIB), "the pool is whole again");
+    }
+
+    /// A host that comes back to a medium that hangs had room anew each time.
+    #[test]
+    fn what_is_left_behind_is_no_room() {
+        let shared = Arc::new(SharedRoom::beside(|| SHARED_DATA_BYTES_MAX - u64::from(MIB)));
+        let mut room = DataRoom::new(Arc::clone(&shared));
+        assert!(room.take(CONNECTION_OWN_BYTES), "its own, whatever there is");
+        assert!(room.take(MIB) && !room.take(1));
+        assert!(!shared.is_left_behind() && SharedRoom::beside(|| SHARED_DATA_BYTES_MAX).is_left_behind());
     }
 
     #[test]

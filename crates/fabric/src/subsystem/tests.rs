@@ -32,6 +32,7 @@ use nvme::opcode::NvmOpcode;
 use nvme::{Completion, SglDescriptor, Status, Submission};
 
 use super::Target;
+use super::io::{Operation, Outcome};
 use super::raw_host::{RawHost, subsystem};
 use super::shared::Change;
 
@@ -79,6 +80,11 @@ fn command(opcode: NvmOpcode, id: u16, lba: u64, blocks: u32) -> Submission {
 /// The same with its data in the capsule.
 fn in_capsule(opcode: NvmOpcode, id: u16, lba: u64, blocks: u32) -> Submission {
     Submission { sgl: SglDescriptor::in_capsule(blocks * BLOCK as u32), ..command(opcode, id, lba, blocks) }
+}
+
+/// What becomes of an operation on a namespace that never waits.
+fn executed(operation: Operation) -> Outcome {
+    crate::fuzz::poll_once(super::driver::execute(operation, |change| change)).expect("memory never waits")
 }
 
 fn status(answer: Option<(Completion, Vec<u8>)>) -> Status {

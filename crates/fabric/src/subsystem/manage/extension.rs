@@ -18,7 +18,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use device::{Mode, Namespace, RangeGuard, Writability};
+use device::{Namespace, Writability};
 use engine::Buf;
 use nvme::extension::{
     COPY_ENTRIES_MAX, CopyEntry, CopyKind, CopyRequest, DIFFERENCE_RANGES_MAX, DIFFERENCES_END, DifferenceRange,
@@ -36,6 +36,7 @@ use crate::subsystem::limits::{NSID_MAX, NSIDS_OF_MANAGERS, SNAPSHOTS_MAX};
 use crate::subsystem::reservation::{Reservations, Rights};
 use crate::subsystem::shared::{Attached, Shared, State, Subsystem};
 use crate::subsystem::store::{CopyStore, NamespaceStore, NewCopy};
+use crate::subsystem::turn::Keep;
 
 const DENIED: Status = Status::OPERATION_DENIED.do_not_retry();
 
@@ -55,8 +56,9 @@ enum Planned {
 }
 
 impl Request {
-    /// Carries out a command of our own: dword 0 of the completion, and data for the host.
-    pub(super) async fn extend(&self) -> Result<(u32, Buf), Status> {
+    /// Carries out a command of our own: dword 0 of the completion, and data for the host. Looked at before the wait, what is
+    /// refused takes no turn.
+    pub(super) async fn extend(self: Box<Self>, keep: Keep) -> Result<(u32, Buf), Status> {
         let asked = ExtensionCommand::from_submission(&self.command).ok_or(INVALID_FIELD)?;
         let nsid = self.command.nsid.get();
         let changed = match asked {
@@ -64,28 +66,19 @@ impl Request {
             ExtensionCommand::Differences { base, lba } => return Ok((0, self.differences(nsid, base, lba)?)),
             ExtensionCommand::Copy(kind) => {
                 self.check_copy(&self.shared.lock(), nsid, kind)?;
-                let _turn = self.turn().await;
-                self.copy(nsid, kind).await?
+                self.in_turn(keep, async move |request: &Request| request.copy(nsid, kind).await).await?
             }
             ExtensionCommand::DeleteCopy { nguid } => {
                 self.check_delete_copy(&self.shared.lock(), nsid, nguid)?;
-                let _turn = self.turn().await;
-                self.delete_copy(nsid, nguid).await.map(|()| 0)?
+                let change = async move |request: &Request| request.delete_copy(nsid, nguid).await.map(|()| 0);
+                self.in_turn(keep, change).await?
             }
             ExtensionCommand::Grow { blocks } => {
                 self.check_right(&self.shared.lock())?;
-                let _turn = self.turn().await;
-                self.grow(nsid, blocks).await.map(|()| 0)?
+                self.in_turn(keep, async move |request: &Request| request.grow(nsid, blocks).await.map(|()| 0)).await?
             }
         };
         Ok((changed, Buf::default()))
-    }
-
-    /// The turn for a change. Looked at before the wait, what is refused takes no turn; and a controller waits with one command at
-    /// a time: hosts take turns whatever each of them sends.
-    async fn turn(&self) -> [RangeGuard; 2] {
-        let own = self.controller.changes().lock(0, 1, Mode::Exclusive).await;
-        [own, self.shared.management.lock(0, 1, Mode::Exclusive).await]
     }
 
     fn manages(&self, state: &State) -> bool {

@@ -24,16 +24,15 @@ impl Connection {
 
     /// The request of a reservation command that begins.
     pub(in crate::subsystem) fn reserve(&self, command: &Submission, data: &[u8]) -> Box<Request> {
-        let namespaces = match &self.controller {
-            Some(controller) => of_command(&self.shared, controller, command),
+        let found = match &self.controller {
+            Some(controller) => of_command(&self.shared, controller, command).map(|found| (controller.clone(), found)),
             None => Err(Status::INVALID_NAMESPACE.do_not_retry()),
         };
         let persist = command.cdw11.get() & 1 != 0;
         let asked =
             if self.queue.qid == 0 { Ok(Asked::Change(Change::Persist(persist))) } else { asked(command, data) };
-        let host = self.host_id();
         let of_all = command.nsid.get() == NSID_ALL;
-        Box::new(Request { shared: self.shared.clone(), namespaces, of_all, host, asked })
+        Box::new(Request { shared: self.shared.clone(), found, of_all, asked })
     }
 
     /// Set Features, Reservation Persistence (NVMe Base 2.0 §5.27.1.27): executed as the reservation commands are.

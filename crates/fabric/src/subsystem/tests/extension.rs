@@ -1,5 +1,6 @@
 //! Copies, growth and differences of namespaces: every answer, whose they are, and what a reservation has to do with them.
 
+mod turns;
 mod whose;
 
 use std::sync::Arc;

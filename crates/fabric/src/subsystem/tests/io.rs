@@ -458,14 +458,13 @@ fn hosts_that_hold_all_shared_room_hold_up_nobody() {
 /// Room was given back when an answer was handed to the send: what a host does not read is held all the same.
 #[test]
 fn data_has_its_room_until_it_is_sent() {
-    use crate::fuzz::poll_once;
     use engine::net::SendBatch;
 
     let mut session = io_session(false, false);
     session.stalled = true;
     session.receive(&session.capsule(&command(NvmOpcode::READ, 1, 0, 4), &[]));
     let operation = session.core.next_operation().expect("a read");
-    let outcome = poll_once(crate::subsystem::driver::execute(operation)).expect("memory does not wait");
+    let outcome = executed(operation);
     session.core.complete(outcome);
     let mut batch = SendBatch::new();
     session.core.transmit(&mut batch, session.now);

@@ -209,7 +209,7 @@ fn a_command_that_executes_runs_to_its_end_and_no_other_begins() {
     let executing = session.core.next_operation().expect("a write");
     session.receive(&session.capsule(&command(NvmOpcode::READ, 9, 0, 1), &[]));
     set_state(&session, 2, 1, AnaState::Inaccessible);
-    let outcome = crate::fuzz::poll_once(crate::subsystem::driver::execute(executing)).expect("memory never waits");
+    let outcome = executed(executing);
     session.core.complete(outcome);
     session.stalled = false;
     session.turn();

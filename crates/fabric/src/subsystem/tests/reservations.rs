@@ -243,7 +243,7 @@ fn a_change_waits_for_commands_that_it_would_have_stopped() {
         first.turn();
         assert_eq!(first.take_answer(0x99), None);
 
-        let outcome = crate::fuzz::poll_once(super::super::driver::execute(executing)).expect("memory never waits");
+        let outcome = executed(executing);
         second.core.complete(outcome);
         second.stalled = false;
         second.turn();
