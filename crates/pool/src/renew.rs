@@ -105,8 +105,8 @@ fn taken(label: &str) -> Error {
     Error::Unfit { member: label.to_owned(), reason }
 }
 
-/// Begins the life of `member`, which need not stand in `map`, on a namespace whose copy A is `first`, if `may_begin` says so once
-/// that is claimed; else all is as before. The generation that it begins with: the one after `member.mark`.
+/// Begins the life of `member`, which need not stand in `map`, on a namespace whose copy A is `first`, if `may_begin` says so, before
+/// that is claimed and once it is; else all is as before. The generation that it begins with: the one after `member.mark`.
 pub(crate) async fn begin<N: Namespace>(
     namespace: &N,
     label: &str,
@@ -115,6 +115,8 @@ pub(crate) async fn begin<N: Namespace>(
     first: &[u8],
     may_begin: impl AsyncFn() -> Result<(), Error>,
 ) -> Result<u64, Error> {
+    // First: whoever is stopped between a claim and the next look leaves a member that was in use without a vote.
+    may_begin().await?;
     let device = |source| Error::device(label, source);
     let body = map.encode().map_err(|source| Error::Map { member: label.to_owned(), source })?;
     // The lowest ballots there are: what they carry counts for nothing beside what any voter says.
