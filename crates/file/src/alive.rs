@@ -102,6 +102,7 @@ async fn pay(files: Weak<Files>) {
         time::sleep(LEASE_RENEWED_EVERY).await;
         let Some(files) = files.upgrade() else { return };
         files.names().pay_debts().await;
+        files.names().let_go_of_closed().await;
     }
 }
 

@@ -5,6 +5,8 @@
 //! - A read that asks for [`Dirty::pieces`] before it asks the stripes, and lays them over what these hold, sees every write that
 //!   came before it, in order.
 //! - Of a block at most one form is on its way to the stripes: a later one waits, so that the later bytes are the later stripe.
+//! - Blocks that leave together are neighbours among what is dirty or on its way: what one of them leaves open is not being written
+//!   by another.
 //! - What failed on its way is dirty again, below what was written since.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +18,9 @@ use crate::data::{Rope, counted};
 
 /// Bytes of a block, at multiples of itself. Chosen: what one stripe takes, and one buffer.
 pub const BLOCK_BYTES: usize = 1 << 20;
+
+/// Parts that are one write. Chosen: what names them is a tenth of what a map may be.
+pub const PARTS_MAX: usize = 256;
 
 /// Written ranges within a block: ascending, apart from one another.
 #[derive(Clone, Default, Debug)]
@@ -43,6 +48,9 @@ pub struct Piece {
     /// The bytes.
     pub view: View,
 }
+
+/// What leaves together: blocks, ascending, and what is dirty of each.
+pub type Batch = Vec<(u64, Vec<Piece>)>;
 
 /// The dirty bytes of one file.
 #[derive(Default, Debug)]
@@ -84,6 +92,10 @@ impl Ranges {
         let end = met.last().map_or(new.end, |last| last.end.max(new.end));
         let before: u64 = met.iter().map(|range| counted(range.len() as u64)).sum();
         counted((end - start) as u64) as i64 - before as i64
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.iter().map(Range::len).sum()
     }
 
     fn is_whole(&self) -> bool {
@@ -202,44 +214,67 @@ impl Dirty {
         !self.leaving.is_empty()
     }
 
-    /// A block that may leave: a whole one, or with `all` any. Its number, and its pieces.
-    pub fn take(&mut self, all: bool) -> Option<(u64, Vec<Piece>)> {
-        let may = |number: &u64, block: &Block| (all || block.dirty.is_whole()) && !self.leaving.contains_key(number);
-        let number = *self.blocks.iter().find(|(number, block)| may(number, block))?.0;
-        self.take_block(number)
+    /// What may leave: a whole block, or with `all` the first that there is, with those behind it that go with it.
+    pub fn take(&mut self, all: bool) -> Option<Batch> {
+        self.take_first(|_, block| all || block.dirty.is_whole())
     }
 
-    /// Takes the first of these blocks that may leave; those that are not dirty any more are struck out, as is the one that leaves.
-    pub fn take_of(&mut self, due: &mut BTreeSet<u64>) -> Option<(u64, Vec<Piece>)> {
+    /// The same of these blocks; those that are not dirty any more are struck out, as are those that leave.
+    pub fn take_of(&mut self, due: &mut BTreeSet<u64>) -> Option<Batch> {
         due.retain(|number| self.blocks.contains_key(number));
-        let number = *due.iter().find(|number| !self.leaving.contains_key(number))?;
-        due.remove(&number);
-        self.take_block(number)
+        if due.is_empty() {
+            return None;
+        }
+        let batch = self.take_first(|number, _| due.contains(&number))?;
+        due.retain(|number| batch.iter().all(|(other, _)| other != number));
+        Some(batch)
     }
 
-    /// Forgets what was written from `size` on; what is on its way stays.
-    pub fn cut(&mut self, size: u64) {
+    /// Takes the first block that may leave. A whole one leaves alone; of others as many as are one write, up to the first that
+    /// may not.
+    fn take_first(&mut self, may: impl Fn(u64, &Block) -> bool) -> Option<Batch> {
+        let may = |(number, block): &(&u64, &Block)| !self.leaving.contains_key(number) && may(**number, block);
+        let first = *self.blocks.iter().find(may)?.0;
+        let (mut numbers, mut parts, mut bytes) = (Vec::new(), 0, 0);
+        for (number, block) in self.blocks.range(first..).take_while(may) {
+            (parts, bytes) = (parts + block.dirty.0.len(), bytes + block.dirty.bytes());
+            // Between the two, one is on its way.
+            let is_past = |last: &u64| self.leaving.range(*last..*number).next().is_some();
+            if !numbers.is_empty() && (parts > PARTS_MAX || bytes > BLOCK_BYTES || numbers.last().is_some_and(is_past))
+            {
+                break;
+            }
+            numbers.push(*number);
+        }
+        Some(numbers.into_iter().map(|number| (number, self.leave(number))).collect())
+    }
+
+    /// Takes out what was written from `size` on, and gives it; what is on its way stays.
+    pub fn cut(&mut self, size: u64) -> Vec<Piece> {
         let (number, within) = (size / BLOCK_BYTES as u64, (size % BLOCK_BYTES as u64) as usize);
-        self.blocks.retain(|at, _| *at < number || (*at == number && within > 0));
-        let Some(Block { buf, dirty }) = self.blocks.get_mut(&number) else { return };
-        dirty.0.retain(|range| range.start < within);
-        if let Some(last) = dirty.0.last_mut() {
-            last.end = last.end.min(within);
+        let mut taken = Vec::new();
+        for (at, block) in self.blocks.split_off(&number) {
+            let base = at * BLOCK_BYTES as u64;
+            let within = if at == number { within } else { 0 };
+            let Block { buf, dirty } = block;
+            let view = buf.freeze();
+            let behind = dirty.within(within..BLOCK_BYTES);
+            taken.extend(behind.map(|range| Piece { at: base + range.start as u64, view: view.slice(range) }));
+            for range in dirty.within(0..within) {
+                self.write(base + range.start as u64, &view[range]);
+            }
         }
-        buf.set_len(buf.len().min(within));
-        if dirty.0.is_empty() {
-            self.blocks.remove(&number);
-        }
+        taken
     }
 
-    fn take_block(&mut self, number: u64) -> Option<(u64, Vec<Piece>)> {
-        let Block { buf, dirty } = self.blocks.remove(&number)?;
+    fn leave(&mut self, number: u64) -> Vec<Piece> {
+        let Some(Block { buf, dirty }) = self.blocks.remove(&number) else { return Vec::new() };
         let view = buf.freeze();
         let base = number * BLOCK_BYTES as u64;
         let piece = |range: &Range<usize>| Piece { at: base + range.start as u64, view: view.slice(range.clone()) };
         let pieces = dirty.0.iter().map(piece).collect();
         self.leaving.insert(number, Leaving { view, dirty });
-        Some((number, pieces))
+        pieces
     }
 
     /// Block `number` has arrived in the stripes.
@@ -324,25 +359,17 @@ mod tests {
                         expected[at as usize..at as usize + len].fill(byte);
                     }
                     Step::Take(all) => under_way.extend(dirty.take(all)),
-                    Step::Arrive => under_way.drain(..).for_each(|(number, pieces): (u64, Vec<Piece>)| {
-                        for Piece { at, view } in pieces {
-                            stripes[at as usize..at as usize + view.len()].copy_from_slice(&view);
-                        }
-                        dirty.arrived(number);
-                    }),
+                    Step::Arrive => arrive(&mut under_way, &mut dirty, &mut stripes),
                     // As a truncation does it: what is on its way is waited for, and then cut out of the stripes.
                     Step::Cut(size) => {
                         dirty.cut(size);
-                        for (number, pieces) in under_way.drain(..) {
-                            for Piece { at, view } in pieces {
-                                stripes[at as usize..at as usize + view.len()].copy_from_slice(&view);
-                            }
-                            dirty.arrived(number);
-                        }
+                        arrive(&mut under_way, &mut dirty, &mut stripes);
                         stripes[size as usize..].fill(0);
                         expected[size as usize..].fill(0);
                     }
-                    Step::Fail => under_way.drain(..).for_each(|(number, _)| dirty.failed(number)),
+                    Step::Fail => {
+                        under_way.drain(..).flatten().for_each(|(number, _)| dirty.failed(number));
+                    }
                 }
                 let mut read = stripes.clone();
                 for Piece { at, view } in dirty.pieces(0..size as u64) {
@@ -351,11 +378,68 @@ mod tests {
                 prop_assert!(read == expected);
                 prop_assert!(dirty.end().is_none_or(|end| end <= size as u64));
             }
-            while let Some((number, _)) = dirty.take(true) {
-                dirty.arrived(number);
+            while let Some(batch) = dirty.take(true) {
+                batch.into_iter().for_each(|(number, _)| dirty.arrived(number));
             }
             prop_assert!(dirty.is_clean() == under_way.is_empty());
         }
+    }
+
+    fn numbers(batch: Batch) -> Vec<u64> {
+        batch.into_iter().map(|(number, _)| number).collect()
+    }
+
+    /// What is on its way comes into the stripes.
+    fn arrive(under_way: &mut Vec<Batch>, dirty: &mut Dirty, stripes: &mut [u8]) {
+        for (number, pieces) in under_way.drain(..).flatten() {
+            assert!(pieces.is_sorted_by(|one, next| one.at + (one.view.len() as u64) < next.at));
+            for Piece { at, view } in pieces {
+                stripes[at as usize..at as usize + view.len()].copy_from_slice(&view);
+            }
+            dirty.arrived(number);
+        }
+    }
+
+    #[test]
+    fn parts_of_several_blocks_leave_together_as_far_as_they_are_one_write() {
+        let mut dirty = Dirty::default();
+        for block in [0, 1, 3, 4, 6] {
+            dirty.write(block * MIB + 7, &[1; 5]);
+        }
+        dirty.write(4 * MIB, &vec![2; BLOCK_BYTES]);
+        let batch = dirty.take(true).expect("they are dirty");
+        let places: Vec<u64> = batch.iter().flat_map(|(_, pieces)| pieces).map(|piece| piece.at).collect();
+        assert_eq!((numbers(batch), places), (vec![0, 1, 3], vec![7, MIB + 7, 3 * MIB + 7]), "the fourth leaves alone");
+        // What lies between two parts is not another's write that is on its way.
+        dirty.write(0, &[3]);
+        dirty.write(2 * MIB, &[3]);
+        assert_eq!(dirty.take(true).map(numbers), Some(vec![2]));
+        assert_eq!(dirty.take(false).map(numbers), Some(vec![4]));
+        assert_eq!(dirty.take(true).map(numbers), Some(vec![6]));
+        assert!(dirty.take(true).is_none(), "of the first an older form is on its way");
+        [0, 1, 3].into_iter().for_each(|number| dirty.failed(number));
+        assert_eq!(dirty.take(true).map(numbers), Some(vec![0, 1]), "behind them another is on its way");
+    }
+
+    #[test]
+    fn no_more_parts_leave_together_than_maps_have_room_for() {
+        let mut dirty = Dirty::default();
+        for block in 0..3 {
+            (0..PARTS_MAX as u64 / 2).for_each(|part| dirty.write(block * MIB + 2 * part, &[1]));
+        }
+        assert_eq!(dirty.take(true).map(numbers), Some(vec![0, 1]));
+        assert_eq!(dirty.take(true).map(numbers), Some(vec![2]));
+    }
+
+    #[test]
+    fn of_what_is_due_alone_leaves() {
+        let mut dirty = Dirty::default();
+        (0..3).for_each(|block| dirty.write(block * MIB, &[1]));
+        let mut due = BTreeSet::from([0, 2, 5]);
+        assert_eq!(dirty.take_of(&mut due).map(numbers), Some(vec![0]));
+        assert_eq!(due, BTreeSet::from([2]));
+        assert_eq!(dirty.take_of(&mut due).map(numbers), Some(vec![2]));
+        assert!(dirty.take_of(&mut due).is_none() && due.is_empty());
     }
 
     #[test]
@@ -377,8 +461,8 @@ mod tests {
     fn a_whole_block_leaves_alone() {
         let mut dirty = Dirty::default();
         dirty.write(0, &vec![7; BLOCK_BYTES + 1]);
-        let (number, pieces) = dirty.take(false).expect("the first is whole");
-        assert_eq!((number, pieces.len(), pieces[0].at, pieces[0].view.len()), (0, 1, 0, BLOCK_BYTES));
+        let batch = dirty.take(false).expect("the first is whole");
+        assert!(matches!(&batch[..], [(0, pieces)] if pieces.len() == 1 && pieces[0].view.len() == BLOCK_BYTES));
         assert!(dirty.take(false).is_none(), "the second holds one byte");
         assert_eq!((dirty.end(), dirty.held()), (Some(MIB + 1), 2 * BLOCK_BYTES));
     }
@@ -391,7 +475,7 @@ mod tests {
         dirty.write(5, &[2; 10]);
         assert!(dirty.take(true).is_none(), "the earlier bytes have not arrived");
         dirty.failed(0);
-        let (_, pieces) = dirty.take(true).expect("both are dirty");
-        assert_eq!(pieces[0].view.as_ref(), [[1; 5].as_slice(), &[2; 10]].concat());
+        let batch = dirty.take(true).expect("both are dirty");
+        assert_eq!(batch[0].1[0].view.as_ref(), [[1; 5].as_slice(), &[2; 10]].concat());
     }
 }

@@ -23,7 +23,7 @@ use engine::task::LocalFuture;
 use crate::access::Held;
 use crate::data::Contents;
 use crate::data::{FILE_BYTES_MAX, Inode as _, Rope};
-use crate::dirty::{BLOCK_BYTES, Dirty, laid_over};
+use crate::dirty::{BLOCK_BYTES, Dirty, Piece, laid_over};
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::ops::Attributes;
@@ -146,10 +146,13 @@ impl OpenFile {
     }
 
     /// Takes note of what the inode says now, and adds what is not in it yet. Whoever has been told that the file goes further
-    /// reads it that far.
+    /// reads it that far. What has arrived since it was told is in neither: the inode has been seen with that.
     pub(crate) fn overlay(&self, told: &mut Attributes) {
-        if self.inode.forget_unless(told.size, told.modified, told.changed) {
+        if self.inode.forget_before(told.changes) {
             self.shared.contents.forget(self.ino);
+        }
+        if let Some(since) = self.inode.seen_since(told.changes) {
+            *told = since;
         }
         told.size = told.size.max(self.dirty.borrow().end().unwrap_or(0));
         if let Some(written) = self.inode.written().filter(|_| !self.is_clean()) {
@@ -318,17 +321,33 @@ impl OpenFile {
     pub fn truncate<'a>(self: &'a Rc<Self>, size: u64) -> LocalFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             let _turn = self.turn.acquire(1).await;
-            self.dirty.borrow_mut().cut(size);
-            self.settle_permits();
-            self.trim_aside();
+            // What is cut may be wanted once more.
+            let aside = self.aside(self.dirty.borrow().counted(), 0).await?;
+            let (cut, written) = (self.dirty.borrow_mut().cut(size), self.inode.written());
+            let of_cut = self.permits.borrow_mut().split_off(self.blocks());
             if self.is_clean() {
-                // It was of bytes that are not wanted any more.
+                // It was of bytes that are not wanted any more, and so was the time.
                 *self.fault.borrow_mut() = None;
+                self.inode.set_written(None);
             }
-            self.go_out().await?;
-            let _aside = self.set_aside_for_end(size).await?;
-            self.shared.contents.truncate(&self.inode, size).await
+            let truncated = self.truncate_stored(size).await;
+            if !matches!(truncated, Ok(()) | Err(Error::Stale | Error::LostLock)) && !cut.is_empty() {
+                // The file is as long as it was, and they are in it.
+                self.permits.borrow_mut().extend(of_cut);
+                cut.iter().for_each(|Piece { at, view }| self.dirty.borrow_mut().write(*at, view));
+                self.inode.set_written(written);
+            }
+            drop(aside);
+            self.settle_permits();
+            truncated
         })
+    }
+
+    /// The same of what is in stripes, and below that.
+    async fn truncate_stored(self: &Rc<Self>, size: u64) -> Result<(), Error> {
+        self.go_out().await?;
+        let _aside = self.set_aside_for_end(size).await?;
+        self.shared.contents.truncate(&self.inode, size).await
     }
 
     /// Makes the file so long if it is shorter: what it gains is a hole.
@@ -367,6 +386,9 @@ impl OpenFile {
         self.shared.contents.figures.add_dropped(self.dirty.borrow().numbers().len());
         self.dirty.borrow_mut().cut(0);
         *self.fault.borrow_mut() = None;
+        if self.is_clean() {
+            self.inode.set_written(None);
+        }
         self.settle_permits();
         self.trim_aside();
     }

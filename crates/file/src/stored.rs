@@ -10,6 +10,7 @@ use crate::data::{self, Content, Funds, Shape, State};
 use crate::error::Error;
 use crate::fs::FileSystem;
 use crate::meta::Version;
+use crate::ops::Attributes;
 use crate::record::inode::{Content as InRecord, Inode};
 use crate::record::{Record as _, Time};
 
@@ -76,14 +77,16 @@ impl Stored {
         self.written.set(when);
     }
 
-    /// Forgets what was seen of the inode unless it says this. Whether it has.
-    pub(crate) fn forget_unless(&self, size: u64, modified: Time, changed: Time) -> bool {
-        let mut seen = self.seen.borrow_mut();
-        let is_other = |seen: &mut Seen| {
-            let inode = &seen.held.record;
-            (inode.size, inode.modified, inode.changed) != (size, modified, changed)
-        };
-        seen.take_if(is_other).is_some()
+    /// Forgets what was seen of the inode before it was told to have had so many changes. Whether it has.
+    pub(crate) fn forget_before(&self, changes: u64) -> bool {
+        self.seen.borrow_mut().take_if(|seen| seen.held.record.stamps.changes() < changes).is_some()
+    }
+
+    /// What was seen of it since, if anything was.
+    pub(crate) fn seen_since(&self, changes: u64) -> Option<Attributes> {
+        let seen = self.seen.borrow();
+        let inode = seen.as_ref().map(|seen| &seen.held.record)?;
+        (inode.stamps.changes() > changes).then(|| Attributes::of(self.ino, inode))
     }
 
     /// Takes note of a value, unless a later one was met while this was on its way.

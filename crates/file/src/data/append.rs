@@ -28,7 +28,7 @@ impl Contents {
             if size > FILE_BYTES_MAX {
                 return Err(Error::TooLong(FILE_BYTES_MAX));
             }
-            let mut write = Write::new(at, data.clone());
+            let mut write = Write::new(vec![(at, data.clone())]);
             let step = match &state.content {
                 Content::Inline(bytes) => self.write_inline(inode, &state, version, bytes, &mut write).await?,
                 Content::Extents(map) => self.write_extents(inode, &state, version, map, &mut write).await?,

@@ -3,15 +3,20 @@
 
 use std::rc::Rc;
 
-use super::chunk::{After, Chunk, DYING};
+use super::chunk::{After, Chunk, DYING, UNOWNED_MAX};
+use super::file::TOGETHER;
 use super::key;
 use super::member::Members;
+use super::pending::Few;
 use super::record::{self, Next};
 use super::regions::Regions;
 use super::rest::unix_now;
 use super::unowned::Unowned;
 use crate::error::Error;
 use crate::meta::Meta;
+
+/// Keys that are asked for at once.
+const KEYS_LISTED: usize = 1024;
 
 pub(crate) struct Chunks {
     meta: Rc<dyn Meta>,
@@ -47,6 +52,48 @@ impl Chunks {
     pub(crate) async fn load(&self, number: u32) -> Result<Option<Chunk>, Error> {
         let found = record::load(&*self.meta, &self.key(number)).await?;
         found.map(|found| self.decode(&found.body)).transpose()
+    }
+
+    /// Numbers of chunks, some at a time, from `cursor` on (0: from the start), and where to go on (0: that was all).
+    pub(crate) async fn numbers(&self, cursor: u64) -> Result<(Vec<u32>, u64), Error> {
+        let prefix = key::chunks(&self.members.layout().fs);
+        let (keys, next) = self.meta.list(&prefix, cursor, KEYS_LISTED).await?;
+        // A key that is none is told by whoever reads all keys.
+        let number = |key: &Vec<u8>| Some(u32::from_be_bytes(key.strip_prefix(&*prefix)?.try_into().ok()?));
+        Ok((keys.iter().filter_map(number).collect(), next))
+    }
+
+    /// Lists chunks that nobody owns and that have room, and are not in the list: it was full when they got that. Whether there
+    /// are any.
+    pub(crate) async fn list_forgotten(&self) -> Result<bool, Error> {
+        let listed = self.unowned.load().await?;
+        let (mut found, mut cursor) = (Vec::new(), 0);
+        loop {
+            let (numbers, next) = self.numbers(cursor).await?;
+            let (mut few, mut numbers) = (Few::new(), numbers.into_iter().filter(|number| !listed.contains(number)));
+            loop {
+                while few.keys().count() < TOGETHER
+                    && let Some(number) = numbers.next()
+                {
+                    few.push(number, self.load(number));
+                }
+                let Some((number, chunk)) = few.next().await else { break };
+                match chunk {
+                    Ok(chunk) => found.extend(chunk.filter(Chunk::is_listed).map(|_| number)),
+                    // `fsck` tells of it.
+                    Err(Error::Damaged(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            if next == 0 || listed.len() + found.len() >= UNOWNED_MAX {
+                break;
+            }
+            cursor = next;
+        }
+        if !found.is_empty() {
+            self.unowned.add_all(&found).await?;
+        }
+        Ok(!found.is_empty())
     }
 
     /// Does what is to be done after marks of a chunk were cleared.

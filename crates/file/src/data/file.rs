@@ -1,6 +1,7 @@
 //! [`Contents`]: bytes of files, in stripes that maps name.
 
 use std::cell::Cell;
+use std::iter;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -216,21 +217,17 @@ impl Contents {
         }
     }
 
-    /// Puts data into stripes, none of which lies in two spans.
-    pub(crate) async fn put(self: &Rc<Self>, funds: &Funds, at: u64, data: &Rope) -> Result<Vec<Written>, Error> {
-        let layout = self.members().layout();
-        let rows_max = COLUMN_ROWS_MAX.min(layout.region_rows() as usize);
-        let (mut pending, mut written, mut from) = (Pending::new(), Vec::new(), 0);
-        let mut fault = None;
-        while from < data.len() || !pending.is_empty() {
-            if from < data.len() && fault.is_none() && pending.keys().count() < TOGETHER {
-                let place = at + from as u64;
-                let in_span = SPAN_BYTES - place % SPAN_BYTES;
-                let length = layout.shape.bytes_of(rows_max).min(data.len() - from).min(in_span as usize);
-                let (contents, funds, part) = (Rc::clone(self), funds.clone(), data.slice(from, from + length));
-                pending.push((), async move { contents.put_part(&funds, place, part).await });
-                from += length;
-                continue;
+    /// Puts parts of a file into stripes, none of which lies in two spans, nor holds bytes of two parts.
+    pub(crate) async fn put(self: &Rc<Self>, funds: &Funds, parts: &[(u64, Rope)]) -> Result<Vec<Written>, Error> {
+        let mut open = parts.iter().flat_map(|(at, data)| self.stripes_for(*at, data));
+        let (mut pending, mut written, mut fault) = (Pending::new(), Vec::new(), None);
+        loop {
+            while pending.keys().count() < TOGETHER
+                && fault.is_none()
+                && let Some((at, data)) = open.next()
+            {
+                let (contents, funds) = (Rc::clone(self), funds.clone());
+                pending.push((), async move { contents.put_part(&funds, at, data).await });
             }
             match pending.next().await {
                 Some(((), Ok(parts))) => written.extend(parts),
@@ -242,6 +239,20 @@ impl Contents {
             Some(error) => Err(error),
             None => Ok(written),
         }
+    }
+
+    /// Data cut into what goes into one stripe each.
+    fn stripes_for<'a>(&self, at: u64, data: &'a Rope) -> impl Iterator<Item = (u64, Rope)> + use<'a> {
+        let layout = self.members().layout();
+        let length_max = layout.shape.bytes_of(COLUMN_ROWS_MAX.min(layout.region_rows() as usize));
+        let mut from = 0;
+        iter::from_fn(move || {
+            let place = at + from as u64;
+            let in_span = (SPAN_BYTES - place % SPAN_BYTES) as usize;
+            let length = length_max.min(data.len() - from).min(in_span);
+            from += length;
+            (length > 0).then(|| (place, data.slice(from - length, from)))
+        })
     }
 
     /// Puts data into one stripe, or into several where no rows lie side by side for that.

@@ -295,7 +295,7 @@ impl Contents {
                     }
                 }
             }
-            written.extend(self.put(funds, run.start, &data).await?);
+            written.extend(self.put(funds, &[(run.start, data)]).await?);
         }
         Ok(written)
     }

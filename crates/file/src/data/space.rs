@@ -30,6 +30,8 @@ use super::write::FAILED_MAX;
 use crate::error::Error;
 use crate::meta::Meta;
 
+/// How often all chunks are looked at where there seems to be no room. Chosen: that takes seconds where there are many.
+const LOOKED_AGAIN: Duration = Duration::from_secs(60);
 /// Rows that are marked at once. Chosen: writing them takes many times as long as marking them.
 const MARKED_ROWS: u32 = 512;
 /// Chunks of the list that are looked at for one write.
@@ -49,6 +51,8 @@ pub struct Space {
     /// One at a time looks for more, or each of many writers would get a chunk of its own.
     turn: Semaphore,
     renew: RefCell<Option<Renew>>,
+    /// When all chunks were last looked at.
+    looked: Cell<Option<Instant>>,
 }
 
 /// Has the client say that it lives, under another number if it must.
@@ -173,6 +177,7 @@ impl Space {
             places: Places::default(),
             turn: Semaphore::new(1),
             renew: RefCell::default(),
+            looked: Cell::default(),
         })
     }
 
@@ -236,9 +241,26 @@ impl Space {
         if let Some(taken) = self.claim(rows, well).await? {
             return Ok(taken);
         }
-        self.create(rows, well).await?;
+        match self.create(rows, well).await {
+            Err(Error::NoSpace(_)) if self.may_look_again() && self.chunks.list_forgotten().await? => {
+                if let Some(taken) = self.claim(rows, well).await? {
+                    return Ok(taken);
+                }
+                self.create(rows, well).await?;
+            }
+            created => created?,
+        }
         // Nothing has come between: only a member can have failed since it was chosen.
         self.from_pool(rows, well).ok_or_else(|| Error::Unavailable("members fail while rows are taken".into()))
+    }
+
+    /// Whether all chunks may be looked at, as there seems to be no room.
+    fn may_look_again(&self) -> bool {
+        let may = self.looked.get().is_none_or(|looked| looked.elapsed() >= LOOKED_AGAIN);
+        if may {
+            self.looked.set(Some(time::now()));
+        }
+        may
     }
 
     /// Of chunks that are ours already.

@@ -15,8 +15,6 @@ use super::stripe::Stripe;
 use crate::error::Error;
 use crate::meta::{Meta, Version};
 
-/// Keys that are asked for at once.
-const KEYS_LISTED: usize = 1024;
 /// Stripes that seem to contradict, of which each is looked at again. Chosen: thousands are one fault.
 const SUSPECTS_MAX: usize = 4096;
 
@@ -104,22 +102,17 @@ pub(crate) struct Survey {
 impl Survey {
     /// All chunks, none of their rows named yet.
     pub(crate) async fn read(meta: &dyn Meta, chunks: &Chunks, members: &Members) -> Result<Survey, Error> {
-        let layout = members.layout();
-        let (prefix, mut cursor) = (key::chunks(&layout.fs), 0);
+        let mut cursor = 0;
         let mut survey = Survey {
-            shape: layout.shape,
+            shape: members.layout().shape,
             chunks: BTreeMap::new(),
             damaged: BTreeMap::new(),
             suspects: BTreeSet::new(),
         };
         loop {
-            let (keys, next) = meta.list(&prefix, cursor, KEYS_LISTED).await?;
-            for key in keys {
-                let number = key.strip_prefix(&*prefix).and_then(|rest| rest.try_into().ok()).map(u32::from_be_bytes);
-                // A key that is none is told by whoever reads all keys.
-                if let Some(number) = number {
-                    survey.add(meta, chunks, number).await?;
-                }
+            let (numbers, next) = chunks.numbers(cursor).await?;
+            for number in numbers {
+                survey.add(meta, chunks, number).await?;
             }
             if next == 0 {
                 return Ok(survey);

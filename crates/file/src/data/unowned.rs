@@ -1,6 +1,7 @@
 //! The list of chunks that nobody owns and that have free rows: where a client looks before it makes a chunk.
 //!
-//! Hints, each looked at before it is used: a chunk that was forgotten here is found by `fsck`.
+//! Hints, each looked at before it is used: a chunk that was forgotten here, as the list was full, is found by `fsck`, and by who finds
+//! no room without it.
 
 use std::rc::Rc;
 
@@ -26,12 +27,19 @@ impl Unowned {
     }
 
     pub(crate) async fn add(&self, chunk: u32) -> Result<(), Error> {
+        self.add_all(&[chunk]).await
+    }
+
+    /// As many of these as there is room for.
+    pub(crate) async fn add_all(&self, chunks: &[u32]) -> Result<(), Error> {
         self.change(|list| {
-            let is_new = !list.contains(&chunk) && list.len() < UNOWNED_MAX;
-            if is_new {
-                list.push(chunk);
+            let before = list.len();
+            for chunk in chunks {
+                if !list.contains(chunk) && list.len() < UNOWNED_MAX {
+                    list.push(*chunk);
+                }
             }
-            is_new
+            list.len() > before
         })
         .await
     }

@@ -2,21 +2,23 @@
 //!
 //! A write puts its bytes into stripes of their own, then changes the map that names them: of a short file in its inode, by one
 //! compare-and-set with the size; of a long one in the records of its spans, and then the inode. What a map no longer names is
-//! freed behind that.
+//! freed behind that. Bytes that lie apart from one another may be one write: each span is changed once for all that lies in it,
+//! and the inode once for all of them.
 //!
 //! Invariant: a stripe that a map has named, or may have, is named again only by a change of a map that names it at that moment: of
 //! no other it is known that nobody has freed it.
 
-use std::ops::Range;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::{iter, mem};
 
 use super::content::{Content, EXTENTS_BYTES_MAX, INLINE_BYTES_MAX, Inode, REACH_STEP, Spans, State};
 use super::cut::Behind;
-use super::file::{Contents, TRIES_MAX, Written, before_try, offer, recall, tell_named};
+use super::file::{Contents, TOGETHER, TRIES_MAX, Written, before_try, offer, recall, tell_named};
 use super::funds::Hold;
 use super::map::{FILE_BYTES_MAX, Map, SPAN_BYTES};
 use super::overdue::ids;
+use super::pending::Few;
 use super::record::Failed;
 use super::rope::Rope;
 use super::space::expired;
@@ -48,13 +50,16 @@ enum Applied {
     Full,
 }
 
+/// Bytes of a file, and where they are.
+pub(crate) type Part = (u64, Rope);
+
 /// What a write keeps between its attempts.
 pub(crate) struct Write {
-    at: u64,
-    data: Rope,
+    /// What is written, ascending, each apart from the others.
+    parts: Vec<Part>,
     written: Vec<Written>,
-    /// Parts of the data that are in no stripe.
-    missing: Vec<Range<usize>>,
+    /// What of it is in no stripe.
+    missing: Vec<Part>,
     /// The long map that was changed.
     map: Option<u64>,
     behind: Behind,
@@ -65,17 +70,29 @@ pub(crate) struct Write {
 }
 
 impl Write {
-    pub(crate) fn new(at: u64, data: Rope) -> Write {
-        let (missing, behind) = (iter::once(0..data.len()).collect(), Behind::default());
-        Write { at, data, written: Vec::new(), missing, map: None, behind, has_waited: false, hold: Hold::none() }
+    /// Of parts none of which is empty, ascending, each apart from the others.
+    pub(crate) fn new(parts: Vec<Part>) -> Write {
+        let (missing, behind) = (parts.clone(), Behind::default());
+        Write { parts, written: Vec::new(), missing, map: None, behind, has_waited: false, hold: Hold::none() }
+    }
+
+    fn at(&self) -> u64 {
+        self.parts.first().map_or(0, |part| part.0)
     }
 
     fn end(&self) -> u64 {
-        self.at + self.data.len() as u64
+        self.parts.last().map_or(0, end_of)
     }
 
-    fn range(&self) -> Range<u64> {
-        self.at..self.end()
+    /// The spans that it touches.
+    fn spans(&self) -> BTreeSet<u64> {
+        self.parts.iter().flat_map(|part| touched(&(part.0..end_of(part)))).collect()
+    }
+
+    /// Whether something that nobody writes comes into a file that has this size.
+    fn leaves_gap(&self, size: u64) -> bool {
+        let ends = iter::once(size).chain(self.parts.iter().map(end_of));
+        self.parts.iter().zip(ends).any(|(part, end_before)| part.0 > size.max(end_before))
     }
 
     /// What a map has named, or may have, is written again.
@@ -83,11 +100,21 @@ impl Write {
         for written in mem::take(&mut self.written) {
             if written.is_ours() {
                 self.written.push(written);
-            } else {
-                self.missing.push((written.at - self.at) as usize..(written.end() - self.at) as usize);
+                continue;
             }
+            // A stripe holds bytes of one part.
+            let of = self.parts.iter().rfind(|part| part.0 <= written.at);
+            self.missing.extend(of.map(|(at, data)| {
+                let from = (written.at - at) as usize;
+                (written.at, data.slice(from, from + written.stripe.length as usize))
+            }));
         }
     }
+}
+
+/// Behind its last byte.
+fn end_of((at, data): &Part) -> u64 {
+    at + data.len() as u64
 }
 
 impl Contents {
@@ -96,18 +123,26 @@ impl Contents {
     /// # Errors
     /// After [`Error::Unavailable`] nobody knows whether they were written, or which part of them.
     pub async fn write(self: &Rc<Self>, inode: &dyn Inode, at: u64, data: Rope) -> Result<(), Error> {
-        if at.checked_add(data.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
+        self.write_parts(inode, vec![(at, data)]).await
+    }
+
+    /// The same of several parts, ascending, each apart from the others: by one change of each span that they lie in, and one of
+    /// the inode.
+    pub async fn write_parts(self: &Rc<Self>, inode: &dyn Inode, mut parts: Vec<Part>) -> Result<(), Error> {
+        if parts.iter().any(|(at, data)| at.checked_add(data.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX)) {
             return Err(Error::TooLong(FILE_BYTES_MAX));
         }
-        if data.is_empty() {
+        debug_assert!(parts.is_sorted_by(|before, next| end_of(before) <= next.0), "parts are in order, and apart");
+        parts.retain(|(_, data)| !data.is_empty());
+        if parts.is_empty() {
             return Ok(());
         }
-        self.write_out(inode, Write::new(at, data)).await
+        self.write_out(inode, Write::new(parts)).await
     }
 
     /// Carries a write out, some of which may be in stripes already.
     pub(crate) async fn write_out(self: &Rc<Self>, inode: &dyn Inode, mut write: Write) -> Result<(), Error> {
-        let _under_way = self.under_way.begin(inode.number(), write.at);
+        let _under_way = self.under_way.begin(inode.number(), write.at());
         for attempt in 0..TRIES_MAX {
             before_try(attempt).await;
             let (state, version) = inode.load(attempt > 0).await?;
@@ -135,7 +170,7 @@ impl Contents {
     async fn leave_map(&self, inode: u64, state: &State, write: &mut Write) -> Result<(), Error> {
         let is_there = |map: &u64| matches!(&state.content, Content::Spans(spans) if spans.map == *map);
         let Some(map) = write.map.filter(|map| !is_there(map)) else { return Ok(()) };
-        for span in touched(&write.range()) {
+        for span in write.spans() {
             self.drop_span(SpanId { inode, map, span }, &write.hold).await?;
         }
         write.map = None;
@@ -149,11 +184,8 @@ impl Contents {
         if !write.hold.is_of(&funds) {
             write.hold = funds.hold().await?;
         }
-        while let Some(range) = write.missing.last().cloned() {
-            let part = write.data.slice(range.start, range.end);
-            write.written.extend(self.put(&funds, write.at + range.start as u64, &part).await?);
-            write.missing.pop();
-        }
+        write.written.extend(self.put(&funds, &write.missing).await?);
+        write.missing.clear();
         Ok(())
     }
 
@@ -166,10 +198,11 @@ impl Contents {
         write: &mut Write,
     ) -> Result<Step, Error> {
         if state.size.max(write.end()) <= INLINE_BYTES_MAX as u64 {
-            let (at, end) = (write.at as usize, write.end() as usize);
             let mut bytes = bytes.to_vec();
-            bytes.resize(bytes.len().max(end), 0);
-            write.data.copy_to(&mut bytes[at..end]);
+            bytes.resize(bytes.len().max(write.end() as usize), 0);
+            for (at, data) in &write.parts {
+                data.copy_to(&mut bytes[*at as usize..*at as usize + data.len()]);
+            }
             let size = bytes.len() as u64;
             let is_done = inode.store(version, State { content: Content::Inline(bytes), size }).await?;
             return Ok(if is_done { Step::Done } else { Step::Again });
@@ -191,7 +224,7 @@ impl Contents {
     ) -> Result<(), Error> {
         let mut map = Map::default();
         let data = Rope::from(engine::Buf::copy_from(bytes).freeze());
-        let mut written = self.put(&inode.funds(), 0, &data).await?;
+        let mut written = self.put(&inode.funds(), &[(0, data)]).await?;
         written.iter().for_each(|written| drop(map.write(written.at, Rc::clone(&written.stripe))));
         let new = State { content: Content::Extents(map), size: state.size };
         self.store_written(inode, state, version, new, &mut written).await.map(drop)
@@ -293,10 +326,10 @@ impl Contents {
             self.finish_cut(inode, state, version, spans).await?;
             return Ok(Step::Again);
         }
-        if write.at > state.size && state.size < spans.reach {
+        if write.leaves_gap(state.size) && state.size < spans.reach {
             if !write.has_waited {
                 write.has_waited = true;
-                let before = self.under_way.before(inode.number(), write.at);
+                let before = self.under_way.before(inode.number(), write.at());
                 self.under_way.wait_for(&before).await;
                 return Ok(Step::Again);
             }
@@ -313,22 +346,9 @@ impl Contents {
             inode.store(version, State { content: Content::Spans(spans), size: state.size }).await?;
             return Ok(Step::Again);
         }
-        let mut long = Vec::new();
-        for span in touched(&write.range()) {
-            let id = SpanId { inode: inode.number(), map: spans.map, span };
-            write.map = Some(spans.map);
-            match self.apply(inode, id, spans.cuts, &mut write.written).await? {
-                None | Some(Applied::Late) => return Ok(Step::Again),
-                Some(Applied::Gone) => return Ok(Step::Anew),
-                Some(Applied::Full) => {
-                    self.shorten(&inode.funds(), id).await?;
-                    return Ok(Step::Again);
-                }
-                Some(Applied::Made { gone, is_long }) => {
-                    self.free(&gone, &write.hold);
-                    long.extend(is_long.then_some(id));
-                }
-            }
+        let (long, open) = self.apply_all(inode, spans, write).await?;
+        if let Some(step) = open {
+            return Ok(step);
         }
         let step = self.store_size(inode, state, version, spans, write.end()).await?;
         if matches!(step, Step::Done) {
@@ -339,21 +359,64 @@ impl Contents {
         Ok(step)
     }
 
-    /// Changes a span's map for what was written. `None`: nobody knows whether it was made.
+    /// Changes the maps of all spans for what was written there, several at once. Those that have grown long; and what is to be
+    /// done first where not all were changed.
+    async fn apply_all(
+        self: &Rc<Self>,
+        inode: &dyn Inode,
+        spans: Spans,
+        write: &mut Write,
+    ) -> Result<(Vec<SpanId>, Option<Step>), Error> {
+        write.map = Some(spans.map);
+        write.written.sort_unstable_by_key(|written| written.at);
+        let in_one = |one: &Written, next: &Written| one.at / SPAN_BYTES == next.at / SPAN_BYTES;
+        let mut parts = write.written.chunk_by_mut(in_one);
+        let (mut pending, mut long, mut full) = (Few::new(), Vec::new(), Vec::new());
+        let (mut open, mut fault) = (None, None);
+        loop {
+            while pending.keys().count() < TOGETHER
+                && fault.is_none()
+                && let Some(here) = parts.next()
+            {
+                let id = SpanId { inode: inode.number(), map: spans.map, span: here[0].at / SPAN_BYTES };
+                pending.push(id, self.apply(inode, id, spans.cuts, here));
+            }
+            // Also where one has failed: nobody knows of a change that is given up on its way.
+            let Some((id, applied)) = pending.next().await else { break };
+            match applied {
+                Ok(Some(Applied::Made { gone, is_long })) => {
+                    self.free(&gone, &write.hold);
+                    long.extend(is_long.then_some(id));
+                }
+                Ok(Some(Applied::Full)) => full.push(id),
+                Ok(Some(Applied::Gone)) => open = Some(Step::Anew),
+                Ok(None | Some(Applied::Late)) => open = open.or(Some(Step::Again)),
+                Err(error) => fault = fault.or(Some(error)),
+            }
+        }
+        if let Some(fault) = fault {
+            return Err(fault);
+        }
+        for id in full {
+            self.shorten(&inode.funds(), id).await?;
+            open = open.or(Some(Step::Again));
+        }
+        Ok((long, open))
+    }
+
+    /// Changes a span's map for what was written there. `None`: nobody knows whether it was made.
     async fn apply(
         &self,
         inode: &dyn Inode,
         id: SpanId,
         cuts: u32,
-        written: &mut [Written],
+        here: &mut [Written],
     ) -> Result<Option<Applied>, Error> {
-        let mut here: Vec<&mut Written> =
-            written.iter_mut().filter(|written| written.at / SPAN_BYTES == id.span).collect();
         let (ours, named): (Vec<_>, Vec<_>) = here.iter().partition(|written| written.is_ours());
         let named: Vec<_> = named.into_iter().map(|written| written.stripe.id).collect();
         let ours: Vec<_> = ours.into_iter().map(|written| written.stripe.id).collect();
         let stripes: Vec<Lain> = here.iter().map(|written| (written.at, Rc::clone(&written.stripe))).collect();
-        offer(here.iter_mut().map(|written| &mut **written))?;
+        offer(here.iter_mut())?;
         let may = || inode.may_change().and_then(|()| here.iter().try_for_each(|written| written.check()));
         let edited = self.spans.edit_while(id, &may, |span| {
             let mut span = span.unwrap_or_default();
@@ -380,14 +443,14 @@ impl Contents {
             Err(failed) => !failed.may_be_done,
         };
         if is_not_made {
-            recall(here.iter_mut().map(|written| &mut **written).filter(|written| ours.contains(&written.stripe.id)));
+            recall(here.iter_mut().filter(|written| ours.contains(&written.stripe.id)));
         }
         if edited.is_ok() && !is_not_made {
-            tell_named(here.iter_mut().map(|written| &mut **written));
+            tell_named(here.iter_mut());
         }
         match edited {
-            Ok(Applied::Made { .. }) if !here.iter().all(|written| written.is_timely()) => {
-                self.take_out_of_span(id, &ids(here.iter().map(|written| &**written))).await?;
+            Ok(Applied::Made { .. }) if !here.iter().all(Written::is_timely) => {
+                self.take_out_of_span(id, &ids(here.iter())).await?;
                 Err(expired())
             }
             Ok(applied) => Ok(Some(applied)),

@@ -104,7 +104,7 @@ impl OpenFile {
     }
 
     /// Keeps so many bytes beside what is gathered, of which some are lacking yet.
-    async fn aside(&self, bytes: u64, lacking: u64) -> Result<Aside<'_>, Error> {
+    pub(super) async fn aside(&self, bytes: u64, lacking: u64) -> Result<Aside<'_>, Error> {
         // First: what arrives meanwhile must not give it back.
         self.through.set(self.through.get() + bytes);
         let aside = Aside { file: self, bytes };

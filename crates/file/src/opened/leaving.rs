@@ -6,7 +6,7 @@ use engine::sync::Permit;
 use engine::task;
 
 use super::OpenFile;
-use crate::dirty::Piece;
+use crate::dirty::{Batch, PARTS_MAX, Piece};
 use crate::error::Error;
 
 impl OpenFile {
@@ -53,15 +53,15 @@ impl OpenFile {
         }
     }
 
-    /// Blocks leave in the background, a few at a time: whole ones and those that are due, or all.
+    /// Blocks leave in the background, a few batches at a time: whole ones and those that are due, or all.
     pub(super) fn begin(self: &Rc<Self>, all: bool) {
         while let Some(permit) = self.leaving.try_acquire(1) {
             let taken = self.dirty.borrow_mut().take(all);
             let taken = taken.or_else(|| self.dirty.borrow_mut().take_of(&mut self.due.borrow_mut()));
-            let Some((number, pieces)) = taken else { return };
+            let Some(batch) = taken else { return };
             let file = Rc::clone(self);
             task::spawn(async move {
-                file.send(number, pieces).await;
+                file.send(batch).await;
                 drop(permit);
                 // What has failed waits for somebody to ask for it.
                 if file.fault.borrow().is_none() {
@@ -83,42 +83,61 @@ impl OpenFile {
         self.begin(false);
     }
 
-    /// Puts a block into stripes; a fault is noted.
-    pub(super) async fn send(&self, number: u64, pieces: Vec<Piece>) {
-        let mut result = Ok(());
-        for Piece { at, view } in pieces {
+    /// Puts what has left into stripes.
+    async fn put<'a>(&self, pieces: impl Iterator<Item = &'a Piece>) -> Result<(), Error> {
+        let mut pieces = pieces.peekable();
+        while pieces.peek().is_some() {
             // Others may have what was locked for these bytes.
-            result = self.check_locks();
-            if result.is_ok() {
-                result = self.shared.contents.write(&self.inode, at, view.into()).await;
-            }
-            if result.is_err() {
-                break;
-            }
+            self.check_locks()?;
+            let parts = pieces.by_ref().take(PARTS_MAX).map(|Piece { at, view }| (*at, view.clone().into())).collect();
+            self.shared.contents.write_parts(&self.inode, parts).await?;
         }
-        match result {
+        Ok(())
+    }
+
+    /// The same of blocks; a fault is noted. **What one of them meets keeps no other from arriving**: they go once more, each by
+    /// itself, until a second one fails, as then it is not the block.
+    async fn send(&self, batch: Batch) {
+        let mut sent = self.put(batch.iter().flat_map(|(_, pieces)| pieces)).await;
+        let numbers: Vec<u64> = batch.iter().map(|(number, _)| *number).collect();
+        if batch.len() == 1 || matches!(sent, Ok(()) | Err(Error::Stale | Error::LostLock)) {
+            return self.note(&numbers, &sent);
+        }
+        let mut failed = 0;
+        for (number, pieces) in &batch {
+            if failed < 2 {
+                sent = self.put(pieces.iter()).await;
+                failed += usize::from(sent.is_err());
+            }
+            self.note(&[*number], &sent);
+        }
+    }
+
+    /// Takes note of blocks that have arrived, or have not.
+    fn note(&self, numbers: &[u64], sent: &Result<(), Error>) {
+        match sent {
             Ok(()) => {
-                self.dirty.borrow_mut().arrived(number);
+                numbers.iter().for_each(|number| self.dirty.borrow_mut().arrived(*number));
                 // What lies in the inode takes no room.
                 if self.shared.is_full.get() && !self.inode.is_inline() {
                     self.shared.is_full.set(false);
                 }
             }
             Err(error @ (Error::Stale | Error::LostLock)) => {
-                self.shared.contents.figures.add_dropped(1 + self.dirty.borrow().numbers().len());
+                self.shared.contents.figures.add_dropped(numbers.len() + self.dirty.borrow().numbers().len());
                 // Nothing of it can ever go out, and what others write needs the room.
-                self.is_gone.set(self.is_gone.get() || error == Error::Stale);
+                self.is_gone.set(self.is_gone.get() || *error == Error::Stale);
                 let mut dirty = self.dirty.borrow_mut();
-                dirty.arrived(number);
+                numbers.iter().for_each(|number| dirty.arrived(*number));
                 dirty.cut(0);
             }
             Err(error) => {
-                self.dirty.borrow_mut().failed(number);
+                self.shared.contents.figures.blocks_failed.update(|sum| sum + numbers.len() as u64);
+                numbers.iter().for_each(|number| self.dirty.borrow_mut().failed(*number));
                 self.failed.set(self.failed.get() + 1);
                 self.shared.is_full.set(self.shared.is_full.get() || matches!(error, Error::NoSpace(_)));
                 tracing::warn!(inode = self.ino, %error, "bytes of a file could not be stored yet");
-                *self.fault.borrow_mut() = Some(error);
-                self.shared.contents.figures.blocks_failed.update(|sum| sum + 1);
+                *self.fault.borrow_mut() = Some(error.clone());
             }
         }
         if self.is_clean() {

@@ -54,15 +54,30 @@ impl FileSystem {
             if self.is_open(ino) || !self.orphans.borrow().contains(&ino) {
                 return Ok(());
             }
-            let turn = self.turns.alone(ino).await;
-            // Opened again meanwhile: that one's close does it. Or it is done.
-            if self.is_open(ino) || !self.orphans.borrow().contains(&ino) {
-                return Ok(());
-            }
-            let _named = self.named().await?;
-            self.drop_keeper(ino, self.client.get()).await?;
-            self.unlist(&turn).await
+            self.let_go(ino).await
         })
+    }
+
+    /// Keeps an inode no more that is open here no more.
+    async fn let_go(&self, ino: u64) -> Result<(), Error> {
+        let turn = self.turns.alone(ino).await;
+        // Opened again meanwhile: that one's close does it. Or it is done.
+        if self.is_open(ino) || !self.orphans.borrow().contains(&ino) {
+            return Ok(());
+        }
+        let _named = self.named().await?;
+        self.drop_keeper(ino, self.client.get()).await?;
+        self.unlist(&turn).await
+    }
+
+    /// The same of all that were closed when that could not be done: nobody closes them once more.
+    pub(crate) async fn let_go_of_closed(&self) {
+        let closed: Vec<u64> = self.orphans.borrow().iter().copied().filter(|ino| !self.is_open(*ino)).collect();
+        for ino in closed {
+            if let Err(error) = self.let_go(ino).await {
+                tracing::debug!(ino, %error, "what was closed without a name is let go of later");
+            }
+        }
     }
 
     /// Whether this client has it open.
@@ -81,9 +96,11 @@ impl FileSystem {
 
     /// The same under the number that this client has; `false`: it is to have another.
     async fn keep_named(&self, turn: &Turn<'_>) -> Result<bool, Error> {
-        let _named = self.named().await?;
-        let (ino, client) = (turn.ino(), self.client.get());
+        let ino = turn.ino();
+        // First: the last close may come while this waits.
         let is_new = self.orphans.borrow_mut().insert(ino);
+        let _named = self.named().await?;
+        let client = self.client.get();
         match self.list(ino, true).await {
             Ok(true) => {}
             Ok(false) => return Ok(false),

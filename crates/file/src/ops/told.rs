@@ -33,6 +33,8 @@ pub struct Attributes {
     pub changed: Time,
     /// When it was made.
     pub created: Time,
+    /// How many changes the inode has had: of two answers this tells the later one.
+    pub changes: u64,
 }
 
 /// A directory that is open.
@@ -44,7 +46,7 @@ pub(crate) struct OpenDir {
 }
 
 impl Attributes {
-    pub(super) fn of(ino: u64, inode: &Inode) -> Attributes {
+    pub(crate) fn of(ino: u64, inode: &Inode) -> Attributes {
         let is_directory = inode.kind == Kind::Directory;
         Attributes {
             ino,
@@ -60,6 +62,7 @@ impl Attributes {
             modified: inode.modified,
             changed: inode.changed,
             created: inode.created,
+            changes: inode.stamps.changes(),
         }
     }
 }

@@ -69,6 +69,11 @@ impl Stamps {
         }
     }
 
+    /// How many changes the record has had.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
     /// Whether these are of an earlier value of the record than `other`.
     pub(crate) fn is_before(&self, other: &Stamps) -> bool {
         self.changes < other.changes

@@ -16,6 +16,7 @@ mod interleave;
 mod keepers;
 mod lapses;
 mod large;
+mod lasting;
 mod late;
 mod leases;
 mod locks;

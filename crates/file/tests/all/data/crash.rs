@@ -20,6 +20,10 @@ fn steps(rng: &mut SplitMix) -> Vec<Step> {
     steps.push(Step::Write(20_000, drawn(rng, 6000)));
     steps.push(Step::Truncate(0));
     steps.push(Step::Write(5, drawn(rng, 3000)));
+    steps.push(Step::scatter(rng, 100));
+    steps.extend((0..40).map(|n| Step::Write(n * 2000, drawn(rng, 700))));
+    steps.push(Step::scatter(rng, 50_000));
+    steps.push(Step::scatter(rng, 85_000));
     steps
 }
 

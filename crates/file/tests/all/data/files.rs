@@ -15,6 +15,8 @@ use super::bed::{Bed, Host, Node, drawn, in_world, rope};
 #[derive(Clone, Debug)]
 pub enum Step {
     Write(usize, Vec<u8>),
+    /// Parts that lie apart from one another, ascending.
+    Scatter(Vec<(usize, Vec<u8>)>),
     Truncate(usize),
     Punch(usize, usize),
 }
@@ -32,17 +34,26 @@ impl Step {
             0 => Step::Truncate(rng.index((size + 5000).min(largest))),
             1 => Step::Truncate(0),
             2 => Step::Punch(rng.index(size + 1), rng.index(20_000)),
+            3 => Step::scatter(rng, at),
             _ => Step::Write(at, drawn(rng, length)),
         }
     }
 
+    /// Some parts from a place on.
+    pub fn scatter(rng: &mut SplitMix, mut at: usize) -> Step {
+        let count = 2 + rng.index(8);
+        let part = |_| {
+            let (from, length) = (at, rng.index(3000) + 1);
+            at += length + rng.index(4000);
+            (from, drawn(rng, length))
+        };
+        Step::Scatter((0..count).map(part).collect())
+    }
+
     pub fn apply(&self, model: &mut Vec<u8>) {
         match self {
-            Step::Write(at, bytes) => {
-                let end = at + bytes.len();
-                model.resize(model.len().max(end), 0);
-                model[*at..end].copy_from_slice(bytes);
-            }
+            Step::Write(at, bytes) => put(model, *at, bytes),
+            Step::Scatter(parts) => parts.iter().for_each(|(at, bytes)| put(model, *at, bytes)),
             Step::Truncate(size) => model.resize(*size, 0),
             Step::Punch(from, length) => {
                 let (from, to) = ((*from).min(model.len()), (from + length).min(model.len()));
@@ -54,10 +65,21 @@ impl Step {
     pub async fn run(&self, host: &Host, node: &Node) -> Result<(), file::Error> {
         match self {
             Step::Write(at, bytes) => host.contents.write(node, *at as u64, rope(bytes)).await,
+            Step::Scatter(parts) => {
+                host.contents
+                    .write_parts(node, parts.iter().map(|(at, bytes)| (*at as u64, rope(bytes))).collect())
+                    .await
+            }
             Step::Truncate(size) => host.contents.truncate(node, *size as u64).await,
             Step::Punch(from, length) => host.contents.punch(node, *from as u64..(from + length) as u64).await,
         }
     }
+}
+
+fn put(model: &mut Vec<u8>, at: usize, bytes: &[u8]) {
+    let end = at + bytes.len();
+    model.resize(model.len().max(end), 0);
+    model[at..end].copy_from_slice(bytes);
 }
 
 pub async fn content(host: &Host, node: &Node) -> Vec<u8> {

@@ -83,6 +83,12 @@ async fn all_at_once(seed: u64) {
                         1 => Step::Truncate(rng.index(300_000)),
                         2 => Step::Punch(rng.index(300_000), rng.index(100_000)),
                         // Each byte says its place, so that whoever wrote it last is no matter.
+                        3 => {
+                            let base = rng.index(300_000);
+                            let places = (base..base + 18_000).step_by(3000);
+                            let part = |at| (at, (at..at + 1 + rng.index(2500)).map(byte_of).collect());
+                            Step::Scatter(places.map(part).collect())
+                        }
                         _ => {
                             let at = rng.index(300_000);
                             Step::Write(at, (at..at + 1 + rng.index(20_000)).map(byte_of).collect())

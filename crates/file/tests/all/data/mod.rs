@@ -8,6 +8,7 @@ mod late;
 mod loss;
 mod many;
 mod overdue;
+mod parts;
 mod room;
 mod shelf;
 mod stale;

@@ -40,6 +40,40 @@ fn what_files_had_is_there_again_when_they_are_gone() {
     });
 }
 
+/// A chunk came into the list when an eighth of it was free, if that had room then, and never again: all others' room was lost.
+#[test]
+fn chunks_that_the_list_has_forgotten_are_found_where_there_seems_to_be_no_room() {
+    in_world(1, async {
+        let mut rng = SplitMix(1);
+        let bed = Bed::new(1, (2, 1), 4, 8).await;
+        let before = bed.host();
+        let nodes = [Node::new(&before, 1), Node::new(&before, 2)];
+        for node in &nodes {
+            node.create().await;
+        }
+        // Both have something in each chunk.
+        let mut filled = 0;
+        while before.contents.write(&*nodes[filled % 2], (filled / 2) as u64 * 50_000, rope(&[1; 50_000])).await.is_ok()
+        {
+            filled += 1;
+        }
+        before.contents.truncate(&*nodes[0], 0).await.unwrap();
+        before.contents.space().close().await;
+        let list = bed.keys_of(b'a');
+        let listed = before.meta.get(&list).await.unwrap().expect("there is room in chunks");
+        before.meta.swap(&list, Some(listed.version), None).await.unwrap();
+        let host = bed.host();
+        let node = Node::new(&host, 3);
+        node.create().await;
+        let bytes = drawn(&mut rng, 50_000);
+        for at in 0..filled / 4 {
+            host.contents.write(&*node, at as u64 * 50_000, rope(&bytes)).await.unwrap();
+        }
+        host.contents.space().close().await;
+        audit(&bed, &[2, 3]).await;
+    });
+}
+
 #[test]
 fn a_refusal_names_the_members_and_why() {
     in_world(2, async {
