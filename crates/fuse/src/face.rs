@@ -22,7 +22,7 @@ use fuser::{
 use crate::caller::Caller;
 use crate::figures::{Kind, Outcome};
 use crate::replies::{answer, attributes, bytes, data, done, entry, how_opened, joined, opened, room, sought, tested};
-use crate::serve::{Job, Served, Way};
+use crate::serve::{Job, Served, Way, Write};
 use crate::told::{self, Moment, TTL};
 
 /// Bytes of one write. Chosen: a block of what is gathered.
@@ -77,12 +77,13 @@ fn time(time: TimeOrNow) -> Time {
 
 impl Filesystem for Face {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // What the kernel does not know is done without; of the sizes it takes what it can.
+        // What the kernel does not know is done without; of the sizes it takes what it can. Not FUSE_ASYNC_DIO: what is written past
+        // the pages by AIO it would call done without having had it made stable, where that was asked for; and where a part of it
+        // failed it would cut the file to what it believes to be its length.
         let wanted = InitFlags::FUSE_ASYNC_READ
             | InitFlags::FUSE_BIG_WRITES
             | InitFlags::FUSE_AUTO_INVAL_DATA
             | InitFlags::FUSE_PARALLEL_DIROPS
-            | InitFlags::FUSE_ASYNC_DIO
             | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP
             | InitFlags::FUSE_POSIX_LOCKS
             | InitFlags::FUSE_FLOCK_LOCKS
@@ -223,7 +224,7 @@ impl Filesystem for Face {
 
     fn open(&self, _request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let how = how_opened(flags.0);
-        self.hand_on(Kind::Open, move |served| async move { opened(reply, served.open(ino.0).await, how) });
+        self.hand_on(Kind::Open, move |served| async move { opened(reply, served.open(ino.0, how).await, how) });
     }
 
     fn create(
@@ -246,7 +247,7 @@ impl Filesystem for Face {
                     Error::Exists(_) if !exclusive => Error::Stale,
                     error => error,
                 })?;
-                Ok((made, served.hand_out(file)))
+                Ok((made, served.hand_out(file, how)))
             };
             let made = made.await;
             match &made {
@@ -289,17 +290,20 @@ impl Filesystem for Face {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let has = |flag| flags.0 & flag != 0;
+        let (is_direct, is_stable) = (has(libc::O_DIRECT), has(libc::O_DSYNC));
         // Pages of a mapping know their places.
         let way = match write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
             true => Way::Pages,
-            false if flags.0 & libc::O_APPEND != 0 => Way::Append,
+            false if has(libc::O_APPEND) => Way::Append,
             false => Way::Place,
         };
         // The kernel does it itself, but for writes past its pages.
         let drops_rights = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let data = data.to_vec();
         self.hand_on(Kind::Write, move |served| async move {
-            let written = served.write(handle.0, (offset, &data), way, drops_rights).await;
+            let write = Write { at: offset, bytes: &data, way, is_direct, is_stable, drops_rights };
+            let written = served.write(handle.0, &write).await;
             match &written {
                 Ok(written) => reply.written(*written as u32),
                 Err(error) => reply.error(told::errno(error)),

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use engine::sync::{MailReceiver, Semaphore, mailbox};
 use engine::task::{self, LocalFuture};
 use file::{DirEntry, Error, Files, Handle, LockRequest, OpenFile};
-use fuser::{INodeNo, Notifier};
+use fuser::{FopenFlags, INodeNo, Notifier};
 
 use crate::figures::FuseMetrics;
 use crate::lockers::Lockers;
@@ -25,7 +25,15 @@ const FORGETTING_MAX: usize = 8;
 const NAMES_AT_ONCE: usize = 64;
 
 /// A file that is open, and what this one that has it open was told.
-type Opened = (Rc<OpenFile>, Rc<Handle>);
+#[derive(Clone)]
+struct Opened {
+    file: Rc<OpenFile>,
+    told: Rc<Handle>,
+    /// It was opened to go by none of the kernel's pages.
+    is_past_pages: bool,
+    /// Where a write past them was refused, which is told by the next one.
+    refused: Rc<Cell<Option<u64>>>,
+}
 
 /// What a write is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +44,20 @@ pub enum Way {
     Append,
     /// Pages that a mapping has changed: the kernel looks at errors, and not at how much is written.
     Pages,
+}
+
+/// A write.
+pub struct Write<'a> {
+    /// Its place, as the kernel has it.
+    pub at: u64,
+    pub bytes: &'a [u8],
+    pub way: Way,
+    /// Past the kernel's pages, as its user wishes.
+    pub is_direct: bool,
+    /// It is stable when it is told.
+    pub is_stable: bool,
+    /// What a program gains by its owner goes.
+    pub drops_rights: bool,
 }
 
 /// What is served.
@@ -60,26 +82,27 @@ impl Served {
     }
 
     /// A number for a file that is open.
-    pub fn hand_out(&self, file: Rc<OpenFile>) -> u64 {
+    pub fn hand_out(&self, file: Rc<OpenFile>, how: FopenFlags) -> u64 {
         let handle = self.next.get();
         self.next.set(handle + 1);
         let told = Rc::new(file.handle());
-        self.handles.borrow_mut().insert(handle, (file, told));
+        let is_past_pages = how.contains(FopenFlags::FOPEN_DIRECT_IO);
+        self.handles.borrow_mut().insert(handle, Opened { file, told, is_past_pages, refused: Rc::default() });
         handle
     }
 
     /// Opens a file. What the kernel has known of its size and times goes: others may have changed them, and it reads no
     /// further than it thinks that the file goes. (Its pages go with every open by themselves.)
-    pub async fn open(&self, ino: u64) -> Result<u64, Error> {
+    pub async fn open(&self, ino: u64, how: FopenFlags) -> Result<u64, Error> {
         let file = self.files.open_file(ino).await?;
         // A kernel that knows nothing of the inode says so, and that is as well.
         let _unknown = self.notifier.inval_inode(INodeNo(ino), -1, 0);
-        Ok(self.hand_out(file))
+        Ok(self.hand_out(file, how))
     }
 
     /// The file of a number that was handed out.
     pub fn file(&self, handle: u64) -> Result<Rc<OpenFile>, Error> {
-        self.opened(handle).map(|(file, _)| file)
+        self.opened(handle).map(|opened| opened.file)
     }
 
     fn opened(&self, handle: u64) -> Result<Opened, Error> {
@@ -88,27 +111,42 @@ impl Served {
 
     /// What was written before is stable, by whatever handle; also what was dropped since this one was told.
     pub async fn flush(&self, handle: u64) -> Result<(), Error> {
-        let (file, told) = self.opened(handle)?;
+        let Opened { file, told, .. } = self.opened(handle)?;
         told.flush(&file).await
     }
 
     /// Writes bytes at a place, or, where it appends, at the file's end; returns how many.
-    pub async fn write(
-        &self,
-        handle: u64,
-        (at, bytes): (u64, &[u8]),
-        way: Way,
-        drops_rights: bool,
-    ) -> Result<usize, Error> {
-        let file = self.file(handle)?;
-        if drops_rights {
+    pub async fn write(&self, handle: u64, write: &Write<'_>) -> Result<usize, Error> {
+        let opened = self.opened(handle)?;
+        let written = self.write_to(&opened, write).await;
+        let refused = written.is_err().then_some(write.at);
+        // The kernel would cut the file to the length that it has seen last, and with that what others have written since. Told that
+        // nothing was written, it writes once more by way of its pages, and is told of the fault then.
+        if write.is_direct && write.way != Way::Pages && refused.is_some() && opened.refused.take() != refused {
+            opened.refused.set(refused);
+            return Ok(0);
+        }
+        opened.refused.set(None);
+        written
+    }
+
+    async fn write_to(&self, opened: &Opened, write: &Write<'_>) -> Result<usize, Error> {
+        let (file, bytes) = (&opened.file, write.bytes);
+        if write.drops_rights {
             self.files.names().drop_rights(file.ino()).await?;
         }
-        match way {
+        match write.way {
             // Where it ends is what the file says, and not what the kernel has seen last.
             Way::Append => file.append(bytes).await.map(|_at| bytes.len()),
-            Way::Place => file.write(at, bytes).await,
-            Way::Pages => file.write_all(at, bytes).await.map(|()| bytes.len()),
+            Way::Place => {
+                let written = file.write(write.at, bytes).await?;
+                // Of what was opened to append the kernel asks for nothing behind a write, also where it places by now.
+                if write.is_stable && opened.is_past_pages {
+                    file.flush().await?;
+                }
+                Ok(written)
+            }
+            Way::Pages => file.write_all(write.at, bytes).await.map(|()| bytes.len()),
         }
     }
 
@@ -183,7 +221,7 @@ impl Served {
 
     /// Each close of a descriptor: with it go the locks by `fcntl` of the process (its table of files is the owner).
     pub async fn leave(&self, handle: u64, owner: u64) -> Result<(), Error> {
-        let (file, told) = self.opened(handle)?;
+        let Opened { file, told, .. } = self.opened(handle)?;
         // First: what it gets from now on is not of before.
         self.lockers.borrow_mut().flush(file.ino(), owner);
         let left = self.files.leave(&file, owner).await;
@@ -209,7 +247,7 @@ impl Served {
 
     /// Takes a number back.
     pub async fn take_back(&self, handle: u64) -> Result<(), Error> {
-        let (file, _told) = self.handles.borrow_mut().remove(&handle).ok_or(Error::Stale)?;
+        let Opened { file, .. } = self.handles.borrow_mut().remove(&handle).ok_or(Error::Stale)?;
         let owners = self.lockers.borrow_mut().release(file.ino(), handle);
         let mut left = Ok(());
         // Those of this open file; and a process that has locked by it, and by none since, is gone.

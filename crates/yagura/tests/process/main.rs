@@ -9,6 +9,7 @@ mod csi;
 mod dashboard;
 mod drive;
 mod file;
+mod file_direct;
 mod file_fsck;
 mod file_locks;
 mod file_mend;
