@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Rows of figures in short form: ours and its peers in the same rounds, with JSON and pictures in OUTPUT.
-# usage: bench.sh YAGURA OUTPUT [ROW]   ROW: device, B1 (to B2b), scale, B4, ycsb, B5, B6 (with B7), B9, B10, B11, B12, B13, B15,
+# usage: bench.sh YAGURA OUTPUT [ROW]   ROW: device, B1 (to B2b), scale, B4, ycsb, B5, B6 (with B7), B9, B10, B11, B12, B13, B14, B15,
 # B3; all if left out; or B8, for which Ceph is installed
 set -euo pipefail
 yagura=$1 output=$2 only=${3:-}
@@ -49,15 +49,17 @@ B8() {
 }
 B5() { "$yagura" bench kv-scale "${short[@]}"; }
 B13() { "$yagura" bench hot-node "${short[@]}"; }
+# Wants root, for the mounts; beside GlusterFS where that is installed.
+B14() { scripts/files.py "$yagura" "$output" --rounds 3 --seconds 1; }
 # Inside a guest: Linux's own target and initiator want a kernel of their own.
 B3() { YAGURA=$yagura OUTPUT=$output ROUNDS=3 SECONDS_EACH=1 scripts/guest.sh figures; }
 
 case $only in
-  "") for row in device B1 scale table B4 B5 B6 B9 B10 B11 B12 B13 B15 B3; do "$row"; done ;;
+  "") for row in device B1 scale table B4 B5 B6 B9 B10 B11 B12 B13 B14 B15 B3; do "$row"; done ;;
   B1 | B2 | B2a | B2b) B1 ;;
   B7) B6 ;;
-  device | scale | table | B4 | ycsb | B5 | B6 | B8 | B9 | B10 | B11 | B12 | B13 | B15 | B3) "$only" ;;
-  *) echo "bench: no row $only; there are device, B1, B2, B2a, B2b, B3, B4, ycsb, B5, B6, B7, B8, B9, B10, B11, B12, B13, B15, scale and table" >&2; exit 2 ;;
+  device | scale | table | B4 | ycsb | B5 | B6 | B8 | B9 | B10 | B11 | B12 | B13 | B14 | B15 | B3) "$only" ;;
+  *) echo "bench: no row $only; there are device, B1, B2, B2a, B2b, B3, B4, ycsb, B5, B6, B7, B8, B9, B10, B11, B12, B13, B14, B15, scale and table" >&2; exit 2 ;;
 esac
 scripts/report.py "$output" > "$output/REPORT.md"
 echo "bench: JSON, SVG and REPORT.md in $output"

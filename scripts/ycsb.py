@@ -5,17 +5,17 @@ Every server is started here, on loopback, and ended by its id. Writes OUTPUT/YC
 """
 import argparse
 import contextlib
-import json
 import os
 import pathlib
 import re
 import shutil
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+import row
 
 HERE = pathlib.Path(__file__).resolve().parent.parent
 # Shares in YCSB's own workload files (workloads/workloada …); E is of scans and left out.
@@ -38,32 +38,8 @@ def free_port():
         return listener.getsockname()[1]
 
 
-class Servers(contextlib.ExitStack):
-    """Programs that run until the block ends."""
-
-    def start(self, command, **options):
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, **options)
-        self.callback(self.end, child)
-        return child
-
-    @staticmethod
-    def end(child):
-        child.terminate()
-        try:
-            child.wait(10)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-
-    def ready(self, command):
-        """Starts one of ours; what it says of itself once it serves."""
-        child = self.start(command, stdout=subprocess.PIPE, text=True)
-        text, decoder = "", json.JSONDecoder()
-        for line in child.stdout:
-            text += line
-            with contextlib.suppress(json.JSONDecodeError):
-                return decoder.raw_decode(text)[0]
-        sys.exit(f"ycsb.py: {command[:2]} ended before it served")
+class Peers(row.Servers):
+    """With servers of others."""
 
     def peer(self, name, command, port):
         if not shutil.which(command[0]):
@@ -79,14 +55,7 @@ class Servers(contextlib.ExitStack):
 
 
 def our_gateway(servers, yagura, replicas):
-    members = []
-    for index in range(replicas):
-        target = servers.ready([yagura, "target", "--listen", "127.0.0.1:0", "--json", "--nqn",
-                                f"nqn.2026-11.io.yagura:ycsb-{index}", "--namespace", f"memory={MEMBER_BYTES}"])
-        members.append(target["listening"])
-    create = [yagura, "pool", "create", "--replicas", str(replicas)]
-    subprocess.run(create + [word for member in members for word in ("--member", member)], check=True,
-                   stdout=subprocess.DEVNULL)
+    members = servers.pool(yagura, "ycsb", [f"memory={MEMBER_BYTES}"] * replicas)
     gateway = servers.ready([yagura, "gateway", "--pool", ",".join(members), "--listen", "127.0.0.1:0", "--json"])
     return gateway["listening"]
 
@@ -119,14 +88,8 @@ def sample(figures, part):
             "client_cpu_us": 0.0, "server_cpu_us": None}
 
 
-def ratio(name, ours, theirs, figure):
-    each = [a[figure] / b[figure] for a, b in zip(ours, theirs)]
-    median = statistics.median(a[figure] for a in ours) / statistics.median(b[figure] for b in theirs)
-    return {"name": name, "median": median, "low": min(each), "high": max(each), "aim": None}
-
-
-def row(yagura, classes, replicas, options):
-    with Servers() as servers:
+def measured(yagura, classes, replicas, options):
+    with Peers() as servers:
         memcached, redis = free_port(), free_port()
         sides = {
             "Yagura's gateway": ("Redis", our_gateway(servers, yagura, replicas)),
@@ -152,9 +115,9 @@ def row(yagura, classes, replicas, options):
     for peer in peers:
         for workload in WORKLOADS:
             pair = rounds[workload, "READ", ours], rounds[workload, "READ", peer]
-            ratios.append(ratio(f"{workload}: rate / {peer}", *pair, "rate"))
+            ratios.append(row.ratio(f"{workload}: rate / {peer}", *pair, "rate"))
         for name, key in (("read", ("C", "READ")), ("update", ("A", "UPDATE"))):
-            ratios.append(ratio(f"{name}: p50 / {peer}", rounds[(*key, ours)], rounds[(*key, peer)], "p50_us"))
+            ratios.append(row.ratio(f"{name}: p50 / {peer}", rounds[(*key, ours)], rounds[(*key, peer)], "p50_us"))
     named = [{"name": f"{w} {part.lower()}: {side}", "rounds": rounds[w, part, side]} for w, part, side in rounds]
     return {"row": f"YCSB-{replicas}", "title": f"YCSB 0.17 through the gateway, {replicas} replica(s), 10 fields of 390 bytes",
             "conditions": [f"{os.cpu_count()} cores shared by client, gateway, storage nodes and peers",
@@ -185,11 +148,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         classes = build(folder)
         for replicas in options.replicas:
-            result = row(options.yagura, classes, replicas, options)
-            (options.output / f"{result['row']}.json").write_text(json.dumps(result, indent=2))
-            print(result["row"], "·", result["title"])
-            for one in result["ratios"]:
-                print(f"  {one['name']} = {one['median']:.3f} [{one['low']:.3f} .. {one['high']:.3f}]  reported")
+            row.tell(measured(options.yagura, classes, replicas, options), options.output)
 
 
 if __name__ == "__main__":
