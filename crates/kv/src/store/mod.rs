@@ -407,6 +407,8 @@ mod outcome_tests;
 #[cfg(test)]
 mod reach_tests;
 #[cfg(test)]
+mod rebuild_tests;
+#[cfg(test)]
 mod repair_tests;
 #[cfg(test)]
 mod room_tests;

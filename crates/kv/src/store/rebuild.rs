@@ -20,6 +20,11 @@
 //!   not rebuilt. (From all others: what a sweep counts on one look has shown at the page and at all of them: `work::Look`);
 //! - where an operator's word is needed behind a change that was taken back, the map notes first that it ends `unequal`: whoever
 //!   makes homes equal for it may have held the page, as it was, against the others;
+//! - what a conditional operation wrote comes back only where no higher ballot may have been told that it is not there (by the page
+//!   itself, say, before it was damaged, and by one of those asked, which has promised that ballot and does not hold it): one that
+//!   goes by a majority of such answers builds on what was before. Brought back under the promise, and not by it, the entry would
+//!   have a majority where it was refused, be read, and be gone with the next. So it is decided anew first, above every promise
+//!   (`Inner::confirm`), as a migration does;
 //! - the page becomes good in one compare-and-write (`table::rebuild`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,14 +43,16 @@ use super::repair::RepairReport;
 use super::scan::{DamagedPage, DamagedPages, Seen};
 use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX};
-use crate::table::{AGE_MIN, DamageMark, Damaged, Rebuilding, TableError};
-use crate::types::Ballot;
+use crate::table::{AGE_MIN, DamageMark, Damaged, Found, Rebuilding, TableError};
+use crate::types::{Ballot, Key, Timestamp};
 use engine::job::Job;
 
 /// What clocks of hosts may differ by over [`OPERATION_TIME_MAX`]. Guessed: 10 % is far beyond any clock's drift.
 const CLOCK_MARGIN: Duration = Duration::from_secs(1);
 /// What whoever agrees on a map is left at most before somebody else does. Guessed: some steps of an agreement.
 const AGREEING_TIME: Duration = Duration::from_secs(2);
+/// Looks at a page of which something is undecided each time. Guessed: hosts that contend for a key leave it so for a round trip.
+const LOOKS_MAX: usize = 10;
 
 /// The pages that are still damaged, each with what is damaged of it.
 async fn marked(
@@ -354,9 +361,59 @@ pub(super) async fn rebuild_page(
     inner: &Rc<Inner>,
     damaged: &DamagedPage,
     mark: &DamageMark,
-    Terms { since, accept_stale }: Terms,
+    terms: Terms,
     job: &Rc<Job>,
 ) -> Result<Option<bool>, Unable> {
+    for _ in 0..LOOKS_MAX {
+        let Some((around, unsealed)) = look_unswept(inner, damaged, mark, terms, job).await? else { return Ok(None) };
+        let Around { sight: Sight { topology, index, connection, image }, seen, stale, .. } = around;
+        let member = &topology.members[index];
+        let table = member.table().ok_or(Unable::of(MemberError::Away))?;
+        let rebuilding = table.begin_rebuild(damaged.page, image, unsealed).await.map_err(Unable::of)?;
+        // A majority to decide may be what is missing where what was before is accepted.
+        let undecided = if stale { Vec::new() } else { undecided(inner, &topology, index, &seen, &rebuilding) };
+        for key in &undecided {
+            let decided = inner.confirm(key).await;
+            decided.map_err(|error| Unable::Other(format!("{key:?}: what was begun can't be decided: {error}")))?;
+        }
+        if !undecided.is_empty() {
+            continue;
+        }
+        return match gather(inner, &topology, index, seen, rebuilding, job).await? {
+            rebuilding if member.counts(connection).is_ok() => {
+                rebuilding.finish().await.map_err(Unable::of).map(|()| Some(stale))
+            }
+            rebuilding => {
+                rebuilding.give_up().await;
+                Err(Unable::of(MemberError::Away))
+            }
+        };
+    }
+    Err(Unable::Other("operations on its keys were under way each time: repair again".into()))
+}
+
+/// Keys of which the page would hold what a conditional operation wrote and a higher ballot may have been told is not there: one
+/// of those asked has promised that, and holds something older.
+fn undecided(inner: &Inner, topology: &Topology, index: usize, seen: &Seen, rebuilding: &Rebuilding) -> Vec<Key> {
+    let is_undecided = |found: &[(usize, Found)]| {
+        let newest = found.iter().map(|(_, found)| found.timestamp).max().unwrap_or(Timestamp::ZERO);
+        let passes = |found: &Found| found.timestamp < newest && found.promise > newest.ballot;
+        newest.ballot != Ballot::NONE && found.iter().any(|(_, found)| passes(found))
+    };
+    let keys = seen.keys.iter().filter(|(_, found)| is_undecided(found));
+    let keys = keys.filter_map(|((_, key), _)| inner.key(key).ok());
+    keys.filter(|key| topology.homes(key).contains(index) && !rebuilding.holds(key)).collect()
+}
+
+/// Looks at a damaged page, and at what the others hold: where those are not all, in an epoch in which no sweep has read the page
+/// before. Returns also whether none of this epoch must have sealed it.
+async fn look_unswept(
+    inner: &Rc<Inner>,
+    damaged: &DamagedPage,
+    mark: &DamageMark,
+    Terms { since, accept_stale }: Terms,
+    job: &Rc<Job>,
+) -> Result<Option<(Around, bool)>, Unable> {
     let Some(mut around) = look_around(inner, damaged, mark, accept_stale, job).await? else { return Ok(None) };
     // Who follows no map sweeps nothing, and no sweep goes on while the pool changes.
     let source = inner.source().ok();
@@ -373,19 +430,7 @@ pub(super) async fn rebuild_page(
     if around.stale && around.sight.topology.map.state == State::Unclean {
         void_equalising(inner, around.sight.topology.map.epoch).await.map_err(Unable::Other)?;
     }
-    let Around { sight: Sight { topology, index, connection, image }, seen, stale, .. } = around;
-    let member = &topology.members[index];
-    let table = member.table().ok_or(Unable::of(MemberError::Away))?;
-    let rebuilding = table.begin_rebuild(damaged.page, image, source.is_some()).await.map_err(Unable::of)?;
-    match gather(inner, &topology, index, seen, rebuilding, job).await? {
-        rebuilding if member.counts(connection).is_ok() => {
-            rebuilding.finish().await.map_err(Unable::of).map(|()| Some(stale))
-        }
-        rebuilding => {
-            rebuilding.give_up().await;
-            Err(Unable::of(MemberError::Away))
-        }
-    }
+    Ok(Some((around, source.is_some())))
 }
 
 /// Has the change that cleans up in `epoch` end `unequal`: who has made homes equal may have read the page before.
