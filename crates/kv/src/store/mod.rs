@@ -376,7 +376,7 @@ impl Inner {
     /// Notes that a member has missed something.
     fn mark_stale(&self, member: &Member) {
         if !member.set_stale(true) {
-            tracing::debug!(member = member.index, "a member has missed a write and waits for repair");
+            tracing::debug!(member = member.index, "a member waits for repair");
             self.stale.notify_one();
         }
     }

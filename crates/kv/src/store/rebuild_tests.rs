@@ -77,3 +77,22 @@ fn what_a_promise_forbids_is_not_brought_back_past_it() {
         assert_eq!(pool.host().get(b"k").await.unwrap(), Some(value(&read)), "neither knows of the other");
     });
 }
+
+/// Of two replicas one has lost a page: nothing of its keys is read, so nothing is ever stored that the page could miss; and it was
+/// rebuilt by the next scrub, within a day, or never.
+#[test]
+fn a_damaged_page_that_a_read_meets_is_rebuilt_by_itself() {
+    run(2, async {
+        let pool = Pool::new(2, 2).await;
+        pool.store.put(b"k", value(b"v")).await.unwrap();
+        pool.store.settle().await;
+        let repairer = pool.store.start_repairer(RepairerOptions { at_start: false, ..RepairerOptions::default() });
+        engine::time::sleep(Duration::from_secs(1)).await;
+        pool.damage(0, pool.store.table(0).unwrap().layout().table(pool.page_of(0, b"k"))).await;
+        assert!(pool.store.get(b"k").await.is_err(), "one of two is no majority");
+        engine::time::sleep(Duration::from_secs(20)).await;
+        assert_eq!(pool.store.get(b"k").await, Ok(Some(value(b"v"))));
+        assert!(pool.store.is_repaired());
+        drop(repairer);
+    });
+}
