@@ -43,8 +43,8 @@ use super::repair::RepairReport;
 use super::scan::{DamagedPage, DamagedPages, Seen};
 use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX};
-use crate::table::{AGE_MIN, DamageMark, Damaged, Found, Rebuilding, TableError};
-use crate::types::{Ballot, Key, Timestamp};
+use crate::table::{AGE_MIN, DamageMark, Damaged, Rebuilding, TableError};
+use crate::types::{Ballot, Key};
 use engine::job::Job;
 
 /// What clocks of hosts may differ by over [`OPERATION_TIME_MAX`]. Guessed: 10 % is far beyond any clock's drift.
@@ -100,9 +100,18 @@ impl Ahead {
     }
 }
 
-/// What is damaged of a page now.
+/// What is damaged of a page now. Damage that a medium may show again (zeroes, say) is cleared first: else the compare of one
+/// rebuilding, late, were met by a later loss, with what the page held before that; and the time of the one waited for the other.
 pub(super) async fn mark_of(inner: &Rc<Inner>, damaged: &DamagedPage) -> Result<Option<DamageMark>, MemberError> {
-    Ok(look(inner, damaged).await?.map(|sight| sight.image.mark()))
+    for _ in 0..LOOKS_MAX {
+        let Some(sight) = look(inner, damaged).await? else { return Ok(None) };
+        let mark = sight.image.mark();
+        if !sight.image.may_repeat() {
+            return Ok(Some(mark));
+        }
+        clear(inner, damaged, &mark).await?;
+    }
+    Err(TableError::Contended.into())
 }
 
 /// A damaged page as it was seen.
@@ -266,7 +275,8 @@ pub(super) fn fail_left(left: DamagedPages, report: &mut RepairReport) {
     }
 }
 
-/// Clears a page; `false`: this damage is no more. All that the page may have held was seen elsewhere, for the damage of this mark.
+/// Clears a page; `false`: this damage is no more. All that the page may have held was seen elsewhere, for the damage of this mark,
+/// or nothing is left of it.
 async fn clear(inner: &Rc<Inner>, damaged: &DamagedPage, mark: &DamageMark) -> Result<bool, MemberError> {
     let topology = inner.topology();
     let Some(index) = damaged.index_in(&topology) else { return Ok(false) };
@@ -371,7 +381,9 @@ pub(super) async fn rebuild_page(
         let table = member.table().ok_or(Unable::of(MemberError::Away))?;
         let rebuilding = table.begin_rebuild(damaged.page, image, unsealed).await.map_err(Unable::of)?;
         // A majority to decide may be what is missing where what was before is accepted.
-        let undecided = if stale { Vec::new() } else { undecided(inner, &topology, index, &seen, &rebuilding) };
+        let undecided = seen.undecided().filter(|_| !stale).filter_map(|key| inner.key(key).ok());
+        let is_wanted = |key: &Key| topology.homes(key).contains(index) && !rebuilding.holds(key);
+        let undecided: Vec<Key> = undecided.filter(is_wanted).collect();
         for key in &undecided {
             let decided = inner.confirm(key).await;
             decided.map_err(|error| Unable::Other(format!("{key:?}: what was begun can't be decided: {error}")))?;
@@ -390,19 +402,6 @@ pub(super) async fn rebuild_page(
         };
     }
     Err(Unable::Other("operations on its keys were under way each time: repair again".into()))
-}
-
-/// Keys of which the page would hold what a conditional operation wrote and a higher ballot may have been told is not there: one
-/// of those asked has promised that, and holds something older.
-fn undecided(inner: &Inner, topology: &Topology, index: usize, seen: &Seen, rebuilding: &Rebuilding) -> Vec<Key> {
-    let is_undecided = |found: &[(usize, Found)]| {
-        let newest = found.iter().map(|(_, found)| found.timestamp).max().unwrap_or(Timestamp::ZERO);
-        let passes = |found: &Found| found.timestamp < newest && found.promise > newest.ballot;
-        newest.ballot != Ballot::NONE && found.iter().any(|(_, found)| passes(found))
-    };
-    let keys = seen.keys.iter().filter(|(_, found)| is_undecided(found));
-    let keys = keys.filter_map(|((_, key), _)| inner.key(key).ok());
-    keys.filter(|key| topology.homes(key).contains(index) && !rebuilding.holds(key)).collect()
 }
 
 /// Looks at a damaged page, and at what the others hold: where those are not all, in an epoch in which no sweep has read the page

@@ -1,5 +1,7 @@
 //! Pages of one member that are damaged and rebuilt from the others, step by step.
 
+use device::{Durability, Namespace};
+
 use super::scan::DamagedPage;
 use super::tests::{Pool, value};
 use super::*;
@@ -94,5 +96,70 @@ fn a_damaged_page_that_a_read_meets_is_rebuilt_by_itself() {
         assert_eq!(pool.store.get(b"k").await, Ok(Some(value(b"v"))));
         assert!(pool.store.is_repaired());
         drop(repairer);
+    });
+}
+
+/// A page is lost as zeroes twice, and each time rebuilt by another host. What the first of them was to put in the place of zeroes
+/// was on its way until the second loss: back came what the page had held before the first, beside a put that counted on it since.
+#[test]
+fn a_page_that_is_lost_as_zeroes_twice_is_not_rebuilt_by_who_saw_it_once() {
+    run(3, async {
+        let pool = Pool::new(3, 3).await;
+        pool.store.put(b"k", value(b"before")).await.unwrap();
+        pool.store.settle().await;
+        let place = pool.store.table(0).unwrap().layout().table(pool.page_of(0, b"k"));
+        let lose = async || pool.members[0].inner.write_zeroes(place, 1, Durability::Stable).await.unwrap();
+        let (first, second) = (pool.host(), pool.host());
+        lose().await;
+        let page = Rebuilt::of(&pool, 0, b"k").await;
+        pool.members[0].hold_swaps.set(true);
+        page.rebuild(&first).await.unwrap_err();
+        pool.members[0].hold_swaps.set(false);
+        let again = Rebuilt::of(&pool, 0, b"k").await;
+        assert_eq!(again.rebuild(&second).await.unwrap(), Some(false));
+        pool.down(1, true);
+        pool.store.put(b"k", value(b"after")).await.unwrap();
+        pool.store.settle().await;
+        lose().await;
+        pool.members[0].land().await;
+        pool.down(1, false);
+        pool.down(2, true);
+        let read = pool.host().get(b"k").await;
+        assert!(!matches!(&read, Ok(Some(read)) if *read == value(b"before")), "it was replaced");
+        pool.down(2, false);
+        let anew = again.rebuild(&second).await;
+        assert!(anew.is_err(), "it has not been waited for: {anew:?}");
+        Rebuilt::of(&pool, 0, b"k").await.rebuild(&second).await.unwrap();
+        pool.down(2, true);
+        assert_eq!(pool.host().get(b"k").await, Ok(Some(value(b"after"))));
+    });
+}
+
+/// The same of an allocation page: what one has gathered for the first loss must not land on the second.
+#[test]
+fn an_allocation_page_that_is_lost_as_zeroes_twice_is_not_the_same_twice() {
+    run(4, async {
+        let pool = Pool::new(3, 3).await;
+        pool.store.put(b"k", value(&[7; 20_000])).await.unwrap();
+        pool.store.settle().await;
+        let (table, group) = (pool.store.table(0).unwrap(), pool::HeapGroup(0));
+        let mut seen = Vec::new();
+        for _ in 0..2 {
+            let place = table.layout().allocation(group);
+            pool.members[0].inner.write_zeroes(place, 1, Durability::Stable).await.unwrap();
+            let damaged = table.damaged_allocation(group).await.unwrap().expect("zeroes");
+            table.clear_allocation(group, damaged).await.unwrap();
+            let cleared = table.damaged_allocation(group).await.unwrap().expect("it is damaged still");
+            assert_eq!(
+                table.clear_allocation(group, cleared.clone()).await.unwrap()[..],
+                cleared[..],
+                "it is known now"
+            );
+            seen.push(cleared.to_vec());
+            let repaired = pool.store.repair(&RepairOptions { check_heap: true, ..RepairOptions::default() }).await;
+            assert!(repaired.is_complete() && repaired.groups_rebuilt == 1, "{repaired:?}");
+        }
+        assert!(seen[0] != seen[1], "what waits for the first would take the second for it");
+        assert!(pool.verify().await.is_clean());
     });
 }
