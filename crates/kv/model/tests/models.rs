@@ -60,6 +60,9 @@ fn a_member_that_lost_a_page_is_rebuilt_without_losing_a_write() {
     let [first, ..] = &quorum::configs::sound("loss")[..] else { panic!("the group is not empty") };
     let outcome = exhaust(&quorum::Search::new(first.clone()), STATES_MAX);
     assert_eq!(outcome, Outcome::Exhausted { states: 52_589 });
+    let [first, ..] = &quorum::configs::sound("loss-cas")[..] else { panic!("the group is not empty") };
+    let outcome = exhaust(&quorum::Search::new(first.clone()), STATES_MAX);
+    assert_eq!(outcome, Outcome::Exhausted { states: 693_162 });
 }
 
 fn change_states(group: &str) -> Vec<usize> {

@@ -201,6 +201,17 @@ fn decode_header(bytes: &[u8], identity: Identity, trust: Trust) -> Result<Optio
     Ok(Some(header))
 }
 
+/// Whether bytes bear the header of this very page, whatever else is wrong with them: they are what is left of one image of it.
+pub(crate) fn is_left_of(bytes: &[u8], identity: Identity) -> bool {
+    let is_of = |head: &[u8; HEADER_BYTES]| {
+        head.starts_with(&MAGIC)
+            && head[6] == identity.kind as u8
+            && u32_at(head, 48) == identity.page
+            && u64_at(head, 24) == identity.incarnation
+    };
+    bytes.first_chunk().is_some_and(is_of)
+}
+
 /// Writes the header of a page whose records stand in place already, and its checksum.
 fn encode_header(bytes: &mut [u8], identity: Identity, header: &Header) {
     bytes[0..4].copy_from_slice(&MAGIC);

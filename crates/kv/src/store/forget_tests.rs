@@ -8,7 +8,8 @@ use pool::{Request, State};
 
 use super::actor::{Actor, LENGTHS, value_of};
 use super::change_tests::{Host, SHORT, Scene, client};
-use super::lost_tests::{ACCEPT_STALE, damage};
+use super::lost_tests::damage;
+use super::rebuild_tests::ACCEPT_STALE;
 use super::tests::value;
 use super::*;
 use crate::table::{self, Record};

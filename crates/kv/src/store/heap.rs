@@ -95,6 +95,9 @@ async fn try_repair(member: &Member, job: &Job, report: &mut RepairReport) -> Re
         // Pages of a new life of the member are not damaged, but for a host that has slept.
         member.check_again().await?;
     }
+    for (group, bytes) in &mut damaged {
+        *bytes = table.clear_allocation(*group, bytes.clone()).await?;
+    }
     // What is rebuilt is gathered after the damage was seen, from all pages.
     let mut marks = mark(table, Some(heap), job).await?;
     let needed = !damaged.is_empty() || !marks.missing.is_empty();

@@ -110,6 +110,16 @@ impl MemberError {
         }
     }
 
+    /// Whether a page of the member is damaged, or what it refers to as a part of itself: repair rebuilds that. (Not so a block
+    /// that can't be read, which stays so whatever is walked over.)
+    pub(super) fn is_damage(&self) -> bool {
+        match self {
+            MemberError::Table(TableError::Page { error, .. }) => error.is_damage(),
+            MemberError::Table(error) => matches!(error, TableError::CopyDamaged { .. }),
+            _ => false,
+        }
+    }
+
     /// Whether the member has not done what it was asked, and never will: it is full, or its page is sealed.
     pub(super) fn is_refusal(&self) -> bool {
         self.is_out_of_space() || self.sealed().is_some()

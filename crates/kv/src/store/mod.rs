@@ -376,7 +376,7 @@ impl Inner {
     /// Notes that a member has missed something.
     fn mark_stale(&self, member: &Member) {
         if !member.set_stale(true) {
-            tracing::debug!(member = member.index, "a member has missed a write and waits for repair");
+            tracing::debug!(member = member.index, "a member waits for repair");
             self.stale.notify_one();
         }
     }
@@ -406,6 +406,8 @@ mod lost_tests;
 mod outcome_tests;
 #[cfg(test)]
 mod reach_tests;
+#[cfg(test)]
+mod rebuild_tests;
 #[cfg(test)]
 mod repair_tests;
 #[cfg(test)]

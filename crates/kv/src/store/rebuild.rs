@@ -4,7 +4,9 @@
 //! - its entries are gathered from so many other members (N - majority + 1) that every majority it was part of is met; while the
 //!   pool changes from so many of each set of homes, as of the old one no more than that have to know of an operation, but with
 //!   a majority of the new one (`Placement::know_what_was_held`). Where half of the homes may be all that know, from a majority;
-//!   or from fewer by an operator's word that what the page alone knew may be gone (`RepairOptions::accept_stale`);
+//!   or from fewer by an operator's word that what the page alone knew may be gone (`RepairOptions::accept_stale`); where
+//!   others are gone for good, from whoever is there, be it nobody (`RepairOptions::accept_lost`): a page that nothing may take
+//!   the place of would keep every change of the pool, and every sweep, waiting for ever;
 //! - they are gathered no sooner than [`super::OPERATION_TIME_MAX`] after the damage was seen. A put that this member had
 //!   answered before may still have been under way elsewhere; by then it has been acknowledged, and is found, or has failed.
 //!   That is so for the very damage that was seen: what has been put right meanwhile and is damaged anew has to wait again;
@@ -20,6 +22,11 @@
 //!   not rebuilt. (From all others: what a sweep counts on one look has shown at the page and at all of them: `work::Look`);
 //! - where an operator's word is needed behind a change that was taken back, the map notes first that it ends `unequal`: whoever
 //!   makes homes equal for it may have held the page, as it was, against the others;
+//! - what a conditional operation wrote comes back only where no higher ballot may have been told that it is not there (by the page
+//!   itself, say, before it was damaged, and by one of those asked, which has promised that ballot and does not hold it): one that
+//!   goes by a majority of such answers builds on what was before. Brought back under the promise, and not by it, the entry would
+//!   have a majority where it was refused, be read, and be gone with the next. So it is decided anew first, above every promise
+//!   (`Inner::confirm`), as a migration does;
 //! - the page becomes good in one compare-and-write (`table::rebuild`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,18 +41,20 @@ use super::collect::collect_of;
 use super::fetch::fetch;
 use super::member::{Life, Member, MemberError};
 use super::quorum::HalfMayKnow;
-use super::repair::RepairReport;
+use super::repair::{Accept, RepairReport};
 use super::scan::{DamagedPage, DamagedPages, Seen};
 use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX};
 use crate::table::{AGE_MIN, DamageMark, Damaged, Rebuilding, TableError};
-use crate::types::Ballot;
+use crate::types::{Ballot, Key};
 use engine::job::Job;
 
 /// What clocks of hosts may differ by over [`OPERATION_TIME_MAX`]. Guessed: 10 % is far beyond any clock's drift.
 const CLOCK_MARGIN: Duration = Duration::from_secs(1);
 /// What whoever agrees on a map is left at most before somebody else does. Guessed: some steps of an agreement.
 const AGREEING_TIME: Duration = Duration::from_secs(2);
+/// Looks at a page of which something is undecided each time. Guessed: hosts that contend for a key leave it so for a round trip.
+const LOOKS_MAX: usize = 10;
 
 /// The pages that are still damaged, each with what is damaged of it.
 async fn marked(
@@ -93,9 +102,18 @@ impl Ahead {
     }
 }
 
-/// What is damaged of a page now.
+/// What is damaged of a page now. Damage that a medium may show again (zeroes, say) is cleared first: else the compare of one
+/// rebuilding, late, were met by a later loss, with what the page held before that; and the time of the one waited for the other.
 pub(super) async fn mark_of(inner: &Rc<Inner>, damaged: &DamagedPage) -> Result<Option<DamageMark>, MemberError> {
-    Ok(look(inner, damaged).await?.map(|sight| sight.image.mark()))
+    for _ in 0..LOOKS_MAX {
+        let Some(sight) = look(inner, damaged).await? else { return Ok(None) };
+        let mark = sight.image.mark();
+        if !sight.image.may_repeat() {
+            return Ok(Some(mark));
+        }
+        clear(inner, damaged, &mark).await?;
+    }
+    Err(TableError::Contended.into())
 }
 
 /// A damaged page as it was seen.
@@ -194,7 +212,7 @@ impl Unable {
 pub(super) async fn rebuild_pages(
     inner: &Rc<Inner>,
     mut damaged: Vec<DamagedPage>,
-    accept_stale: bool,
+    accept: Accept,
     job: &Rc<Job>,
     report: &mut RepairReport,
 ) {
@@ -209,7 +227,7 @@ pub(super) async fn rebuild_pages(
             pages.iter().for_each(|(page, _)| fail(report, page, reason.clone()));
             return;
         }
-        let terms = Terms { since: inner.topology().map.epoch, accept_stale };
+        let terms = Terms { since: inner.topology().map.epoch, accept };
         time::sleep(OPERATION_TIME_MAX + CLOCK_MARGIN).await;
         let mut cleared = Cleared::new();
         for (page, mark) in pages {
@@ -218,18 +236,7 @@ pub(super) async fn rebuild_pages(
             }
             match rebuild_page(inner, &page, &mark, terms, job).await {
                 Ok(None) => {} // Likewise.
-                Ok(Some(stale)) => {
-                    report.pages_rebuilt += 1;
-                    report.pages_stale += u64::from(stale);
-                    if stale {
-                        let (page, member) = (page.page.0, page.member);
-                        tracing::warn!(
-                            member,
-                            page,
-                            "what this page alone knew is gone: what was before may be read again"
-                        );
-                    }
-                }
+                Ok(Some(accepted)) => report.rebuilt(&page, accepted),
                 Err(Unable::Full(reason)) if !last => match clear(inner, &page, &mark).await {
                     Ok(true) => cleared.entry(page.life).or_default().push((page, reason)),
                     Ok(false) => damaged.push(page),
@@ -259,7 +266,8 @@ pub(super) fn fail_left(left: DamagedPages, report: &mut RepairReport) {
     }
 }
 
-/// Clears a page; `false`: this damage is no more. All that the page may have held was seen elsewhere, for the damage of this mark.
+/// Clears a page; `false`: this damage is no more. All that the page may have held was seen elsewhere, for the damage of this mark,
+/// or nothing is left of it.
 async fn clear(inner: &Rc<Inner>, damaged: &DamagedPage, mark: &DamageMark) -> Result<bool, MemberError> {
     let topology = inner.topology();
     let Some(index) = damaged.index_in(&topology) else { return Ok(false) };
@@ -297,8 +305,8 @@ struct Around {
     seen: Seen,
     /// Whether every other home of its keys has told all it holds.
     all: bool,
-    /// Whether none of them may know what it knew, and that is accepted.
-    stale: bool,
+    /// What is accepted of it: none of them may know what it knew.
+    accepted: Accept,
 }
 
 /// Looks at a damaged page, and at what the others hold; `None`: it is good (again), or gone.
@@ -306,7 +314,7 @@ async fn look_around(
     inner: &Rc<Inner>,
     damaged: &DamagedPage,
     mark: &DamageMark,
-    accept_stale: bool,
+    accept: Accept,
     job: &Rc<Job>,
 ) -> Result<Option<Around>, Unable> {
     let Some(sight) = look(inner, damaged).await.map_err(Unable::of)? else { return Ok(None) };
@@ -319,12 +327,24 @@ async fn look_around(
     let whole = |member: usize| seen.is_whole(member);
     let knows = |half| topology.placement.know_what_was_held(index, whole, half);
     let half = HalfMayKnow::of(&topology.map);
-    let (all, stale) = match (knows(half), knows(HalfMayKnow::default())) {
-        (Ok(all), _) => (all, false),
+    let (all, accepted) = match (knows(half), knows(HalfMayKnow::default())) {
+        (Ok(all), _) => (all, Accept::Nothing),
         // Not all: what a sweep may have read of the page, nobody else need have.
-        (Err(_), Ok(_)) if accept_stale => (false, true),
+        (Err(_), Ok(_)) if accept >= Accept::Stale => (false, Accept::Stale),
+        (Err(_), Err(_)) if accept >= Accept::Lost => {
+            // Who is there and slow is not gone.
+            let is_slow = |other: &&Rc<Member>| !seen.answered[other.index] && other.status().votes;
+            if let Some(slow) = topology.members.iter().filter(|other| other.index != index).find(is_slow) {
+                let reason = format!("member {} is there, and has not answered in time: repair again", slow.index);
+                return Err(Unable::Other(reason));
+            }
+            (false, Accept::Lost)
+        }
         (Err(needed), Err(_)) => {
-            let reason = format!("{needed} other good replicas are needed to rebuild it, and are not there");
+            let reason = format!(
+                "{needed} other good replicas are needed to rebuild it, and are not there. If no more come back, and what this page \
+                 and those alone knew may be gone: `yagura kv repair --accept-lost`"
+            );
             return Err(Unable::Other(reason));
         }
         (Err(needed), Ok(_)) => {
@@ -336,7 +356,7 @@ async fn look_around(
             return Err(Unable::Other(reason));
         }
     };
-    Ok(Some(Around { sight, seen, all, stale }))
+    Ok(Some(Around { sight, seen, all, accepted }))
 }
 
 /// On what terms a page is rebuilt.
@@ -344,48 +364,75 @@ async fn look_around(
 pub(super) struct Terms {
     /// The newest map was learnt since the mark of the damage was taken: that of this epoch, or a later one.
     pub(super) since: u64,
-    /// Also where half of its keys' homes may be all that know of an operation, and it may be of that half.
-    pub(super) accept_stale: bool,
+    /// What may be gone with it.
+    pub(super) accept: Accept,
 }
 
-/// Rebuilds one damaged page; the time of the damage of this mark has come. Returns whether what it alone knew may be gone; `None`:
-/// it is good (again), or gone.
+/// Rebuilds one damaged page; the time of the damage of this mark has come. Returns what of it had to be accepted; `None`: it is
+/// good (again), or gone.
 pub(super) async fn rebuild_page(
     inner: &Rc<Inner>,
     damaged: &DamagedPage,
     mark: &DamageMark,
-    Terms { since, accept_stale }: Terms,
+    terms: Terms,
     job: &Rc<Job>,
-) -> Result<Option<bool>, Unable> {
-    let Some(mut around) = look_around(inner, damaged, mark, accept_stale, job).await? else { return Ok(None) };
+) -> Result<Option<Accept>, Unable> {
+    for _ in 0..LOOKS_MAX {
+        let Some((around, unsealed)) = look_unswept(inner, damaged, mark, terms, job).await? else { return Ok(None) };
+        let Around { sight: Sight { topology, index, connection, image }, seen, accepted, .. } = around;
+        let member = &topology.members[index];
+        let table = member.table().ok_or(Unable::of(MemberError::Away))?;
+        let rebuilding = table.begin_rebuild(damaged.page, image, unsealed).await.map_err(Unable::of)?;
+        // A majority to decide may be what is missing where what was before is accepted.
+        let undecided = seen.undecided().filter(|_| accepted == Accept::Nothing).filter_map(|key| inner.key(key).ok());
+        let is_wanted = |key: &Key| topology.homes(key).contains(index) && !rebuilding.holds(key);
+        let undecided: Vec<Key> = undecided.filter(is_wanted).collect();
+        for key in &undecided {
+            let decided = inner.confirm(key).await;
+            decided.map_err(|error| Unable::Other(format!("{key:?}: what was begun can't be decided: {error}")))?;
+        }
+        if !undecided.is_empty() {
+            continue;
+        }
+        return match gather(inner, &topology, index, seen, rebuilding, job).await? {
+            rebuilding if member.counts(connection).is_ok() => {
+                rebuilding.finish().await.map_err(Unable::of).map(|()| Some(accepted))
+            }
+            rebuilding => {
+                rebuilding.give_up().await;
+                Err(Unable::of(MemberError::Away))
+            }
+        };
+    }
+    Err(Unable::Other("operations on its keys were under way each time: repair again".into()))
+}
+
+/// Looks at a damaged page, and at what the others hold: where those are not all, in an epoch in which no sweep has read the page
+/// before. Returns also whether none of this epoch must have sealed it.
+async fn look_unswept(
+    inner: &Rc<Inner>,
+    damaged: &DamagedPage,
+    mark: &DamageMark,
+    Terms { since, accept }: Terms,
+    job: &Rc<Job>,
+) -> Result<Option<(Around, bool)>, Unable> {
+    let Some(mut around) = look_around(inner, damaged, mark, accept, job).await? else { return Ok(None) };
     // Who follows no map sweeps nothing, and no sweep goes on while the pool changes.
     let source = inner.source().ok();
     let source = source.filter(|_| !around.all && around.sight.topology.map.state == State::Stable);
     if let Some(source) = source.as_ref().filter(|_| around.sight.topology.map.epoch <= since) {
         let raised = source.raise_epoch(around.sight.topology.map.epoch).await.map_err(Unable::Other)?;
         inner.adopt(raised).await;
-        let Some(again) = look_around(inner, damaged, mark, accept_stale, job).await? else { return Ok(None) };
+        let Some(again) = look_around(inner, damaged, mark, accept, job).await? else { return Ok(None) };
         if again.sight.topology.map.epoch <= since || again.sight.topology.map.state != State::Stable {
             return Err(Unable::Other("the pool's map changes: repair again".into()));
         }
         around = again;
     }
-    if around.stale && around.sight.topology.map.state == State::Unclean {
+    if around.accepted != Accept::Nothing && around.sight.topology.map.state == State::Unclean {
         void_equalising(inner, around.sight.topology.map.epoch).await.map_err(Unable::Other)?;
     }
-    let Around { sight: Sight { topology, index, connection, image }, seen, stale, .. } = around;
-    let member = &topology.members[index];
-    let table = member.table().ok_or(Unable::of(MemberError::Away))?;
-    let rebuilding = table.begin_rebuild(damaged.page, image, source.is_some()).await.map_err(Unable::of)?;
-    match gather(inner, &topology, index, seen, rebuilding, job).await? {
-        rebuilding if member.counts(connection).is_ok() => {
-            rebuilding.finish().await.map_err(Unable::of).map(|()| Some(stale))
-        }
-        rebuilding => {
-            rebuilding.give_up().await;
-            Err(Unable::of(MemberError::Away))
-        }
-    }
+    Ok(Some((around, source.is_some())))
 }
 
 /// Has the change that cleans up in `epoch` end `unequal`: who has made homes equal may have read the page before.

@@ -16,6 +16,7 @@ use super::OPERATION_TIME_MAX;
 use super::member::{Life, Member, MemberError};
 use super::topology::{Topology, forgets};
 use crate::table::{Found, PageImage, SCAN_BYTES, TableError};
+use crate::types::{Ballot, Timestamp};
 use engine::job::Job;
 
 /// How long a member may take for a stretch before the walk goes on without it.
@@ -110,6 +111,17 @@ impl Seen {
     /// What is seen before anybody was asked.
     pub(super) fn nothing(members: usize) -> Seen {
         Seen { keys: BTreeMap::new(), damaged: Vec::new(), answered: vec![false; members] }
+    }
+
+    /// Keys of which a higher ballot may have been told that the newest, which a conditional operation wrote, is not there: one of
+    /// the members has promised that, and holds something older.
+    pub(super) fn undecided(&self) -> impl Iterator<Item = &[u8]> {
+        let is_undecided = |found: &[(usize, Found)]| {
+            let newest = found.iter().map(|(_, found)| found.timestamp).max().unwrap_or(Timestamp::ZERO);
+            let passes = |found: &Found| found.timestamp < newest && found.promise > newest.ballot;
+            newest.ballot != Ballot::NONE && found.iter().any(|(_, found)| passes(found))
+        };
+        self.keys.iter().filter(move |(_, found)| is_undecided(found)).map(|((_, key), _)| key.as_slice())
     }
 
     /// Whether a member has told all it holds in this stretch.

@@ -6,6 +6,9 @@
 //! wrong checksum. For all others it is as damaged as before, without a vote; but it is known to refer to nothing, and what was
 //! at home there can be collected and given to its rebuilding.
 //!
+//! A page of which nothing is left, as its bytes are none that were ever written there (zeroes, say), is cleared before anybody has
+//! looked elsewhere: so that its next loss is known from this one.
+//!
 //! A cleared page has no next version. To bump it is to clear it again, under another salt: a rebuild that began from the bytes
 //! before fails at its compare, and one that begins from these places its copies after that.
 
@@ -36,7 +39,7 @@ impl Table {
     }
 
     /// Clears a page whose damage has this mark; `false`: it is good, or damaged otherwise. For who has seen on other members, for
-    /// this very damage, what the page may have held.
+    /// this very damage, what the page may have held; or where it may repeat.
     pub(crate) async fn clear_page(&self, page: TablePage, mark: &DamageMark) -> Result<bool, TableError> {
         let lock = self.locks.lock(u64::from(page.0)).await;
         let bytes = self.read_raw(page).await?;

@@ -24,7 +24,9 @@ use super::group::stamp_now;
 use super::orphans::Orphans;
 use super::slots::{Answer, Change};
 use super::{ATTEMPTS_MAX, PageImage, Table, TableError, uncertain};
-use crate::page::{AllocationPage, LOST, PageError, PlaceKind, Reference, SLOTS};
+use crate::page::{
+    AllocationPage, CHECKSUM_BYTE, Identity, Kind, LOST, PageError, PlaceKind, Reference, SLOTS, is_left_of,
+};
 use crate::types::OpId;
 
 /// Looks at a page whose index of extents vanishes under the eyes of a walk: another writer replaces the value.
@@ -332,6 +334,26 @@ impl Table {
             Ok(_) => Ok(None),
             Err(error @ PageError::Newer(_)) => Err(TableError::Allocation { group: group.0, error }),
             Err(_) => Ok(Some(bytes)),
+        }
+    }
+
+    /// Makes a damaged allocation page known from its next loss: where its bytes are none that were ever written there, they may
+    /// come again, and others that are damaged, too, take their place. Returns what is there then, unless somebody else was faster.
+    pub(crate) async fn clear_allocation(&self, group: HeapGroup, damaged: View) -> Result<View, TableError> {
+        let identity = Identity { kind: Kind::Allocation, page: group.0, incarnation: self.incarnation };
+        let decoded = AllocationPage::decode(&damaged, group.0, self.incarnation);
+        if is_left_of(&damaged, identity) || matches!(decoded, Err(PageError::Incarnation { .. })) {
+            return Ok(damaged);
+        }
+        let cleared = AllocationPage::rebuild(group.0, self.incarnation, engine::task::random_u64());
+        let mut cleared = cleared.encode_next(self.layout.page_bytes());
+        cleared[CHECKSUM_BYTE] ^= 0xff;
+        let (cleared, lock) = (cleared.freeze(), self.group_locks.lock(u64::from(group.0)).await);
+        lock.set_image(None);
+        match self.replace(self.layout.allocation(group), damaged.clone(), cleared.clone()).await {
+            Ok(()) => Ok(cleared),
+            Err(device::Error::CompareFailure) => Ok(damaged),
+            Err(error) => Err(error.into()),
         }
     }
 

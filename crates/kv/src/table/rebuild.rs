@@ -20,7 +20,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::bundle::Bundles;
 use super::plan::{Placed, Plan, Put, plan, unused};
 use super::{ATTEMPTS_MAX, Record, Table, TableError, bump};
-use crate::page::{Draft, Forward, Identity, Kind, Reference, TablePageView};
+use crate::page::{Draft, Forward, Identity, Kind, PageError, Reference, TablePageView, is_left_of};
 use crate::types::{Ballot, Key, OpId, Timestamp};
 use crate::value::Value;
 
@@ -28,6 +28,8 @@ use crate::value::Value;
 #[derive(Clone)]
 pub(crate) struct Damaged {
     bytes: View,
+    /// The bytes are no page's image, but what a medium shows: it may show them again after the page was rebuilt.
+    may_repeat: bool,
     /// It is a page; these bundles of its are lost.
     lost: Option<Vec<LostBundle>>,
 }
@@ -65,6 +67,12 @@ impl Damaged {
         }
     }
 
+    /// Whether the page may be lost for a second time and look the same. (What is left of an image does not: its version, or its
+    /// salt, is used once.)
+    pub(crate) fn may_repeat(&self) -> bool {
+        self.may_repeat
+    }
+
     /// Whether nothing is damaged but what had been when this mark was taken. (Writes to a page go on beside a lost bundle.)
     pub(crate) fn is_within(&self, mark: &DamageMark) -> bool {
         match (mark, self.mark()) {
@@ -83,7 +91,10 @@ impl Table {
             let view = match self.decode(page, &bytes) {
                 Ok(view) => view,
                 Err(TableError::Page { error, .. }) if error.is_damage() => {
-                    return Ok(Some(Damaged { bytes, lost: None }));
+                    // One of another life is none that was ever here in this one; and it may be a stranger's.
+                    let is_image = matches!(error, PageError::Incarnation { .. });
+                    let may_repeat = !is_image && !is_left_of(&bytes, self.identity(page));
+                    return Ok(Some(Damaged { bytes, may_repeat, lost: None }));
                 }
                 Err(error) => return Err(error),
             };
@@ -99,7 +110,7 @@ impl Table {
             // What was in them must come from elsewhere, unless the page has ceased to refer to them.
             let now = self.read_raw(page).await?;
             if now[..] == bytes[..] {
-                return Ok(Some(Damaged { bytes, lost: Some(lost) }));
+                return Ok(Some(Damaged { bytes, may_repeat: false, lost: Some(lost) }));
             }
             bytes = now;
         }
@@ -136,7 +147,7 @@ impl Table {
         unsealed: bool,
     ) -> Result<Option<Good>, TableError> {
         for _ in 0..ATTEMPTS_MAX {
-            let Some(Damaged { bytes, lost }) = self.damaged_page(page).await? else { return Ok(None) };
+            let Some(Damaged { bytes, lost, .. }) = self.damaged_page(page).await? else { return Ok(None) };
             let lost = lost.filter(|lost| lost.iter().all(|bundle| before.contains(bundle)));
             let lost = lost.ok_or(TableError::Contended)?;
             let view = self.decode(page, &bytes)?;

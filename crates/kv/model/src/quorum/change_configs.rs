@@ -1,7 +1,8 @@
 //! Configurations with epochs: changes of membership and the collection of tombstones.
 
 use super::Operation::{
-    Clean, Delete, Drop, DropHeld, Get, GetExpired, Increment, Migrate, Publish, Put, Rebuild, Seal, SealAll, Sweep,
+    Clean, CompareAndSet, Delete, Drop, DropHeld, Get, GetExpired, Increment, Migrate, Publish, Put, Rebuild, Seal,
+    SealAll, Sweep,
 };
 use super::{Config, Map, Operation};
 
@@ -342,6 +343,15 @@ pub fn broken_large() -> Vec<Config> {
             c.losses = 1;
             c.ballots_max = 1;
             c.rules.rebuild_forgets_promises = true;
+        }),
+        Config::new(
+            "a lost page is rebuilt past a promise",
+            &[&[CompareAndSet(0, 1)], &[CompareAndSet(0, 2)], &[Rebuild]],
+        )
+        .with(|c| {
+            c.losses = 1;
+            c.ballots_max = 1;
+            c.rules.rebuild_past_promise = true;
         }),
         three_to_one("a lost page is rebuilt without its seal", &[&[Put(10), Get]])
             .with(lose_one)

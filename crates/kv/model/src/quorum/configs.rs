@@ -8,11 +8,12 @@ const CAS1: super::Operation = CompareAndSet(0, 1);
 const CAS2: super::Operation = CompareAndSet(0, 2);
 
 /// The sound groups by name, in the order of their size.
-pub const SOUND: [&str; 13] = [
+pub const SOUND: [&str; 14] = [
     "small",
     "main",
     "delete",
     "loss",
+    "loss-cas",
     "cas",
     "reserve",
     "struck",
@@ -50,6 +51,7 @@ pub fn sound(group: &str) -> Vec<Config> {
         "delete" => delete(),
         "full-small" | "full" | "full-large" => super::room::sound(group),
         "loss" => loss(),
+        "loss-cas" => loss_cas(),
         "struck" => super::struck::sound(),
         "cas" => vec![
             new("cas|cas", &[&[CAS1], &[CAS2]]),
@@ -131,6 +133,19 @@ fn loss() -> Vec<Config> {
             c.rules.give_up = true;
         })
     })
+    .collect()
+}
+
+/// The same among conditional operations.
+fn loss_cas() -> Vec<Config> {
+    let new = Config::new;
+    vec![
+        new("cas|cas + loss", &[&[CAS1], &[CAS2], &[Rebuild]]),
+        new("inc|put,get + loss", &[&[INC], &[Put(10), Get], &[Rebuild]]),
+        new("cas,get,get + loss", &[&[CAS1, Get, Get], &[Rebuild]]).under(|r| r.give_up = true),
+    ]
+    .into_iter()
+    .map(|config| config.with(|c| (c.losses, c.ballots_max) = (1, 1)))
     .collect()
 }
 

@@ -20,6 +20,8 @@ pub(super) struct Answers {
     promised_max: Ballot,
     /// All of them made the same promise.
     promised_alike: bool,
+    /// The newest was written by a ballot, and one of them has promised a higher one without holding it.
+    passed_over: bool,
 }
 
 impl Answers {
@@ -40,6 +42,8 @@ impl Answers {
             promised: replies[0].1,
             promised_max: replies.iter().map(|r| r.1).max().unwrap_or(0),
             promised_alike: replies.iter().all(|r| r.1 == replies[0].1),
+            passed_over: newest.ballot != 0
+                && replies.iter().any(|r| r.0.timestamp() < newest.timestamp() && r.1 > newest.ballot),
         }
     }
 }
@@ -53,7 +57,11 @@ impl Config {
         let lost = state.members.iter().enumerate().filter(|(_, m)| m.voteless != 0).map(|(k, _)| 1u8 << k).sum();
         for members in 1..1u8 << state.members.len() {
             let known = members >> latest & 1 == 1 && members & good == members;
-            if !known || !self.enough_read(operation, epoch, members, lost) {
+            let enough = match (operation, state.hosts[host].phase) {
+                (Operation::Rebuild, Phase::Prepare) => self.quorum(epoch, members),
+                _ => self.enough_read(operation, epoch, members, lost),
+            };
+            if !known || !enough {
                 continue;
             }
             self.spare_write_back(state, host, members, after);
@@ -83,6 +91,9 @@ impl Config {
                 let loss = state.hosts[host].request.loss;
                 if state.members.iter().all(|m| m.voteless != loss) {
                     return self.complete(state, host, Status::Done, 0);
+                }
+                if answers.passed_over && !self.rules.rebuild_past_promise {
+                    return self.start_prepare(state, host);
                 }
                 let (entry, promise) = (answers.newest, answers.promised_max);
                 let request = Request { kind: Kind::Restore, entry, promise, loss, ..Request::default() };
@@ -195,7 +206,8 @@ impl Config {
         } else {
             entry.ballot = ballot
         }
-        if matches!(operation, Operation::Get | Operation::Migrate(_) | Operation::Sweep(_)) {
+        let spreads = matches!(operation, Operation::Migrate(_) | Operation::Sweep(_) | Operation::Rebuild);
+        if spreads || operation == Operation::Get {
             state.hosts[host].result = newest.value;
             if answers.equal && !newest.is_fast() && operation == Operation::Get {
                 return self.complete(state, host, Status::Done, newest.value);

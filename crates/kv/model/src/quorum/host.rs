@@ -189,7 +189,13 @@ impl Config {
     fn stored(&self, mut state: State, host: usize, reply: Reply, after: &mut Vec<State>) {
         let once = self.rules.superseded_once_is_done && matches!(reply, Reply::Superseded(_));
         let (operation, ..) = self.current(&state, host);
-        if once || self.enough_stored(operation, state.hosts[host].epoch, answered(&state, host)) {
+        if operation == Operation::Rebuild && state.hosts[host].phase == Phase::Accept {
+            // Decided anew: it looks again.
+            if self.quorum(state.hosts[host].epoch, answered(&state, host)) {
+                self.start(&mut state, host);
+                after.push(state);
+            }
+        } else if once || self.enough_stored(operation, state.hosts[host].epoch, answered(&state, host)) {
             let result = state.hosts[host].result;
             self.complete(&mut state, host, Status::Done, result);
             after.push(state);

@@ -63,6 +63,9 @@ pub struct Rules {
     pub rebuild_at_once: bool,
     /// A lost member is rebuilt without the promises that the others remember.
     pub rebuild_forgets_promises: bool,
+    /// A lost member is rebuilt with what a conditional operation wrote although a higher ballot may have been told that it is not
+    /// there.
+    pub rebuild_past_promise: bool,
     /// A lost member is rebuilt with an open seal.
     pub rebuild_unsealed: bool,
     /// A lost member is rebuilt by a host that goes by the map of before it was lost.
