@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Rows of figures in short form: ours and its peers in the same rounds, with JSON and pictures in OUTPUT.
-# usage: bench.sh YAGURA OUTPUT [ROW]   ROW: device, B1 (to B2b), scale, B4, ycsb, B5, B6 (with B7), B9, B10, B11, B12, B13, B14, B15,
-# B3; all if left out; or B8, for which Ceph is installed
+# usage: bench.sh YAGURA OUTPUT [ROW]   ROW: device, B1 (to B2b), scale, B4, ycsb, B5, B6 (with B7), B9, B10, B11, B12, B13, B14,
+# B15, B3; all if left out; or B8, for which Ceph is installed
 set -euo pipefail
 yagura=$1 output=$2 only=${3:-}
 mkdir -p "$output"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """YCSB itself (site.ycsb:core) through our gateway, and against Redis and memcached as shipped: ycsb.py YAGURA OUTPUT.
 
-Every server is started here, on loopback, and ended by its id. Writes OUTPUT/YCSB-<replicas>.json in the form of `yagura bench`.
+Every server is started here (by row.py), on loopback, and ended by its id. Writes OUTPUT/YCSB-<replicas>.json in the form of `yagura bench`.
 """
 import argparse
 import contextlib

@@ -77,9 +77,8 @@ fn time(time: TimeOrNow) -> Time {
 
 impl Filesystem for Face {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // What the kernel does not know is done without; of the sizes it takes what it can. Not FUSE_ASYNC_DIO: what is written past
-        // the pages by AIO it would call done without having had it made stable, where that was asked for; and where a part of it
-        // failed it would cut the file to what it believes to be its length.
+        // What the kernel does not know is done without; of sizes it takes what it can. Not FUSE_ASYNC_DIO: writes by AIO past the
+        // pages would not be made stable, and where one failed it would cut the file to what it believes.
         let wanted = InitFlags::FUSE_ASYNC_READ
             | InitFlags::FUSE_BIG_WRITES
             | InitFlags::FUSE_AUTO_INVAL_DATA

@@ -63,8 +63,8 @@ pub fn tested(reply: ReplyLock, found: Result<Option<Lock>, Error>, (start, end)
     found.map(drop)
 }
 
-/// Who appends goes by no pages of the kernel: these would be where the kernel thinks that the file ends. Who asks for that goes past
-/// them by himself: opened so, a write by AIO that fails would have the kernel cut the file.
+/// Who appends goes by no pages of the kernel: these would be where the kernel thinks that the file ends. Who asks for that goes
+/// past them by himself: opened so, a write by AIO that fails would have the kernel cut the file.
 pub fn how_opened(flags: i32) -> FopenFlags {
     match flags & (libc::O_APPEND | libc::O_DIRECT) {
         libc::O_APPEND => FopenFlags::FOPEN_DIRECT_IO,

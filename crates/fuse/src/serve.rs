@@ -120,8 +120,8 @@ impl Served {
         let opened = self.opened(handle)?;
         let written = self.write_to(&opened, write).await;
         let refused = written.is_err().then_some(write.at);
-        // The kernel would cut the file to the length that it has seen last, and with that what others have written since. Told that
-        // nothing was written, it writes once more by way of its pages, and is told of the fault then.
+        // The kernel would cut the file to the length that it has seen last, and with that what others have written since. Told
+        // that nothing was written, it writes once more by way of its pages, and is told of the fault then.
         if write.is_direct && write.way != Way::Pages && refused.is_some() && opened.refused.take() != refused {
             opened.refused.set(refused);
             return Ok(0);

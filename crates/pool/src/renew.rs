@@ -105,8 +105,8 @@ fn taken(label: &str) -> Error {
     Error::Unfit { member: label.to_owned(), reason }
 }
 
-/// Begins the life of `member`, which need not stand in `map`, on a namespace whose copy A is `first`, if `may_begin` says so, before
-/// that is claimed and once it is; else all is as before. The generation that it begins with: the one after `member.mark`.
+/// Begins the life of `member`, which need not stand in `map`, on a namespace whose copy A is `first`, if `may_begin` says so,
+/// before that is claimed and once it is; else all is as before. The generation that it begins with: the one after `member.mark`.
 pub(crate) async fn begin<N: Namespace>(
     namespace: &N,
     label: &str,

@@ -197,8 +197,8 @@ pub fn system_bytes() -> usize {
     SYSTEM_BYTES.load(Ordering::Relaxed)
 }
 
-/// Bytes that operations hold which nobody waits for any more, and which the kernel has not done with: of a medium that hangs, or is
-/// slow, to which a host comes back again and again. Whoever bounds what its peers hold counts them.
+/// Bytes that operations hold which nobody waits for any more, and which the kernel has not done with: of a medium that hangs, or
+/// is slow, to which a host comes back again and again. Whoever bounds what its peers hold counts them.
 pub fn left_to_kernel() -> usize {
     LEFT_TO_KERNEL.load(Ordering::Relaxed)
 }

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use device::RangeLocks;
+use device::{Mode, RangeGuard, RangeLocks};
 use engine::time::Instant;
 use nvme::log::ErrorEntry;
 use nvme::register::{Configuration, status_bits};
@@ -114,7 +114,7 @@ pub(super) struct Controller {
     all_sets: AtomicBool,
     /// The host has disabled the volatile write cache: every write is made stable.
     write_through: AtomicBool,
-    /// See [`Controller::changes`].
+    /// Held, by number of namespace, by the command that changes something of it, or waits for its turn to.
     changes: Arc<RangeLocks>,
     state: Mutex<State>,
 }
@@ -232,9 +232,15 @@ impl Controller {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Held, by number of namespace, by the command that changes something of it, or waits for its turn to; 0: of all.
-    pub fn changes(&self) -> &Arc<RangeLocks> {
-        &self.changes
+    /// Lets the one command of this controller wait for a turn of this namespace, 0 being all.
+    pub async fn may_wait(&self, nsid: u32) -> RangeGuard {
+        self.changes.lock(nsid.into(), 1, Mode::Exclusive).await
+    }
+
+    /// # Errors
+    /// Its association has ended.
+    pub fn check_there(&self) -> Result<(), Status> {
+        if self.is_ended() { Err(Status::ABORTED_SQ_DELETION) } else { Ok(()) }
     }
 
     /// Whether its host has shown whatever it must. Until then the controller is nobody's: whoever has made it may only have

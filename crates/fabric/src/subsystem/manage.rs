@@ -3,8 +3,8 @@
 //!
 //! A command is executed as I/O is, beside the other commands of its queue, because it writes to a medium. All changes of a
 //! target, also those of its operator, take turns; each is durable before it is published, and published before it is
-//! answered. Once begun it runs to its end whatever becomes of its connection, and not before it was its turn ([`turn`](super::turn)):
-//! else a namespace could be left that nobody knows of until the target starts anew.
+//! answered. Once begun it runs to its end whatever becomes of its connection, and not before it was its turn
+//! ([`turn`](super::turn)): else a namespace could be left that nobody knows of until the target starts anew.
 //!
 //! Thin namespaces and capacity: NCAP is the room that must be free when the namespace is made; nothing is set aside. A host
 //! that wants to promise more than there is says NSZE above NCAP. What it gets has NCAP equal to NSZE: all of its blocks may

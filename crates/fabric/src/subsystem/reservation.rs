@@ -272,8 +272,8 @@ impl Request {
     }
 }
 
-/// Whether a change may begin whose turn has come: that may have taken long, and a host that has lost the namespace, or is let in no
-/// more, must not come to hold it.
+/// Whether a change may begin whose turn has come: that may have taken long, and a host that has lost the namespace, or is let in
+/// no more, must not come to hold it.
 fn check(shared: &Shared, controller: &Controller, attached: &Attached, change: Change) -> Result<(), Status> {
     controller.check_there()?;
     let now =

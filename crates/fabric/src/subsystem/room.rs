@@ -6,9 +6,10 @@
 //!   that is refused has commands under way, their end is when it asks again, and no connection ever waits for another one: a
 //!   host that never sends what it was asked for holds up nobody else, and there is no circle of waiters.
 //! - Room is taken as long as its data is held: that of an answer until it is sent, as its host decides when it reads.
-//! - What goes beyond comes out of one pool of [`SHARED_DATA_BYTES_MAX`], and goes back to it at the latest with the connection. But
-//!   commands that a medium holds up hold their data when their connection has ended, and their host comes again: the pool is
-//!   smaller by that, and who comes is let in no more where it would be used up.
+//! - What goes beyond comes out of one pool of [`SHARED_DATA_BYTES_MAX`], and goes back to it at the latest with the connection.
+//!   But commands that a medium holds up hold their data when their connection has ended, and their host comes again: the pool is
+//!   smaller by that, and who comes is let in no more where it would be used up. (Not counted: what waits on another thread that
+//!   has the namespace.)
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -8,11 +8,8 @@
 //!   true when the target starts anew.
 //! - A controller waits for a turn with one command at a time: the others wait behind that. Hosts take turns whatever each sends.
 
-use device::{Mode, RangeGuard};
 use engine::task::{self, LocalFuture};
 use nvme::Status;
-
-use super::controller::Controller;
 
 /// What became of a change: dword 0 of its completion.
 pub(super) type Changed = Result<u32, Status>;
@@ -23,17 +20,4 @@ pub(super) type Keep = fn(LocalFuture<'static, Changed>) -> LocalFuture<'static,
 /// To its end, though nobody waits for it any more.
 pub(super) fn to_its_end(change: LocalFuture<'static, Changed>) -> LocalFuture<'static, Changed> {
     Box::pin(async move { task::to_its_end(change).await.unwrap_or(Err(Status::INTERNAL_ERROR)) })
-}
-
-impl Controller {
-    /// Lets the one command of this controller wait for a turn of these namespaces, 0 being all.
-    pub(super) async fn may_wait(&self, nsid: u32) -> RangeGuard {
-        self.changes().lock(nsid.into(), 1, Mode::Exclusive).await
-    }
-
-    /// # Errors
-    /// Its association has ended.
-    pub(super) fn check_there(&self) -> Result<(), Status> {
-        if self.is_ended() { Err(Status::ABORTED_SQ_DELETION) } else { Ok(()) }
-    }
 }

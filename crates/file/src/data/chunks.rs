@@ -4,10 +4,10 @@
 use std::rc::Rc;
 
 use super::chunk::{After, Chunk, DYING, UNOWNED_MAX};
-use super::file::TOGETHER;
+
 use super::key;
 use super::member::Members;
-use super::pending::Few;
+use super::pending::{Few, TOGETHER};
 use super::record::{self, Next};
 use super::regions::Regions;
 use super::rest::unix_now;

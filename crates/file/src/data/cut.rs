@@ -6,10 +6,10 @@ use std::rc::Rc;
 use engine::time;
 
 use super::content::{Content, INLINE_BYTES_MAX, Inode, Spans, State};
-use super::file::{Contents, TOGETHER, TRIES_MAX, before_try};
+use super::file::{Contents, TRIES_MAX, before_try};
 use super::funds::Hold;
 use super::map::{FILE_BYTES_MAX, Map};
-use super::pending::Few;
+use super::pending::{Few, TOGETHER};
 use super::span::{Span, SpanId, touched};
 use super::stripe::Stripe;
 use crate::error::Error;

@@ -13,7 +13,7 @@ use super::balance::Way;
 use super::funds::{Funds, Hold, counted};
 use super::map::SPAN_BYTES;
 use super::member::{Layout, Members};
-use super::pending::Pending;
+use super::pending::{Pending, TOGETHER};
 use super::rope::Rope;
 use super::rows::ChunkPlace;
 use super::shape::COLUMN_ROWS_MAX;
@@ -28,8 +28,6 @@ use crate::meta::Meta;
 
 /// Tries of a stripe on other members, where some fail.
 const WRITES_TRIED: usize = 4;
-/// Stripes, spans or pieces that one operation has under way at once.
-pub(crate) const TOGETHER: usize = 16;
 /// Times that an operation begins anew because others change the same file. Chosen: each time another one has made its change.
 pub(crate) const TRIES_MAX: usize = 100;
 /// Tries without a pause between them, and pauses after these. Chosen: what an operation has to do first takes a few, and a pause

@@ -7,6 +7,9 @@ use std::task::{Context, Poll};
 use engine::task::LocalFuture;
 use engine::time::{self, Instant};
 
+/// Stripes, spans, records or pieces that one operation has under way at once.
+pub(crate) const TOGETHER: usize = 16;
+
 /// For a bounded few: each turn polls all that are not done. Dropping it drops them.
 pub(crate) struct Few<'a, K, T> {
     futures: Vec<(K, LocalFuture<'a, T>)>,

@@ -6,9 +6,9 @@ use std::rc::Rc;
 use engine::View;
 
 use super::content::{Content, Inode, Spans, State};
-use super::file::{Contents, TOGETHER, TRIES_MAX};
+use super::file::{Contents, TRIES_MAX};
 use super::map::{Extent, Piece};
-use super::pending::Pending;
+use super::pending::{Pending, TOGETHER};
 use super::rope::Rope;
 use super::span::{SpanId, Stood, touched};
 use crate::error::Error;

@@ -1,7 +1,7 @@
 //! The list of chunks that nobody owns and that have free rows: where a client looks before it makes a chunk.
 //!
-//! Hints, each looked at before it is used: a chunk that was forgotten here, as the list was full, is found by `fsck`, and by who finds
-//! no room without it.
+//! Hints, each looked at before it is used: a chunk that was forgotten here, as the list was full, is found by `fsck`, and by who
+//! finds no room without it.
 
 use std::rc::Rc;
 

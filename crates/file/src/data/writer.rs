@@ -14,11 +14,11 @@ use std::{iter, mem};
 
 use super::content::{Content, EXTENTS_BYTES_MAX, INLINE_BYTES_MAX, Inode, REACH_STEP, Spans, State};
 use super::cut::Behind;
-use super::file::{Contents, TOGETHER, TRIES_MAX, Written, before_try, offer, recall, tell_named};
+use super::file::{Contents, TRIES_MAX, Written, before_try, offer, recall, tell_named};
 use super::funds::Hold;
 use super::map::{FILE_BYTES_MAX, Map, SPAN_BYTES};
 use super::overdue::ids;
-use super::pending::Few;
+use super::pending::{Few, TOGETHER};
 use super::record::Failed;
 use super::rope::Rope;
 use super::space::expired;
