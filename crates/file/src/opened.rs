@@ -322,7 +322,8 @@ impl OpenFile {
         Box::pin(async move {
             let _turn = self.turn.acquire(1).await;
             // What is cut may be wanted once more.
-            let aside = self.aside(self.dirty.borrow().counted(), 0).await?;
+            let counted = self.dirty.borrow().counted();
+            let aside = self.aside(counted, 0).await?;
             let (cut, written) = (self.dirty.borrow_mut().cut(size), self.inode.written());
             let of_cut = self.permits.borrow_mut().split_off(self.blocks());
             if self.is_clean() {
