@@ -14,7 +14,6 @@ const REPAIR: RepairOptions = RepairOptions {
     check_values: false,
     check_heap: false,
     accept_stale: false,
-    accept_lost: false,
     bytes_per_second: None,
     progress: None,
 };

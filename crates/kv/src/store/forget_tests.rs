@@ -8,8 +8,7 @@ use pool::{Request, State};
 
 use super::actor::{Actor, LENGTHS, value_of};
 use super::change_tests::{Host, SHORT, Scene, client};
-use super::lost_tests::damage;
-use super::rebuild_tests::ACCEPT_STALE;
+use super::lost_tests::{ACCEPT_STALE, damage};
 use super::tests::value;
 use super::*;
 use crate::table::{self, Record};

@@ -10,8 +10,6 @@ use pool::plan::Request;
 
 use super::actor::{Actor, LENGTHS, value_of};
 use super::change_tests::{Host, SHORT, Scene, client};
-use super::rebuild_tests::ACCEPT_STALE;
-use super::repair::Accept;
 use super::scan::DamagedPage;
 use super::tests::value;
 use super::*;
@@ -256,14 +254,7 @@ fn a_host_that_slept_through_a_renewal_rebuilds_nothing() {
         let page = map.geometry(1).home(key.hash().home);
         let (life, error) = ((member.id, member.incarnation), TableError::Contended);
         let (damaged, mut report) = (vec![DamagedPage { member: 1, life, page, error }], RepairReport::default());
-        rebuild::rebuild_pages(
-            inner,
-            damaged,
-            Accept::Nothing,
-            &Jobs::default().begin("test", None, None),
-            &mut report,
-        )
-        .await;
+        rebuild::rebuild_pages(inner, damaged, false, &Jobs::default().begin("test", None, None), &mut report).await;
         let (_, found) = topology.members[1].read(&key).await.unwrap();
         assert!(found.timestamp > Timestamp::ZERO, "its page is as it was");
         assert!(report.pages_rebuilt == 0 && report.failed == 1, "{report:?}");
@@ -341,7 +332,7 @@ fn a_page_comes_back_sealed_where_no_other_home_knows_of_the_seal() {
         let page = table.home(&sleeper.store.inner.key(b"key").unwrap());
         let (job, mut report) = (Jobs::default().begin("test", None, None), RepairReport::default());
         let damaged = vec![DamagedPage { member: 0, life, page, error }];
-        super::rebuild::rebuild_pages(&sleeper.store.inner, damaged, Accept::Nothing, &job, &mut report).await;
+        super::rebuild::rebuild_pages(&sleeper.store.inner, damaged, false, &job, &mut report).await;
         assert_eq!((report.pages_rebuilt, report.failed), (1, 0), "{report:?}");
         sleeper.store.put(b"key", value(b"after")).await.unwrap();
         assert_eq!(mover.store.get(b"key").await, Ok(Some(value(b"after"))));
@@ -445,6 +436,14 @@ fn a_page_is_not_rebuilt_from_a_home_that_may_not_know() {
         });
     }
 }
+
+pub(super) const ACCEPT_STALE: RepairOptions = RepairOptions {
+    check_values: false,
+    check_heap: false,
+    accept_stale: true,
+    bytes_per_second: None,
+    progress: None,
+};
 
 /// Writes over the home page of `key` on a member.
 pub(super) async fn damage(scene: &Scene, host: &Host, key: &[u8], member: usize) {

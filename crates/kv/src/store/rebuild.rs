@@ -4,9 +4,7 @@
 //! - its entries are gathered from so many other members (N - majority + 1) that every majority it was part of is met; while the
 //!   pool changes from so many of each set of homes, as of the old one no more than that have to know of an operation, but with
 //!   a majority of the new one (`Placement::know_what_was_held`). Where half of the homes may be all that know, from a majority;
-//!   or from fewer by an operator's word that what the page alone knew may be gone (`RepairOptions::accept_stale`); where
-//!   others are gone for good, from whoever is there, be it nobody (`RepairOptions::accept_lost`): a page that nothing may take
-//!   the place of would keep every change of the pool, and every sweep, waiting for ever;
+//!   or from fewer by an operator's word that what the page alone knew may be gone (`RepairOptions::accept_stale`);
 //! - they are gathered no sooner than [`super::OPERATION_TIME_MAX`] after the damage was seen. A put that this member had
 //!   answered before may still have been under way elsewhere; by then it has been acknowledged, and is found, or has failed.
 //!   That is so for the very damage that was seen: what has been put right meanwhile and is damaged anew has to wait again;
@@ -41,7 +39,7 @@ use super::collect::collect_of;
 use super::fetch::fetch;
 use super::member::{Life, Member, MemberError};
 use super::quorum::HalfMayKnow;
-use super::repair::{Accept, RepairReport};
+use super::repair::RepairReport;
 use super::scan::{DamagedPage, DamagedPages, Seen};
 use super::topology::Topology;
 use super::{Inner, OPERATION_TIME_MAX};
@@ -212,7 +210,7 @@ impl Unable {
 pub(super) async fn rebuild_pages(
     inner: &Rc<Inner>,
     mut damaged: Vec<DamagedPage>,
-    accept: Accept,
+    accept_stale: bool,
     job: &Rc<Job>,
     report: &mut RepairReport,
 ) {
@@ -227,7 +225,7 @@ pub(super) async fn rebuild_pages(
             pages.iter().for_each(|(page, _)| fail(report, page, reason.clone()));
             return;
         }
-        let terms = Terms { since: inner.topology().map.epoch, accept };
+        let terms = Terms { since: inner.topology().map.epoch, accept_stale };
         time::sleep(OPERATION_TIME_MAX + CLOCK_MARGIN).await;
         let mut cleared = Cleared::new();
         for (page, mark) in pages {
@@ -236,7 +234,18 @@ pub(super) async fn rebuild_pages(
             }
             match rebuild_page(inner, &page, &mark, terms, job).await {
                 Ok(None) => {} // Likewise.
-                Ok(Some(accepted)) => report.rebuilt(&page, accepted),
+                Ok(Some(stale)) => {
+                    report.pages_rebuilt += 1;
+                    report.pages_stale += u64::from(stale);
+                    if stale {
+                        let (page, member) = (page.page.0, page.member);
+                        tracing::warn!(
+                            member,
+                            page,
+                            "what this page alone knew is gone: what was before may be read again"
+                        );
+                    }
+                }
                 Err(Unable::Full(reason)) if !last => match clear(inner, &page, &mark).await {
                     Ok(true) => cleared.entry(page.life).or_default().push((page, reason)),
                     Ok(false) => damaged.push(page),
@@ -305,8 +314,8 @@ struct Around {
     seen: Seen,
     /// Whether every other home of its keys has told all it holds.
     all: bool,
-    /// What is accepted of it: none of them may know what it knew.
-    accepted: Accept,
+    /// Whether none of them may know what it knew, and that is accepted.
+    stale: bool,
 }
 
 /// Looks at a damaged page, and at what the others hold; `None`: it is good (again), or gone.
@@ -314,7 +323,7 @@ async fn look_around(
     inner: &Rc<Inner>,
     damaged: &DamagedPage,
     mark: &DamageMark,
-    accept: Accept,
+    accept_stale: bool,
     job: &Rc<Job>,
 ) -> Result<Option<Around>, Unable> {
     let Some(sight) = look(inner, damaged).await.map_err(Unable::of)? else { return Ok(None) };
@@ -327,24 +336,12 @@ async fn look_around(
     let whole = |member: usize| seen.is_whole(member);
     let knows = |half| topology.placement.know_what_was_held(index, whole, half);
     let half = HalfMayKnow::of(&topology.map);
-    let (all, accepted) = match (knows(half), knows(HalfMayKnow::default())) {
-        (Ok(all), _) => (all, Accept::Nothing),
+    let (all, stale) = match (knows(half), knows(HalfMayKnow::default())) {
+        (Ok(all), _) => (all, false),
         // Not all: what a sweep may have read of the page, nobody else need have.
-        (Err(_), Ok(_)) if accept >= Accept::Stale => (false, Accept::Stale),
-        (Err(_), Err(_)) if accept >= Accept::Lost => {
-            // Who is there and slow is not gone.
-            let is_slow = |other: &&Rc<Member>| !seen.answered[other.index] && other.status().votes;
-            if let Some(slow) = topology.members.iter().filter(|other| other.index != index).find(is_slow) {
-                let reason = format!("member {} is there, and has not answered in time: repair again", slow.index);
-                return Err(Unable::Other(reason));
-            }
-            (false, Accept::Lost)
-        }
+        (Err(_), Ok(_)) if accept_stale => (false, true),
         (Err(needed), Err(_)) => {
-            let reason = format!(
-                "{needed} other good replicas are needed to rebuild it, and are not there. If no more come back, and what this page \
-                 and those alone knew may be gone: `yagura kv repair --accept-lost`"
-            );
+            let reason = format!("{needed} other good replicas are needed to rebuild it, and are not there");
             return Err(Unable::Other(reason));
         }
         (Err(needed), Ok(_)) => {
@@ -356,7 +353,7 @@ async fn look_around(
             return Err(Unable::Other(reason));
         }
     };
-    Ok(Some(Around { sight, seen, all, accepted }))
+    Ok(Some(Around { sight, seen, all, stale }))
 }
 
 /// On what terms a page is rebuilt.
@@ -364,27 +361,27 @@ async fn look_around(
 pub(super) struct Terms {
     /// The newest map was learnt since the mark of the damage was taken: that of this epoch, or a later one.
     pub(super) since: u64,
-    /// What may be gone with it.
-    pub(super) accept: Accept,
+    /// Also where half of its keys' homes may be all that know of an operation, and it may be of that half.
+    pub(super) accept_stale: bool,
 }
 
-/// Rebuilds one damaged page; the time of the damage of this mark has come. Returns what of it had to be accepted; `None`: it is
-/// good (again), or gone.
+/// Rebuilds one damaged page; the time of the damage of this mark has come. Returns whether what it alone knew may be gone; `None`:
+/// it is good (again), or gone.
 pub(super) async fn rebuild_page(
     inner: &Rc<Inner>,
     damaged: &DamagedPage,
     mark: &DamageMark,
     terms: Terms,
     job: &Rc<Job>,
-) -> Result<Option<Accept>, Unable> {
+) -> Result<Option<bool>, Unable> {
     for _ in 0..LOOKS_MAX {
         let Some((around, unsealed)) = look_unswept(inner, damaged, mark, terms, job).await? else { return Ok(None) };
-        let Around { sight: Sight { topology, index, connection, image }, seen, accepted, .. } = around;
+        let Around { sight: Sight { topology, index, connection, image }, seen, stale, .. } = around;
         let member = &topology.members[index];
         let table = member.table().ok_or(Unable::of(MemberError::Away))?;
         let rebuilding = table.begin_rebuild(damaged.page, image, unsealed).await.map_err(Unable::of)?;
         // A majority to decide may be what is missing where what was before is accepted.
-        let undecided = seen.undecided().filter(|_| accepted == Accept::Nothing).filter_map(|key| inner.key(key).ok());
+        let undecided = seen.undecided().filter(|_| !stale).filter_map(|key| inner.key(key).ok());
         let is_wanted = |key: &Key| topology.homes(key).contains(index) && !rebuilding.holds(key);
         let undecided: Vec<Key> = undecided.filter(is_wanted).collect();
         for key in &undecided {
@@ -396,7 +393,7 @@ pub(super) async fn rebuild_page(
         }
         return match gather(inner, &topology, index, seen, rebuilding, job).await? {
             rebuilding if member.counts(connection).is_ok() => {
-                rebuilding.finish().await.map_err(Unable::of).map(|()| Some(accepted))
+                rebuilding.finish().await.map_err(Unable::of).map(|()| Some(stale))
             }
             rebuilding => {
                 rebuilding.give_up().await;
@@ -413,23 +410,23 @@ async fn look_unswept(
     inner: &Rc<Inner>,
     damaged: &DamagedPage,
     mark: &DamageMark,
-    Terms { since, accept }: Terms,
+    Terms { since, accept_stale }: Terms,
     job: &Rc<Job>,
 ) -> Result<Option<(Around, bool)>, Unable> {
-    let Some(mut around) = look_around(inner, damaged, mark, accept, job).await? else { return Ok(None) };
+    let Some(mut around) = look_around(inner, damaged, mark, accept_stale, job).await? else { return Ok(None) };
     // Who follows no map sweeps nothing, and no sweep goes on while the pool changes.
     let source = inner.source().ok();
     let source = source.filter(|_| !around.all && around.sight.topology.map.state == State::Stable);
     if let Some(source) = source.as_ref().filter(|_| around.sight.topology.map.epoch <= since) {
         let raised = source.raise_epoch(around.sight.topology.map.epoch).await.map_err(Unable::Other)?;
         inner.adopt(raised).await;
-        let Some(again) = look_around(inner, damaged, mark, accept, job).await? else { return Ok(None) };
+        let Some(again) = look_around(inner, damaged, mark, accept_stale, job).await? else { return Ok(None) };
         if again.sight.topology.map.epoch <= since || again.sight.topology.map.state != State::Stable {
             return Err(Unable::Other("the pool's map changes: repair again".into()));
         }
         around = again;
     }
-    if around.accepted != Accept::Nothing && around.sight.topology.map.state == State::Unclean {
+    if around.stale && around.sight.topology.map.state == State::Unclean {
         void_equalising(inner, around.sight.topology.map.epoch).await.map_err(Unable::Other)?;
     }
     Ok(Some((around, source.is_some())))

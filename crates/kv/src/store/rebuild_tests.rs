@@ -1,11 +1,7 @@
 //! Pages of one member that are damaged and rebuilt from the others, step by step.
 
 use device::{Durability, Namespace};
-use pool::plan::Request;
 
-use super::change_tests::{SHORT, Scene};
-use super::lost_tests::damage;
-use super::repair::Accept;
 use super::scan::DamagedPage;
 use super::tests::{Pool, value};
 use super::*;
@@ -27,8 +23,8 @@ impl Rebuilt {
         Rebuilt { seen, mark }
     }
 
-    async fn rebuild(&self, host: &Store) -> Result<Option<Accept>, rebuild::Unable> {
-        let terms = rebuild::Terms { since: 0, accept: Accept::Nothing };
+    async fn rebuild(&self, host: &Store) -> Result<Option<bool>, rebuild::Unable> {
+        let terms = rebuild::Terms { since: 0, accept_stale: false };
         let job = Jobs::default().begin("test", None, None);
         rebuild::rebuild_page(&host.inner, &self.seen, &self.mark, terms, &job).await
     }
@@ -71,7 +67,7 @@ fn what_a_promise_forbids_is_not_brought_back_past_it() {
         pool.damage(0, pool.store.table(0).unwrap().layout().table(pool.page_of(0, b"k"))).await;
         let page = Rebuilt::of(&pool, 0, b"k").await;
         assert_eq!(ask(1, &accept(base, 1, b"first")).await, Outcome::Stored);
-        assert_eq!(page.rebuild(&pool.store).await.unwrap(), Some(Accept::Nothing));
+        assert_eq!(page.rebuild(&pool.store).await.unwrap(), Some(false));
         pool.down(2, true);
         let read = pool.host().get(b"k").await.unwrap().unwrap().to_vec();
         pool.down(2, false);
@@ -120,7 +116,7 @@ fn a_page_that_is_lost_as_zeroes_twice_is_not_rebuilt_by_who_saw_it_once() {
         page.rebuild(&first).await.unwrap_err();
         pool.members[0].hold_swaps.set(false);
         let again = Rebuilt::of(&pool, 0, b"k").await;
-        assert_eq!(again.rebuild(&second).await.unwrap(), Some(Accept::Nothing));
+        assert_eq!(again.rebuild(&second).await.unwrap(), Some(false));
         pool.down(1, true);
         pool.store.put(b"k", value(b"after")).await.unwrap();
         pool.store.settle().await;
@@ -165,116 +161,5 @@ fn an_allocation_page_that_is_lost_as_zeroes_twice_is_not_the_same_twice() {
         }
         assert!(seen[0] != seen[1], "what waits for the first would take the second for it");
         assert!(pool.verify().await.is_clean());
-    });
-}
-
-pub(super) const ACCEPT_STALE: RepairOptions = RepairOptions {
-    check_values: false,
-    check_heap: false,
-    accept_stale: true,
-    accept_lost: false,
-    bytes_per_second: None,
-    progress: None,
-};
-
-const ACCEPT_LOST: RepairOptions = RepairOptions { accept_lost: true, ..ACCEPT_STALE };
-
-/// Of two replicas one member is dead for good, and a page of the other is damaged: no other replica is left. The member could
-/// not be replaced, no other change could begin, and the page stayed as it was for ever, whatever the operator said.
-#[test]
-fn a_page_of_which_no_other_replica_is_left_keeps_no_change_waiting() {
-    run(5, async {
-        let scene = Scene::of([100, 100, 100, 0, 0], 2).await;
-        let mut map = scene.voters.now();
-        map.members.truncate(3);
-        let spare = map.members.pop().unwrap();
-        scene.voters.set(map);
-        let host = scene.host(SHORT).await;
-        for number in 0..100u32 {
-            host.store.put(&number.to_le_bytes(), value(b"v")).await.unwrap();
-        }
-        host.store.settle().await;
-        host.voters.links[1].down.set(true);
-        scene.begin(&Request::Replace { old: scene.id(1), new: Box::new(spare) });
-        let gone = 7u32.to_le_bytes();
-        damage(&scene, &host, &gone, 0).await;
-        host.finish().await.unwrap_err();
-        for options in [RepairOptions::default(), ACCEPT_STALE] {
-            let report = host.store.repair(&options).await;
-            assert!(report.pages_rebuilt == 0 && report.reasons[0].contains("--accept-lost"), "{report:?}");
-        }
-        let report = host.store.repair(&ACCEPT_LOST).await;
-        assert_eq!((report.pages_rebuilt, report.pages_stale, report.pages_lost), (1, 0, 1), "{report:?}");
-        host.finish().await.unwrap();
-        assert_eq!(host.store.get(&gone).await, Ok(None));
-        host.store.put(&gone, value(b"anew")).await.unwrap();
-        for number in (0..100u32).filter(|number| number.to_le_bytes() != gone) {
-            assert!(host.store.get(&number.to_le_bytes()).await.is_ok(), "{number}");
-        }
-        assert!(scene.audit().await >= 90, "of one page they are gone");
-    });
-}
-
-/// With one replica there is no other to begin with: the member could not be emptied.
-#[test]
-fn a_member_of_one_replica_that_has_lost_a_page_can_be_emptied() {
-    run(6, async {
-        let scene = Scene::of([100, 0, 0, 0, 0], 1).await;
-        let host = scene.host(SHORT).await;
-        host.store.put(b"key", value(b"v")).await.unwrap();
-        host.store.settle().await;
-        damage(&scene, &host, b"key", 0).await;
-        let weights = [(0, 0), (1, 100)].map(|(index, weight)| (scene.id(index), weight));
-        scene.begin(&Request::SetWeight(weights.to_vec()));
-        host.finish().await.unwrap_err();
-        let report = host.store.repair(&ACCEPT_LOST).await;
-        assert_eq!((report.pages_rebuilt, report.pages_lost, report.failed), (1, 1, 0), "{report:?}");
-        host.finish().await.unwrap();
-        assert_eq!(host.store.get(b"key").await, Ok(None));
-        assert_eq!(scene.audit().await, 0);
-    });
-}
-
-/// Of three replicas one is dead, one has lost the page, and the third has all of it: that comes back, and no sweep of before
-/// counts.
-#[test]
-fn a_page_is_rebuilt_from_the_one_replica_that_is_left_by_an_operators_word() {
-    run(7, async {
-        let scene = Scene::of([100, 100, 100, 0, 0], 3).await;
-        let host = scene.host(SHORT).await;
-        host.store.put(b"key", value(b"v")).await.unwrap();
-        host.store.settle().await;
-        host.voters.links[1].down.set(true);
-        damage(&scene, &host, b"key", 0).await;
-        let report = host.store.repair(&RepairOptions::default()).await;
-        assert!(report.pages_rebuilt == 0 && report.reasons[0].contains("--accept-lost"), "{report:?}");
-        let before = scene.voters.now().epoch;
-        let report = host.store.repair(&ACCEPT_LOST).await;
-        assert_eq!((report.pages_rebuilt, report.pages_lost), (1, 1), "{report:?}");
-        assert!(
-            scene.voters.now().epoch > before,
-            "what was stored since is newer than what the dead one may come back with"
-        );
-        assert_eq!(host.store.get(b"key").await, Ok(Some(value(b"v"))));
-    });
-}
-
-/// What has been said of replicas that are gone does not count for one that is slow.
-#[test]
-fn a_replica_that_is_slow_is_not_taken_for_lost() {
-    run(8, async {
-        let scene = Scene::of([100, 100, 100, 0, 0], 3).await;
-        let host = scene.host(SHORT).await;
-        host.store.put(b"key", value(b"v")).await.unwrap();
-        host.store.settle().await;
-        host.voters.links[1].down.set(true);
-        damage(&scene, &host, b"key", 0).await;
-        host.voters.links[2].slow.set(Duration::from_secs(3));
-        let report = host.store.repair(&ACCEPT_LOST).await;
-        assert!(report.pages_rebuilt == 0 && report.failed > 0, "{report:?}");
-        host.voters.links[2].slow.set(Duration::ZERO);
-        let report = host.store.repair(&ACCEPT_LOST).await;
-        assert_eq!((report.pages_rebuilt, report.pages_lost), (1, 1), "{report:?}");
-        assert_eq!(host.store.get(b"key").await, Ok(Some(value(b"v"))));
     });
 }

@@ -17,7 +17,7 @@ use super::fetch::{Gone, fetch};
 use super::heap::repair_heap;
 use super::member::{Member, MemberError};
 use super::rebuild::{fail_left, rebuild_pages};
-use super::scan::{DamagedPage, DamagedPages, PageOfLife, Seen, Stretch};
+use super::scan::{DamagedPages, PageOfLife, Seen, Stretch};
 use super::topology::Topology;
 use super::work::{Look, Work};
 use super::{Inner, Store, count};
@@ -53,34 +53,10 @@ pub struct RepairOptions {
     /// Rebuild damaged pages also where half of a key's homes may be all that know what was stored last, and none of those is good:
     /// what such a page alone knew is gone then, and what was before may be read again.
     pub accept_stale: bool,
-    /// Rebuild them also where so many others are gone that even those which are to know what was stored are too few: from whoever
-    /// is left, blank if nobody is. What is said by `accept_stale` is said by this, too.
-    pub accept_lost: bool,
     /// Bytes read a second, over all members; `None`: as fast as it goes.
     pub bytes_per_second: Option<u64>,
     /// Called after every stretch.
     pub progress: Option<ShowProgress>,
-}
-
-/// What may be gone with a damaged page, by an operator's word.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Accept {
-    /// Nothing that was acknowledged.
-    Nothing,
-    /// What it alone knew, where half of a key's homes may be all that know.
-    Stale,
-    /// What it knew, and those of the others that are not there.
-    Lost,
-}
-
-impl RepairOptions {
-    fn accept(&self) -> Accept {
-        match (self.accept_lost, self.accept_stale) {
-            (true, _) => Accept::Lost,
-            (false, true) => Accept::Stale,
-            (false, false) => Accept::Nothing,
-        }
-    }
 }
 
 /// What was repaired.
@@ -101,8 +77,6 @@ pub struct RepairReport {
     pub pages_rebuilt: u64,
     /// Those of them that may lack what they alone knew ([`RepairOptions::accept_stale`]).
     pub pages_stale: u64,
-    /// Those of them that may lack what nobody who was left knew ([`RepairOptions::accept_lost`]).
-    pub pages_lost: u64,
     /// Damaged allocation pages rebuilt.
     pub groups_rebuilt: u64,
     /// Extents that were referred to and not claimed, claimed again.
@@ -122,27 +96,6 @@ impl RepairReport {
     /// Whether nothing is left to do.
     pub fn is_complete(&self) -> bool {
         self.failed == 0 && self.unreachable.is_empty()
-    }
-
-    /// A page was rebuilt, by this word of an operator.
-    pub(super) fn rebuilt(&mut self, page: &DamagedPage, accepted: Accept) {
-        self.pages_rebuilt += 1;
-        self.pages_stale += u64::from(accepted == Accept::Stale);
-        self.pages_lost += u64::from(accepted == Accept::Lost);
-        let (page, member) = (page.page.0, page.member);
-        match accepted {
-            Accept::Nothing => {}
-            Accept::Stale => {
-                tracing::warn!(member, page, "what this page alone knew is gone: what was before may be read again");
-            }
-            Accept::Lost => {
-                tracing::warn!(
-                    member,
-                    page,
-                    "what this page knew, and nobody who is left, is gone: what was before may be read again, or nothing"
-                );
-            }
-        }
     }
 
     pub(super) fn fail(&mut self, reason: String) {
@@ -199,7 +152,7 @@ impl Store {
             job.begin("repair");
             let damaged = self.walk(options.check_values, &job, &mut report).await.first;
             if !damaged.is_empty() {
-                rebuild_pages(&self.inner, damaged, options.accept(), &job, &mut report).await;
+                rebuild_pages(&self.inner, damaged, options.accept_stale, &job, &mut report).await;
                 // What they hold was held against nothing, whoever has put them right since: another host knows what that one
                 // has seen, and a page that was read badly once is what it was, older or not. One that was rebuilt here may have
                 // held guests, whose homes are elsewhere: then every copy is looked at.

@@ -206,7 +206,7 @@ fn a_damaged_page_is_rebuilt_where_it_was_seen() {
         assert_eq!(rebuild::mark_of(inner, &gone).await, Ok(None));
         let mark = rebuild::mark_of(inner, &seen).await.unwrap().unwrap();
         let (job, terms) =
-            (Jobs::default().begin("test", None, None), rebuild::Terms { since: 0, accept: repair::Accept::Nothing });
+            (Jobs::default().begin("test", None, None), rebuild::Terms { since: 0, accept_stale: false });
         rebuild::rebuild_page(inner, &gone, &mark, terms, &job).await.unwrap();
         assert_eq!(pool.verify().await.damaged_pages.count, 1, "a life that has ended has no pages");
         rebuild::rebuild_page(inner, &seen, &mark, terms, &job).await.unwrap();
@@ -226,7 +226,7 @@ fn a_page_that_is_damaged_anew_waits_anew() {
         let life = (pool.map.members[1].id, pool.map.members[1].incarnation);
         let seen = DamagedPage { member: 1, life, page, error: TableError::Contended };
         let (inner, job) = (&pool.store.inner, Jobs::default().begin("test", None, None));
-        let terms = rebuild::Terms { since: 0, accept: repair::Accept::Nothing };
+        let terms = rebuild::Terms { since: 0, accept_stale: false };
         pool.damage(1, place).await;
         let mark = rebuild::mark_of(inner, &seen).await.unwrap().unwrap();
         rebuild::rebuild_page(inner, &seen, &mark, terms, &job).await.unwrap();

@@ -143,7 +143,7 @@ fn pages_without_room_are_collected_for_in_one_walk_within_the_rate() {
             damaged.push(DamagedPage { member: 1, life, page, error: TableError::Contended });
         }
         let (job, mut report) = (Jobs::default().begin("test", None, None), RepairReport::default());
-        rebuild::rebuild_pages(&pool.store.inner, damaged, repair::Accept::Nothing, &job, &mut report).await;
+        rebuild::rebuild_pages(&pool.store.inner, damaged, false, &job, &mut report).await;
         assert_eq!((report.failed, report.pages_rebuilt), (pages.len() as u64, 0), "{report:?}");
         assert!(report.reasons.iter().all(|reason| reason.contains("in 30 minutes")), "{report:?}");
         // A stretch of each of the other two, and the values; then each allocation page once, and two pages for each copy.

@@ -12,14 +12,8 @@ use crate::testing::{Counting, create, memories, run};
 
 pub(super) const SCRUB: ScrubOptions =
     ScrubOptions { check_values: true, check_heap: true, bytes_per_second: None, progress: None };
-pub(super) const REPAIR: RepairOptions = RepairOptions {
-    check_values: true,
-    check_heap: true,
-    accept_stale: false,
-    accept_lost: false,
-    bytes_per_second: None,
-    progress: None,
-};
+pub(super) const REPAIR: RepairOptions =
+    RepairOptions { check_values: true, check_heap: true, accept_stale: false, bytes_per_second: None, progress: None };
 
 /// A pool with values of all kinds, and what they are.
 pub(super) async fn filled(pool: &Pool) -> BTreeMap<[u8; 4], Vec<u8>> {

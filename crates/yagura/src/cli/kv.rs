@@ -230,11 +230,6 @@ pub struct KvRepairArgs {
     /// a page alone knew is gone then: deleted keys may be back, and values as they were. Only if no other replica comes back.
     #[arg(long)]
     pub accept_stale: bool,
-    /// Rebuild damaged pages also where so many replicas are gone for good that those which are left may lack whatever was
-    /// acknowledged: from them, or blank if there are none (a pool of one replica). What nobody else knew is gone then: keys,
-    /// deletions, and values as they were last. It says what --accept-stale says, too. Only if no other replica comes back.
-    #[arg(long)]
-    pub accept_lost: bool,
 }
 
 /// `yagura kv stat`

@@ -123,7 +123,6 @@ pub async fn repair(args: &KvRepairArgs) -> Result<(), Failure> {
         check_values: true,
         check_heap: true,
         accept_stale: args.accept_stale,
-        accept_lost: args.accept_lost,
         bytes_per_second: rate.map(|rate| rate.0),
         progress: Some(progress),
     };
@@ -180,7 +179,7 @@ fn verdict(scrubbed: &Scrubbed) -> Result<(), Failure> {
 /// What a repair did, for people.
 fn describe_repair(repaired: &Repaired) -> String {
     let RepairReport { keys, stored, expired, copies_replaced, pages_rebuilt, .. } = &repaired.report;
-    let RepairReport { groups_rebuilt, extents_claimed, pages_stale, pages_lost, failed, .. } = &repaired.report;
+    let RepairReport { groups_rebuilt, extents_claimed, pages_stale, failed, .. } = &repaired.report;
     let mut text = format!(
         "repair: {} seen, {} stored, {} replaced, {} that had ended deleted, {} and {} rebuilt, {} claimed again, {failed} failed\n",
         many(*keys, "key"),
@@ -194,10 +193,6 @@ fn describe_repair(repaired: &Repaired) -> String {
     if *pages_stale > 0 {
         let pages = many(*pages_stale, "page");
         text += &format!("  {pages} rebuilt from replicas that may lack what was stored last: the log names them\n");
-    }
-    if *pages_lost > 0 {
-        let pages = many(*pages_lost, "page");
-        text += &format!("  {pages} rebuilt without what was on the replicas that are gone: the log names them\n");
     }
     repaired.told.iter().for_each(|told| text += &format!("  {told}\n"));
     repaired.report.reasons.iter().for_each(|reason| text += &format!("  {reason}\n"));
