@@ -201,13 +201,12 @@ fn decode_header(bytes: &[u8], identity: Identity, trust: Trust) -> Result<Optio
     Ok(Some(header))
 }
 
-/// Whether bytes bear the header of this very page, whatever else is wrong with them: they are what is left of one image of it.
+/// Whether bytes may be what is left of one image of this very page, whatever else is wrong with them: they bear the number that
+/// its life has drawn, or all else of its head that is always the same.
 pub(crate) fn is_left_of(bytes: &[u8], identity: Identity) -> bool {
     let is_of = |head: &[u8; HEADER_BYTES]| {
-        head.starts_with(&MAGIC)
-            && head[6] == identity.kind as u8
-            && u32_at(head, 48) == identity.page
-            && u64_at(head, 24) == identity.incarnation
+        let has_place = head.starts_with(&MAGIC) && head[6] == identity.kind as u8 && u32_at(head, 48) == identity.page;
+        has_place || u64_at(head, 24) == identity.incarnation
     };
     bytes.first_chunk().is_some_and(is_of)
 }

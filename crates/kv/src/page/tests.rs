@@ -341,3 +341,21 @@ proptest! {
         crate::fuzz::page_decode(&bytes);
     }
 }
+
+/// What has lost one bit, wherever, is what is left of a page; what bears nothing of one is not.
+#[test]
+fn a_page_of_which_a_bit_has_flipped_is_what_is_left_of_it() {
+    let identity = Identity { kind: Kind::Table, page: 7, incarnation: 0x1234_5678_9abc_def1 };
+    let mut bytes = vec![0; 4096];
+    let header = Header { version: 1, salt: 2, seal: 3, used: 0, entries: 0, guests: 0, forwards: 0 };
+    encode_header(&mut bytes, identity, &header);
+    assert!(is_left_of(&bytes, identity));
+    for bit in 0..8 * HEADER_BYTES {
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(is_left_of(&bytes, identity), "bit {bit}");
+        bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+    for other in [[0; 4096], [0xff; 4096]] {
+        assert!(!is_left_of(&other, identity));
+    }
+}

@@ -328,10 +328,6 @@ impl Part {
                 }
                 Err(error) => {
                     let transient = error.is_transient();
-                    if error.is_damage() {
-                        // Where the others are no majority, nothing is ever stored, which would mark it.
-                        self.shared.store.mark_stale(&self.member);
-                    }
                     self.report(0, |slot| slot.failure = Some(error));
                     if !transient {
                         return;

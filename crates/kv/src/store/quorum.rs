@@ -69,6 +69,12 @@ impl Homes {
         self.iter().filter(|home| home.sets.meets(set)).map(|home| home.member).collect()
     }
 
+    /// Whether those among them of which this is said are a quorum.
+    pub(super) fn is_quorum(&self, are: impl Fn(usize) -> bool) -> bool {
+        let those = self.iter().filter(|home| are(home.member.into()));
+        self.quorum.is_met(those.map(|home| home.sets))
+    }
+
     /// Whether this member is one of them.
     pub(super) fn contains(&self, member: usize) -> bool {
         self.iter().any(|home| usize::from(home.member) == member)
@@ -328,6 +334,15 @@ mod tests {
                 }
             }
             assert!(differing > 50, "{differing} keys with other homes");
+            // Who alone holds something in one of the sets can't have been passed by.
+            let other = (0..200u64).map(|number| placement.homes(KeyHash::new(&number.to_le_bytes(), 1)));
+            for homes in other.filter(|homes| homes.len() > 3) {
+                let of_new = |member: usize| {
+                    homes.iter().any(|home| usize::from(home.member) == member && home.sets.meets(Sets::NEW))
+                };
+                assert!(homes.is_quorum(|_| true) && homes.is_quorum(|member| member != usize::from(homes[0].member)));
+                assert!(!homes.is_quorum(|member| !of_new(member)), "no majority of the new set");
+            }
             let mut renewed = map.clone();
             (renewed.state, renewed.members[0].renewed) = (pool::State::Joint, true);
             renewed.members.iter_mut().for_each(|member| member.old = member.seat(pool::Side::New));

@@ -380,10 +380,17 @@ pub(super) async fn rebuild_page(
         let member = &topology.members[index];
         let table = member.table().ok_or(Unable::of(MemberError::Away))?;
         let rebuilding = table.begin_rebuild(damaged.page, image, unsealed).await.map_err(Unable::of)?;
-        // A majority to decide may be what is missing where what was before is accepted.
-        let undecided = seen.undecided().filter(|_| !stale).filter_map(|key| inner.key(key).ok());
-        let is_wanted = |key: &Key| topology.homes(key).contains(index) && !rebuilding.holds(key);
-        let undecided: Vec<Key> = undecided.filter(is_wanted).collect();
+        let undecided = seen.undecided().filter_map(|(key, holders)| {
+            let key = inner.key(key).ok()?;
+            let homes = topology.homes(&key);
+            // No ballot has gone by such as are no quorum without those that hold it.
+            let may_be_passed = homes.is_quorum(|member| !holders.contains(&member));
+            // A majority to decide may be what is missing where what was before is accepted.
+            let can_decide = !stale || homes.is_quorum(|member| member != index && seen.is_whole(member));
+            let is_wanted = homes.contains(index) && !rebuilding.holds(&key) && may_be_passed && can_decide;
+            is_wanted.then_some(key)
+        });
+        let undecided: Vec<Key> = undecided.collect();
         for key in &undecided {
             let decided = inner.confirm(key).await;
             decided.map_err(|error| Unable::Other(format!("{key:?}: what was begun can't be decided: {error}")))?;

@@ -154,13 +154,23 @@ impl Round {
             Err(Some(changed)) => Err(changed),
             Err(None) => {
                 self.hear_all(|slot| slot.found.is_some()).await;
-                self.judge().ok_or_else(|| self.unavailable(false))
+                self.judge().ok_or_else(|| {
+                    self.mark_damaged();
+                    self.unavailable(false)
+                })
             }
         };
         if majority.is_err() {
             self.let_go();
         }
         majority
+    }
+
+    /// Has those repaired whose pages are why there is no majority: nothing is ever stored then, which would mark them.
+    fn mark_damaged(&self) {
+        let slots = self.shared.slots.borrow();
+        let is_damaged = |slot: &&Slot| slot.failure.as_ref().is_some_and(MemberError::is_damage);
+        slots.iter().filter(is_damaged).for_each(|slot| self.shared.store.mark_stale(&slot.member));
     }
 
     /// The value that `holders` speak of. Where it has to be fetched, the parts go on by themselves meanwhile.

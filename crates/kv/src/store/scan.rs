@@ -115,13 +115,15 @@ impl Seen {
 
     /// Keys of which a higher ballot may have been told that the newest, which a conditional operation wrote, is not there: one of
     /// the members has promised that, and holds something older.
-    pub(super) fn undecided(&self) -> impl Iterator<Item = &[u8]> {
-        let is_undecided = |found: &[(usize, Found)]| {
+    /// Each with those that hold the newest.
+    pub(super) fn undecided(&self) -> impl Iterator<Item = (&[u8], Vec<usize>)> {
+        self.keys.iter().filter_map(|((_, key), found)| {
             let newest = found.iter().map(|(_, found)| found.timestamp).max().unwrap_or(Timestamp::ZERO);
             let passes = |found: &Found| found.timestamp < newest && found.promise > newest.ballot;
-            newest.ballot != Ballot::NONE && found.iter().any(|(_, found)| passes(found))
-        };
-        self.keys.iter().filter(move |(_, found)| is_undecided(found)).map(|((_, key), _)| key.as_slice())
+            let is_undecided = newest.ballot != Ballot::NONE && found.iter().any(|(_, found)| passes(found));
+            let holders = found.iter().filter(|(_, found)| found.timestamp == newest).map(|(member, _)| *member);
+            is_undecided.then(|| (key.as_slice(), holders.collect()))
+        })
     }
 
     /// Whether a member has told all it holds in this stretch.
