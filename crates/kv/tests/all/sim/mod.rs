@@ -88,8 +88,8 @@ const SEEDS_KEPT: [u64; 11] = [
 ];
 
 /// Seeds in which a member is rolled back: where its mark is not looked at, by an operator or by anybody, it is not begun anew. In
-/// the second a host that did not know the mark yet let it vote.
-const SEEDS_ROLLED_BACK: [u64; 2] = [32, 119];
+/// the last a host that did not know the mark yet let it vote.
+const SEEDS_ROLLED_BACK: [u64; 3] = [9, 112, 119];
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
