@@ -325,7 +325,11 @@ impl OpenFile {
             let counted = self.dirty.borrow().counted();
             let aside = self.aside(counted, 0).await?;
             let (cut, written) = (self.dirty.borrow_mut().cut(size), self.inode.written());
-            let of_cut = self.permits.borrow_mut().split_off(self.blocks());
+            let of_cut: Vec<Permit> = {
+                let mut permits = self.permits.borrow_mut();
+                let left = self.blocks().min(permits.len());
+                permits.drain(left..).collect()
+            };
             if self.is_clean() {
                 // It was of bytes that are not wanted any more, and so was the time.
                 *self.fault.borrow_mut() = None;
