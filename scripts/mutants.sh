@@ -184,7 +184,7 @@ run_lane() {
   while read -r package; do
     mv "$package" "$package.$1" 2>/dev/null || continue
     run_package "$package.$1"
-  done < <(wc -l "$queue"/*.list | grep -v ' total$' | sort -rn | awk '{ print $2 }')
+  done < <(wc -l "$queue"/*.list 2>/dev/null | grep -v ' total$' | sort -rn | awk '{ print $2 }')
 }
 
 before=0

@@ -1,7 +1,7 @@
 //! The background repairer: when a member that has missed something can be reached, everything is walked over once.
 //!
-//! A member is marked when a write did not reach it, when an operation met a damaged page of it (of two replicas nothing of the
-//! page's keys is served until that is rebuilt), when it is away as the host starts, and when it comes back from being
+//! A member is marked when a write did not reach it, when an operation found no majority as a page of it is damaged (nothing of
+//! the page's keys is served until that is rebuilt), when it is away as the host starts, and when it comes back from being
 //! away, since other hosts may have written meanwhile. The mark is taken off before the walk, so that what is missed during it
 //! is not forgotten.
 //!

@@ -114,8 +114,7 @@ impl Seen {
     }
 
     /// Keys of which a higher ballot may have been told that the newest, which a conditional operation wrote, is not there: one of
-    /// the members has promised that, and holds something older.
-    /// Each with those that hold the newest.
+    /// the members has promised that, and holds something older. Each with those that hold the newest.
     pub(super) fn undecided(&self) -> impl Iterator<Item = (&[u8], Vec<usize>)> {
         self.keys.iter().filter_map(|((_, key), found)| {
             let newest = found.iter().map(|(_, found)| found.timestamp).max().unwrap_or(Timestamp::ZERO);

@@ -276,14 +276,20 @@ fn differences_come_page_by_page_and_only_to_who_has_both() {
     assert_eq!(differences(&mut manager, 2, 4, 0), Err(Status::INVALID_FIELD), "other blocks");
 }
 
-/// A host with an I/O queue that has namespace 2 and is registered with its number as key.
-fn registered(target: &Target, manager: &mut RawHost, number: u8) -> RawHost {
+/// A host with an I/O queue and namespace 2.
+fn io_of(target: &Target, manager: &mut RawHost, number: u8) -> RawHost {
     let mut session = RawHost::on(target).by_host(number);
     target.allow_host(&subsystem(), &session.host, HostConfig::default()).expect("room");
     session.open(false, false);
     session.connect_io();
     let id = session.controller;
     assert_eq!(attach(manager, 2, &[id]), Ok(()));
+    session
+}
+
+/// The same, registered with its number as key.
+fn registered(target: &Target, manager: &mut RawHost, number: u8) -> RawHost {
+    let mut session = io_of(target, manager, number);
     let action = RegisterAction::Register;
     let register = ReservationCommand::Register { action, ignore_key: false, persist: PersistChange::Keep };
     let keys = RegisterKeys { current: 0.into(), new: u64::from(number).into() };

@@ -6,17 +6,6 @@ use nvme::reservation::ReservationStatus;
 use super::super::management::{command_of as managing, nsids};
 use super::*;
 
-/// A host with an I/O queue and namespace 2.
-fn io_of(target: &Target, manager: &mut RawHost, number: u8) -> RawHost {
-    let mut session = RawHost::on(target).by_host(number);
-    target.allow_host(&subsystem(), &session.host, HostConfig::default()).expect("room");
-    session.open(false, false);
-    session.connect_io();
-    let id = session.controller;
-    assert_eq!(attach(manager, 2, &[id]), Ok(()));
-    session
-}
-
 /// Registers, so that it is kept; `None`: that is not done yet.
 fn register(session: &mut RawHost, id: u16, key: u64) -> Option<Status> {
     let action = RegisterAction::Register;
