@@ -87,15 +87,18 @@ end_beside() {
   ran+=("$(printf '%-10s %4d s, the last %d of them alone' "$stage" $took $((SECONDS - start)))")
 }
 
-# The tests that took longest, of what the runner wrote about each.
+# The tests that took longest, and those that this machine can't run, of what the runner wrote about each.
 slowest() {
   python3 - target/nextest/default/junit.xml "$SLOWEST_SHOWN" <<'PY'
 import sys, xml.etree.ElementTree
-cases = [(float(case.get("time")), case.get("classname"), case.get("name"))
-         for case in xml.etree.ElementTree.parse(sys.argv[1]).iter("testcase")]
+found = list(xml.etree.ElementTree.parse(sys.argv[1]).iter("testcase"))
+cases = [(float(case.get("time")), case.get("classname"), case.get("name")) for case in found]
 print(f"{len(cases)} tests; the slowest:")
 for seconds, program, name in sorted(cases, reverse=True)[:int(sys.argv[2])]:
     print(f"{seconds:8.1f} s  {program} {name}")
+told = ["".join(case.itertext()) for case in found]
+untried = [name for (_, _, name), said in zip(cases, told) if "skipped: " in said or "not tried: " in said]
+print(f"{len(untried)} tests could not be tried on this machine{':' if untried else ''} {' '.join(untried)}".rstrip())
 PY
 }
 
